@@ -61,11 +61,11 @@ def main() -> None:
 
 def example() -> ModuleType:
     """`examples/taxi.py`, which is no package."""
-    found = importlib.util.spec_from_file_location("taxi", ROOT / "examples" / "taxi.py")
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location("taxi", ROOT / "examples" / "taxi.py")
+    if spec is None or spec.loader is None:
         sys.exit("examples/taxi.py is not there")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

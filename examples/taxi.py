@@ -101,11 +101,11 @@ def data(split):
     table = checked(read(path) if path else sample(), rules, path or "the sample")
     numbers = {name: np.array([number(cell) for cell in table[name]]) for name in rules["numbers"]}
     kept, left_out = usable(numbers, rules["numbers"])
-    said = f"{len(kept) - kept.sum():,} of {len(kept):,} trips are left out: {', '.join(left_out)}"
+    summary = f"{len(kept) - kept.sum():,} of {len(kept):,} trips are left out: {', '.join(left_out)}"
     if len(kept) - kept.sum() > rules["unusable_at_most"] * len(kept):
-        raise ValueError(f"{said}; more than unusable_at_most={rules['unusable_at_most']} of the schema. Fix the table, or the schema")
+        raise ValueError(f"{summary}; more than unusable_at_most={rules['unusable_at_most']} of the schema. Fix the table, or the schema")
     if left_out and split == "train":
-        warnings.warn(said, stacklevel=2)
+        warnings.warn(summary, stacklevel=2)
     kept &= (np.random.default_rng(0).random(len(kept)) < 0.2) == (split == "test")
     x = {name: numbers[name][kept] for name in SPREAD} | {name: table[name][kept] for name in ("payment_type", "company")}
     # In whole cents: 1.17 / 5.85 is a little less than 0.2.

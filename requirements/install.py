@@ -168,9 +168,9 @@ def pip() -> list[str]:
 
 def debian_pip() -> Path:
     """Pip as a wheel from Debian's package, downloaded and unpacked without root."""
-    found = sorted(Path("/usr/share/python-wheels").glob("pip-*.whl")) or sorted((VENV / "pip").rglob("pip-*.whl"))
-    if found:
-        return found[-1]
+    wheels = sorted(Path("/usr/share/python-wheels").glob("pip-*.whl")) or sorted((VENV / "pip").rglob("pip-*.whl"))
+    if wheels:
+        return wheels[-1]
     with tempfile.TemporaryDirectory() as scratch:
         try:
             subprocess.run(["apt-get", "download", "python3-pip-whl"], cwd=scratch, check=True, capture_output=True)

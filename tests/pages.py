@@ -88,12 +88,12 @@ def opened(
 
 
 def _listen(shown: Shown, address: str) -> None:
-    def said(message: ConsoleMessage) -> None:
+    def collect(message: ConsoleMessage) -> None:
         if message.type == "error":
             shown.errors.append(message.text)
 
     page = shown.page
-    page.on("console", said)
+    page.on("console", collect)
     page.on("pageerror", lambda error: shown.errors.append(str(error)))
     page.on("request", lambda one: shown.asked.append(one.url) if not one.url.startswith(("data:", address)) else None)
     page.on("requestfailed", lambda one: shown.failed.append(f"{one.url}: {one.failure}"))

@@ -126,8 +126,8 @@ def _pictures(given: str, called: str) -> Pictures:
         return Pictures([_text(Path(path.name))], lambda _: decode(path.read_bytes()))
     if not path.exists() and ".py:" not in given and given not in alone():
         raise DatasetError(f"{called}: no such file or folder; {HOW_IMAGES}")
-    found = detect(given)
-    source = open_source(str(found["source"]), found["path"])
+    detected = detect(given)
+    source = open_source(str(detected["source"]), detected["path"])
     listing = source.scan()
     if listing.table is not None:
         raise DatasetError(f"{called} gives columns, and the model takes images; {HOW_IMAGES}")

@@ -63,5 +63,5 @@ def platform(target: Target) -> str:
 
 def missing_here(wanted: Iterable[Pin]) -> list[str]:
     """Names of packages that this Python lacks: models and data are tried on the control node, too."""
-    here = {canonicalize_name(found.name) for found in metadata.distributions()}
+    here = {canonicalize_name(distribution.name) for distribution in metadata.distributions()}
     return sorted(pin.name for pin in wanted if pin.name not in here)

@@ -92,10 +92,10 @@ def shown(plan: dict[str, Any]) -> str:
     before = run_results.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
     if len(plan["hosts"]) == 1:
         return ""
-    found = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
-    if found is None:
+    predicted = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
+    if predicted is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
-    name, reason = found
+    name, reason = predicted
     again = "; measure again: -e remeasure=true" if given.method and reason == given.origin else ""
     return f"{name}{f' rank {reduction.rank}' if name == 'powersgd' else ''} ({reason}{again})"
 

@@ -30,14 +30,14 @@ def chief(folder: Path, launched: Sequence[str], workers: int) -> str:
         launched: names of the launch's hosts, by rank, its spares last.
         workers: how many of them are no spares.
     """
-    said = [_said(folder, host) for host in launched]
-    for number, name in sorted({one for one in said if one[0] > 0}, reverse=True):
-        if name in launched and may_go_on([rank for rank, one in enumerate(said) if one == (number, name)], workers, 1):
+    marks = [_mark(folder, host) for host in launched]
+    for number, name in sorted({one for one in marks if one[0] > 0}, reverse=True):
+        if name in launched and may_go_on([rank for rank, one in enumerate(marks) if one == (number, name)], workers, 1):
             return name
-    return launched[0] if all(number <= 1 for number, _ in said) else ""
+    return launched[0] if all(number <= 1 for number, _ in marks) else ""
 
 
-def _said(folder: Path, host: str) -> tuple[int, str]:
+def _mark(folder: Path, host: str) -> tuple[int, str]:
     with contextlib.suppress(FileNotFoundError):
         mark = read_json(folder / f"generation-{host}")
         return mark["number"], mark["chief"]

@@ -339,7 +339,7 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         detected = detect(str(options["dataset"]))
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
         if detected["source"] == "own":
-            result["data.augment"] = rows.found(user_file.find("dataset", str(detected["path"])))[0]
+            result["data.augment"] = rows.augmentation(user_file.find("dataset", str(detected["path"])))[0]
     result |= {key: integer(name, options[name]) for name, key in NUMBERS.items() if name in options}
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
@@ -473,7 +473,7 @@ def augment_warnings(data: configs.Data) -> list[str]:
     """A function `augment` that the user may think changes the examples."""
     if data.source != "own" or data.augment is not None:
         return []
-    warning = rows.found(user_file.find("dataset", str(data.path)))[1]
+    warning = rows.augmentation(user_file.find("dataset", str(data.path)))[1]
     return [warning] if warning else []
 
 

@@ -205,8 +205,8 @@ def _restarts(look: dict[str, Any]) -> int:
 
 def _members(seen: list[dict[str, Any]]) -> list[str]:
     """Names of the hosts that train now, by rank; empty if no worker is alive or none has said."""
-    said = [look["generation"] for look in seen if look and look["state"] == "running" and look.get("generation")]
-    return list(max(said, key=lambda one: one["number"])["hosts"]) if said else []
+    generations = [look["generation"] for look in seen if look and look["state"] == "running" and look.get("generation")]
+    return list(max(generations, key=lambda one: one["number"])["hosts"]) if generations else []
 
 
 def _lost(look: dict[str, Any]) -> dict[str, Any]:

@@ -151,5 +151,5 @@ def _reason(failure: dict[str, Any], folder: Path) -> str:
         return ""
     code, log = failure.get("exit_code"), folder / "workers" / failure["host"] / "worker.log"
     ended = f"exit code {code}{text.signal_name(code)}" if code is not None else failure.get("state", "failed")
-    said = errors.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
-    return f"{failure['host']}: {failure.get('message') or said.partition(chr(10))[0] or ended}"
+    refusal = errors.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
+    return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"

@@ -92,8 +92,8 @@ def remove_remains(engine: str = "podman") -> None:
     """Remove the lab of an earlier session of these tests that ended without its own cleanup, as when the machine went down."""
     if shutil.which(engine) is None:
         return
-    found = subprocess.run([engine, "network", "inspect", PREFIX], capture_output=True, text=True, check=False)
-    project = json.loads(found.stdout)[0].get("labels", {}).get("lockstep.project") if found.returncode == 0 else None
+    network = subprocess.run([engine, "network", "inspect", PREFIX], capture_output=True, text=True, check=False)
+    project = json.loads(network.stdout)[0].get("labels", {}).get("lockstep.project") if network.returncode == 0 else None
     if project is None or in_use(Path(project)):
         return
     listing = [engine, "ps", "-aq", "--filter", f"label=lockstep.project={project}"]

@@ -47,11 +47,11 @@ def test_the_doctor_finds_nothing_wrong_and_trains_a_few_steps(cluster):
     done = cluster.play("doctor", timeout=480)
     assert "[FAIL]" not in done.stdout, done.stdout
     assert re.search(rf"\[OK\] training: (40|2) steps on {NODES} workers", done.stdout), done.stdout
-    found = json.loads((cluster.root / ".lockstep" / "doctor.json").read_text())
-    assert found["ok"] is True
-    assert {check["host"] for check in found["checks"]} >= set(NAMES)
-    assert len(found["prediction"]) == NODES
-    pairs = {(here, there) for here, one in found["network"].items() for there, pair in one["pairs"].items() if pair["mbit_s"] > 0}
+    actual = json.loads((cluster.root / ".lockstep" / "doctor.json").read_text())
+    assert actual["ok"] is True
+    assert {check["host"] for check in actual["checks"]} >= set(NAMES)
+    assert len(actual["prediction"]) == NODES
+    pairs = {(here, there) for here, one in actual["network"].items() for there, pair in one["pairs"].items() if pair["mbit_s"] > 0}
     assert len(pairs) == NODES * (NODES - 1)
     assert set(cluster.on(1, "ls /home/lockstep/lockstep").split()) == before | {"caches", "locks", "venv"}
 
@@ -219,8 +219,8 @@ def test_a_host_that_is_down_before_the_launch_is_named(cluster, node):
 
 @EXHAUSTIVE
 def test_the_doctor_judges_the_others_when_the_first_host_is_down(cluster):
-    said = down(cluster, 1, "doctor")
-    assert all(re.search(rf"\[OK\] +{name} +ssh +reachable", said) for name in NAMES[1:]), said
+    message = down(cluster, 1, "doctor")
+    assert all(re.search(rf"\[OK\] +{name} +ssh +reachable", message) for name in NAMES[1:]), message
 
 
 def test_a_host_unplugged_while_it_trains_ends_the_run_and_the_same_command_continues_it(cluster):

@@ -35,8 +35,8 @@ def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
 
 
 def test_what_can_not_be_trained_leaves_nothing(project):
-    for given, said in (("set=foo=3", "foo: unknown key"), ("dataset=/nonexistent", "dataset=/nonexistent: no such folder or file")):
+    for given, message in (("set=foo=3", "foo: unknown key"), ("dataset=/nonexistent", "dataset=/nonexistent: no such folder or file")):
         done = project.play("benchmarks/accuracy", "accuracy=refused", given, check=False)
         assert done.returncode != 0
-        assert said in done.stdout
+        assert message in done.stdout
         assert not (project.root / "benchmarks/results/refused").exists()

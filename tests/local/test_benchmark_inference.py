@@ -82,7 +82,7 @@ def test_ended_half_way_it_leaves_nothing(bench):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (
             ["device=2"],
@@ -92,9 +92,9 @@ def test_ended_half_way_it_leaves_nothing(bench):
         (["devices=4", "batches=2"], "batches=2: a batch of 2 can't be cut for 4 devices; ask for more"),
     ],
 )
-def test_what_is_refused(bench, given, said):
+def test_what_is_refused(bench, given, message):
     before = results(bench)
     done = bench.play("benchmarks/inference", *given, check=False)
     assert done.returncode != 0
-    assert said in done.stdout
+    assert message in done.stdout
     assert results(bench) == before

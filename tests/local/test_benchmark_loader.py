@@ -58,7 +58,7 @@ def test_a_folder_of_ones_own_and_an_unreachable_limit(bench, pictures):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("loader=2", "-e loader=2: benchmarks/loader.yml takes no such variable (did you mean loaders?); it takes: dataset, loaders, "),
         ("loaders=0", "loaders=0: expected whole numbers from 1, as in 3 or 1,3,5 or 1-5"),
@@ -66,11 +66,11 @@ def test_a_folder_of_ones_own_and_an_unreachable_limit(bench, pictures):
         ("dataset=/nonexistent", "dataset=/nonexistent: no such folder or file"),
     ],
 )
-def test_what_is_refused(bench, given, said):
+def test_what_is_refused(bench, given, message):
     before = results(bench)
     done = bench.play("benchmarks/loader", given, check=False)
     assert done.returncode != 0
-    assert said in done.stdout
+    assert message in done.stdout
     assert results(bench) == before
 
 

@@ -78,10 +78,10 @@ def test_sequences_are_augmented_padded_and_weighed_as_keras_would_the_whole_bat
     argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, project.run("whole")))]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["left"] == 0
-    assert found["classes"][-1] > 1.3 * found["classes"][0], "the classes are uneven"
-    assert found["apart"] < 1e-4
+    actual = json.loads(done.stdout.splitlines()[-1])
+    assert actual["left"] == 0
+    assert actual["classes"][-1] > 1.3 * actual["classes"][0], "the classes are uneven"
+    assert actual["apart"] < 1e-4
     assert "by sequences.py:augment" in whole.stdout
     assert "class weights  long" in whole.stdout
 

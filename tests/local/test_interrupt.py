@@ -114,9 +114,9 @@ def sessions(rank: int | None = None) -> str:
 
 def last_word(output: str) -> str:
     """What the command said last of what goes on; empty when it was too early to say anything."""
-    said = [word for word in (NOTHING, BACK, ON) if word in output]
-    assert len(said) <= 1, output
-    return said[0] if said else ""
+    sentences = [word for word in (NOTHING, BACK, ON) if word in output]
+    assert len(sentences) <= 1, output
+    return sentences[0] if sentences else ""
 
 
 @pytest.fixture(scope="module")

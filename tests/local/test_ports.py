@@ -65,10 +65,10 @@ def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictu
             done = project.play("train", "run=squatted", f"dataset={pictures}", *QUICK, *more, check=False)
             assert done.returncode != 0
             pattern = rf"{project.ports[1]}( on worker2)? is held by .*python.* \(pid (\d+), user (\w+)\)"
-            (found,) = re.findall(pattern, done.stdout)
-            assert int(found[1]) == squatter.pid
+            (actual,) = re.findall(pattern, done.stdout)
+            assert int(actual[1]) == squatter.pid
             assert "end that program, or set another worker_port" in done.stdout
-        os.kill(int(found[1]), signal.SIGTERM)
+        os.kill(int(actual[1]), signal.SIGTERM)
         squatter.wait(10)
     finally:
         squatter.kill()

@@ -55,8 +55,10 @@ def test_killed_workers_start_again_with_all_others(project, pictures, undisturb
 
     output = disturbed(project, pictures, run, disturb)
     for number, rank in ((1, 1), (2, 0)):
-        said = rf"rank {rank} \(worker{rank + 1}\) was killed by SIGKILL .*; all workers start again .* \(restart {number} of this launch\)"
-        assert re.search(said, output), output
+        message = (
+            rf"rank {rank} \(worker{rank + 1}\) was killed by SIGKILL .*; all workers start again .* \(restart {number} of this launch\)"
+        )
+        assert re.search(message, output), output
     summary = project.summary(run)
     assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 2, True)
     assert summary["weights_sha256"] == undisturbed

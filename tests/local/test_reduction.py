@@ -43,10 +43,10 @@ def test_after_200_compressed_steps_all_workers_have_the_same_weights(project, s
 
 def test_each_worker_keeps_what_it_has_not_sent(project, straight):
     files = [memory(project, "squeezed", worker) for worker in (1, 2, 3)]
-    assert [[path.name for path in found] for found in files] == [["step-000000192.npz", "step-000000200.npz"]] * 3
+    assert [[path.name for path in states] for states in files] == [["step-000000192.npz", "step-000000200.npz"]] * 3
     errors, attempts = [], set()
-    for found in files:
-        with np.load(found[-1]) as stored:
+    for states in files:
+        with np.load(states[-1]) as stored:
             attempt, workers, shapes = json.loads(str(stored["about"]))
             assert (workers, shapes) == (3, [list(stored[name].shape) for name in sorted(stored.files) if name.isdecimal()])
             attempts.add(attempt)

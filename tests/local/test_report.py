@@ -36,8 +36,8 @@ LOWEST = """() => {
 @pytest.fixture(scope="module")
 def browser():
     """Chromium for this file."""
-    with pages.chromium() as found:
-        yield found
+    with pages.chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ def busy():
 def decision(project, name, kind="reduction"):
     """What the chief recorded of a choice."""
     lines = (project.run(name) / "workers/worker1/metrics.jsonl").read_text().splitlines()
-    (found,) = [record for record in map(json.loads, lines) if record["kind"] == kind]
-    return found
+    (actual,) = [record for record in map(json.loads, lines) if record["kind"] == kind]
+    return actual
 
 
 @EXHAUSTIVE

@@ -56,8 +56,8 @@ def test_with_the_chiefs_state_damaged_then_its_disk_lost_the_run_ends_as_if_not
     flip_a_bit(newest(chief))
     shutil.rmtree(here / "state")
     resumed = project.play("train", f"run={run}", "set=train.steps=80")
-    said = "state of step 40 on worker1 is damaged (its digest differs) and put aside; continuing from step 40 of worker2"
-    assert said in resumed.stdout
+    message = "state of step 40 on worker1 is damaged (its digest differs) and put aside; continuing from step 40 of worker2"
+    assert message in resumed.stdout
     shutil.rmtree(chief)
     shutil.rmtree(here / "state")
     (here / "history.csv").unlink()

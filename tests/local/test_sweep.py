@@ -141,11 +141,11 @@ def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictur
 
 
 def test_other_settings_are_refused(project, pictures):
-    said = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
-    assert said.returncode != 0
-    assert "sweep=pi: it was measured with another train.batch_size, and the two can't be compared" in said.stdout
-    said = project.play("sweep", *asked(pictures, "pi", "workers=9"), check=False)
-    assert "workers=9: the inventory has 5 hosts; add hosts or ask for fewer" in said.stdout
+    refused = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
+    assert refused.returncode != 0
+    assert "sweep=pi: it was measured with another train.batch_size, and the two can't be compared" in refused.stdout
+    refused = project.play("sweep", *asked(pictures, "pi", "workers=9"), check=False)
+    assert "workers=9: the inventory has 5 hosts; add hosts or ask for fewer" in refused.stdout
 
 
 # --- settings

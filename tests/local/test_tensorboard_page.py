@@ -109,11 +109,11 @@ def trouble(shown: pages.Shown, board: Board) -> list[str]:
 def curves_of(card) -> dict[str, tuple[float, str]]:
     """What the table below a curve's picture says: run -> last value and colour."""
     card.locator("tb-data-table-content-row").first.wait_for()
-    found = {}
+    actual = {}
     for row in card.locator("tb-data-table-content-row").all():
         name, _, value, *_ = row.inner_text().split()
-        found[name] = float(value), row.locator(".row-circle span").evaluate("node => getComputedStyle(node).backgroundColor")
-    return found
+        actual[name] = float(value), row.locator(".row-circle span").evaluate("node => getComputedStyle(node).backgroundColor")
+    return actual
 
 
 def pixels(picture: bytes, color: str) -> int:
@@ -142,8 +142,8 @@ def session_groups(port: int) -> dict[str, dict[str, float]]:
     return {one["name"]: dict(map(_metric, one.get("metricValues", []))) for one in groups}
 
 
-def _metric(found: dict[str, Any]) -> tuple[str, float]:
-    return f"{found['name']['group']}/{found['name']['tag']}".lstrip("/"), found["value"]
+def _metric(actual: dict[str, Any]) -> tuple[str, float]:
+    return f"{actual['name']['group']}/{actual['name']['tag']}".lstrip("/"), actual["value"]
 
 
 def test_curves_of_both_splits_are_there_for_runs_and_trials(board, browser):

@@ -90,10 +90,10 @@ def samples(project: LocalProject, name: str, worker: str) -> list[dict[str, flo
 
 def test_every_third_step_is_taken_apart_on_all_workers(project, whole):
     for worker in ("worker1", "worker2"):
-        found = samples(project, "whole", worker)
-        assert [record["step"] for record in found] == list(range(3, 33, 3))
-        assert [record["epoch"] for record in found] == [1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
-        for record in found:
+        actual = samples(project, "whole", worker)
+        assert [record["step"] for record in actual] == list(range(3, 33, 3))
+        assert [record["epoch"] for record in actual] == [1, 1, 2, 2, 2, 3, 3, 3, 4, 4]
+        for record in actual:
             parts = [record[phase] for phase in ("forward_backward", "compression", "all_reduce", "apply")]
             assert min(parts) > 0
             assert sum(parts) <= record["step_seconds"] - record["input"] + 1e-5 < 10
@@ -227,17 +227,17 @@ def test_resumed_run_refuses_a_changed_key_and_a_smaller_number_of_epochs_does_n
 def test_evaluate_appends_rows_in_the_order_asked(project, whole):
     done = project.play("evaluate", "run=whole", "epoch=4,1")
     with (project.run("whole") / "evaluations.csv").open() as stream:
-        found = list(csv.DictReader(stream))
-    assert [row["epoch"] for row in found][-2:] == ["4", "1"]
-    assert found[-1]["images"] == "60"
-    assert float(found[-2]["loss"]) < float(found[-1]["loss"])
+        actual = list(csv.DictReader(stream))
+    assert [row["epoch"] for row in actual][-2:] == ["4", "1"]
+    assert actual[-1]["images"] == "60"
+    assert float(actual[-2]["loss"]) < float(actual[-1]["loss"])
     assert (project.run("whole") / "evaluations" / "confusion-epoch-0004.png").stat().st_size > 5000
     assert "Käse" in done.stdout
     matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["outputs"][0]["confusion"]
     assert [sum(row) for row in matrix] == [20, 20, 20]
 
 
-def told(history: list[dict[str, float]]) -> list[tuple[float, ...]]:
+def numbers(history: list[dict[str, float]]) -> list[tuple[float, ...]]:
     return [tuple(row[name] for name in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")) for row in history]
 
 
@@ -252,9 +252,9 @@ def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pict
     assert 1 <= done < 40
     assert [row["epoch"] for row in rows(project, "edge")] == list(range(1, done + 1))
     project.play("train", "run=edge")
-    assert told(rows(project, "edge")) == told(rows(project, "edge-whole"))
+    assert numbers(rows(project, "edge")) == numbers(rows(project, "edge-whole"))
     # Calls of 8 steps and of 2 tell the same of the same steps.
-    assert told(rows(project, "edge-whole"))[:4] == told(rows(project, "whole"))
+    assert numbers(rows(project, "edge-whole"))[:4] == numbers(rows(project, "whole"))
     assert project.summary("edge")["weights_sha256"] == project.summary("edge-whole")["weights_sha256"]
 
 
@@ -311,9 +311,9 @@ def test_predict_names_three_classes(project, pictures, whole):
 def test_a_folder_of_images_is_predicted_by_name(project, pictures, tmp_path, whole):
     project.play("predict", "run=whole", f"input={pictures}/test", f"output={tmp_path}/classes.csv", "workers=1")
     with (tmp_path / "classes.csv").open(encoding="utf-8") as stream:
-        found = list(csv.DictReader(stream))
-    assert [row["file"] for row in found] == sorted(str(path.relative_to(pictures / "test")) for path in (pictures / "test").rglob("*.*"))
-    right = [row["class"] == row["file"].partition("/")[0] for row in found]
+        actual = list(csv.DictReader(stream))
+    assert [row["file"] for row in actual] == sorted(str(path.relative_to(pictures / "test")) for path in (pictures / "test").rglob("*.*"))
+    right = [row["class"] == row["file"].partition("/")[0] for row in actual]
     matrix = json.loads((project.run("whole") / "evaluate" / "epoch-0004.json").read_text())["outputs"][0]["confusion"]
     assert sum(right) == sum(matrix[number][number] for number in range(3))
 

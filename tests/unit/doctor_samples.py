@@ -94,9 +94,9 @@ def doctor(change=None, network=None, hosts=None, need=NEED):
     facts = {host["name"]: healthy(host["name"]) for host in hosts}
     if change:
         change(facts)
-    found = across.examine(hosts, facts, network, need)
-    assert {check.host for check in found} >= {host["name"] for host in hosts}
-    return report.render([check for check in found if check.level != OK]).splitlines()[:-1]
+    actual = across.examine(hosts, facts, network, need)
+    assert {check.host for check in actual} >= {host["name"] for host in hosts}
+    return report.render([check for check in actual if check.level != OK]).splitlines()[:-1]
 
 
 def setting(*path):
@@ -113,8 +113,8 @@ def setting(*path):
 
 
 def change_pairs(network, value, chosen):
-    for here, found in network.items():
-        for there, pair in found["pairs"].items():
+    for here, actual in network.items():
+        for there, pair in actual["pairs"].items():
             if chosen(here, there):
                 pair.update(value)
     return network

@@ -82,11 +82,11 @@ def write_history(path, rows):
 
 
 def write_tests(folder, tests, images=2000):
-    found = [
+    actual = [
         {"epoch": epoch, "split": "test", "metrics": {"loss": 2 - accuracy, "accuracy": accuracy}, "images": images, "seconds": 0.8}
         for epoch, accuracy in tests.items()
     ]
-    evaluations.append(folder / "evaluations.csv", [{**row, "evaluated_at": "2026-11-21T05:29:37+00:00"} for row in found])
+    evaluations.append(folder / "evaluations.csv", [{**row, "evaluated_at": "2026-11-21T05:29:37+00:00"} for row in actual])
 
 
 def write_split(folder, host, milliseconds, samples=3):

@@ -43,11 +43,11 @@ class Evaluator:
             self._one(connection)
 
     def _one(self, connection: socket.socket) -> None:
-        said = self._place.read(_read(connection, HEADER))
-        if said is None:
+        header = self._place.read(_read(connection, HEADER))
+        if header is None:
             _say(connection, REFUSED)
             raise Left
-        epoch, size, sha256 = said
+        epoch, size, sha256 = header
         path = record_path(self._folder, epoch)
         if _read_record(path).get("snapshot_sha256") == sha256.hex():
             _say(connection, DONE)

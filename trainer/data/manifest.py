@@ -217,7 +217,7 @@ def _table_manifest(raw: dict[str, Any], sha256: str) -> Manifest:
     return Manifest(raw["digest"], classes, None, [], sums, empty, empty, seed, [], held, [], sha256, table)
 
 
-def check(what: Path | str, found: str, wanted: str) -> None:
+def check(what: Path | str, digest: str, published: str) -> None:
     """Refuse bytes that differ from the published ones, with a DatasetError that names the file or record and both digests."""
-    if found != wanted:
-        raise DatasetError(f"{what} has SHA-256 {found[:16]}..., and {wanted[:16]}... was published. {REMEDY}")
+    if digest != published:
+        raise DatasetError(f"{what} has SHA-256 {digest[:16]}..., and {published[:16]}... was published. {REMEDY}")

@@ -25,7 +25,7 @@ TASKS = 4
 """Tasks per thread and call: more than one, because examples differ."""
 
 
-def found(function: Function) -> tuple[dict[str, str] | None, str | None]:
+def augmentation(function: Function) -> tuple[dict[str, str] | None, str | None]:
     """The configuration key `data.augment` for a dataset's file; and a warning if the file's function `augment` is not such a one."""
     if function.name == NAME:
         # It is that of the data.

@@ -46,7 +46,7 @@ class Door(threading.Thread):
         """Open it; this thread calls `asked` when the first has come."""
         super().__init__(daemon=True)
         self._place, self._absent, self._asked = (rank, addresses, door_secret(secret)), absent, asked
-        self._closed, self._said = threading.Event(), b""
+        self._closed, self._word = threading.Event(), b""
         self.newcomers: set[int] = set()
         """Ranks of the hosts that have come."""
         self.start()
@@ -61,7 +61,7 @@ class Door(threading.Thread):
                 continue
             for connection in sockets.values():
                 with contextlib.suppress(OSError), connection:
-                    connection.sendall(self._said)
+                    connection.sendall(self._word)
 
     def _look(self, connected: Collection[int]) -> bool:
         first, self.newcomers = not self.newcomers, self.newcomers | set(connected)
@@ -71,7 +71,7 @@ class Door(threading.Thread):
 
     def close(self, word: bytes = b"") -> None:
         """Close it, and tell those who have come a word, such as that the run has ended."""
-        self._said = word
+        self._word = word
         self._closed.set()
         self.join()
 

@@ -23,13 +23,13 @@ class Standby:
         order = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
         os.set_blocking(self._writer, False)
         try:
-            told = self._process.poll() is None and os.write(self._writer, order) == len(order)
+            ordered = self._process.poll() is None and os.write(self._writer, order) == len(order)
         except OSError:
-            told = False
+            ordered = False
         os.close(self._writer)
-        if not told:
+        if not ordered:
             self._kill()
-        return self._process if told else None
+        return self._process if ordered else None
 
     def end(self) -> None:
         """End it."""

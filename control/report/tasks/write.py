@@ -44,7 +44,7 @@ class Write(Task):
             as_typed,
         )
         changed = self._write(request)
-        shown = "\n\n".join([*problems, _told(request, changed, self.check_mode)])
+        shown = "\n\n".join([*problems, _written(request, changed, self.check_mode)])
         return {"changed": bool(changed), "show_last": shown}
 
     def _write(self, request: report.Request) -> list[str]:
@@ -114,7 +114,7 @@ def _sweep_of_that_name(runs: list[facts.Run]) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _told(request: report.Request, changed: list[str], check: bool) -> str:
+def _written(request: report.Request, changed: list[str], check: bool) -> str:
     """Where the files are, and the next commands."""
     archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
     size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""

@@ -54,12 +54,12 @@ def main(root: str, shared: str, wait: float = SHARED_S) -> int:
 
 def supervised(root: str) -> list[str]:
     """Folders of workers below `root` that have a supervisor's file."""
-    found: list[str] = []
+    folders: list[str] = []
     runs = os.path.join(root, "runs")
     for run in listed(runs):
         workers = os.path.join(runs, run, "workers")
-        found += [os.path.join(workers, host) for host in listed(workers) if os.path.lexists(os.path.join(workers, host, FILE))]
-    return found
+        folders += [os.path.join(workers, host) for host in listed(workers) if os.path.lexists(os.path.join(workers, host, FILE))]
+    return folders
 
 
 def listed(folder: str) -> list[str]:

@@ -41,15 +41,15 @@ def test_a_name_that_could_leave_the_results_is_refused(name):
 
 
 def test_methods_take_turns():
-    found = accuracy.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
-    assert [(one.seed, one.config, one.method) for one in found[:4]] == [
+    actual = accuracy.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
+    assert [(one.seed, one.config, one.method) for one in actual[:4]] == [
         (1, "a", "packed"),
         (1, "a", "powersgd"),
         (1, "b", "packed"),
         (1, "b", "powersgd"),
     ]
-    assert len(found) == 8
-    assert found[1].run("accuracy-1") == "accuracy-1.a.powersgd.s1"
+    assert len(actual) == 8
+    assert actual[1].run("accuracy-1") == "accuracy-1.a.powersgd.s1"
 
 
 def test_every_method_is_a_reduction():
@@ -178,9 +178,9 @@ def test_the_conclusion_writes_table_summary_and_picture(results):
         for seed in (1, 2):
             training = Training("task_cnn", method, seed)
             accuracy.STORE.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
-    said = run_accuracy.conclude(folder, made)
-    assert "Test accuracy after 10 epochs" in said
-    assert "-e seeds=1-5" in said
+    shown = run_accuracy.conclude(folder, made)
+    assert "Test accuracy after 10 epochs" in shown
+    assert "-e seeds=1-5" in shown
     summary = json.loads((folder / "summary.json").read_text())
     assert [one["method"] for one in summary["compared"]] == ["packed", "powersgd"]
     assert summary["hosts"][0]["cpu"] == "a processor"

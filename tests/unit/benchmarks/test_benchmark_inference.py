@@ -59,23 +59,23 @@ def test_what_is_known_of_the_model(replicas):
 
 def test_what_is_measured(monkeypatch):
     monkeypatch.setattr(benchmark, "PASS_S", 0.002)
-    told = []
-    found = benchmark.measure(make, benchmark.Wanted((1, 3), (4, 8), 2), ["/CPU:0"] * 4, told.append)
-    assert {key: value for key, value in found.items() if key != "rows"} == {
+    lines = []
+    actual = benchmark.measure(make, benchmark.Wanted((1, 3), (4, 8), 2), ["/CPU:0"] * 4, lines.append)
+    assert {key: value for key, value in actual.items() if key != "rows"} == {
         "model": "small",
         "parameters": 51,
         "kind": "CPU",
         "smallest": 3,
     }
-    order = [(row["number"], row["batch"], row["devices"]) for row in found["rows"]]
+    order = [(row["number"], row["batch"], row["devices"]) for row in actual["rows"]]
     assert order == [(1, batch, devices) for batch in (3, 4, 8) for devices in (1, 3)] + [
         (2, batch, devices) for batch in (3, 4, 8) for devices in (3, 1)
     ]
     for batch in (3, 4, 8):
-        assert len({row["calls"] for row in found["rows"] if row["batch"] == batch}) == 1, "all predict the same images"
-    assert all(row["seconds"] > 0 and row["calls"] >= 1 and row["cpu_seconds"] >= 0 for row in found["rows"])
-    assert "warm-up: batch 8, devices: 3" in told
-    assert told[-1] == "round 2 of 2, batch 8"
+        assert len({row["calls"] for row in actual["rows"] if row["batch"] == batch}) == 1, "all predict the same images"
+    assert all(row["seconds"] > 0 and row["calls"] >= 1 and row["cpu_seconds"] >= 0 for row in actual["rows"])
+    assert "warm-up: batch 8, devices: 3" in lines
+    assert lines[-1] == "round 2 of 2, batch 8"
 
 
 def test_gpus_are_called_so(monkeypatch):
@@ -112,15 +112,15 @@ class Device:
 
 
 def test_the_processor_is_cut_into_devices_where_there_is_no_gpu(monkeypatch):
-    found = Found(monkeypatch, gpus=0)
+    actual = Found(monkeypatch, gpus=0)
     assert benchmark.open_devices(3, 2) == ["/CPU:0", "/CPU:1", "/CPU:2"]
-    assert found.threads == [2, 3], "a thread that starts operations for each device"
+    assert actual.threads == [2, 3], "a thread that starts operations for each device"
 
 
 def test_gpus_are_taken_where_there_are_enough(monkeypatch):
-    found = Found(monkeypatch, gpus=4)
+    actual = Found(monkeypatch, gpus=4)
     assert benchmark.open_devices(2, 8) == ["/GPU:0", "/GPU:1"]
-    assert found.logical == []
+    assert actual.logical == []
 
 
 def test_fewer_gpus_than_asked_for_are_refused(monkeypatch):
@@ -180,15 +180,15 @@ def test_a_second_device_takes_the_idle_core():
 
 
 def test_what_repeats_can_not_tell_is_said_so():
-    said = answer({(1, 512): [1000, 1200, 800], (2, 512): [1100, 900, 1050]}, {1: 1.9, 2: 1.9}, batches=(512,))
-    assert said.startswith(
+    message = answer({(1, 512): [1000, 1200, 800], (2, 512): [1100, 900, 1050]}, {1: 1.9, 2: 1.9}, batches=(512,))
+    assert message.startswith(
         "no measurable difference between 2 devices and 1 device at a batch of 512: 1.05 times the images/s: 1 device keeps"
     )
 
 
 def test_a_granted_share_is_what_counts_not_the_idle_cores_of_the_machine():
-    said = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=("CPU", 0.38, 1))
-    assert "1 device keeps 0.4 of 0.38 cores busy and leaves 0.0 idle, too little for another; 2 keep 0.4 busy;" in said
+    message = answer(four(1000, 900), {1: 0.38, 2: 0.38}, idle=1.6, processor=("CPU", 0.38, 1))
+    assert "1 device keeps 0.4 of 0.38 cores busy and leaves 0.0 idle, too little for another; 2 keep 0.4 busy;" in message
 
 
 def test_cutting_that_costs_nothing():
@@ -197,13 +197,15 @@ def test_cutting_that_costs_nothing():
 
 
 def test_gpus_have_hardware_of_their_own():
-    said = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=("GPU", 8, 8))
-    assert said.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms per call.")
+    message = answer(four(1000, 1900), {1: 1.0, 2: 1.0}, processor=("GPU", 8, 8))
+    assert message.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms per call.")
 
 
 def test_one_number_of_devices_says_nothing():
-    found = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
-    assert inference.answer(found, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2) == "Only 2 devices measured: nothing to compare."
+    actual = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
+    assert (
+        inference.answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2) == "Only 2 devices measured: nothing to compare."
+    )
 
 
 def test_single_passes_are_never_told_apart():
@@ -214,13 +216,13 @@ def test_single_passes_are_never_told_apart():
 
 
 def test_the_table_and_the_file():
-    found = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
-    assert shown(found, "call") == (
+    actual = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
+    assert shown(actual, "call") == (
         "  batch  devices  ms per call (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
         "     32        1               21.33        15.08              2,000        1,414         1.0         0.2\n"
         "     32        2               20.00         0.00              1,600            0         1.5         0.2"
     )
-    assert found[1].record() == {
+    assert actual[1].record() == {
         "devices": 2,
         "batch": 32,
         "seconds": {"mean": 0.02, "deviation": 0.0, "median": 0.02},
@@ -324,8 +326,8 @@ def test_results_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark, "open_devices", lambda most, threads: ["/CPU:0"] * most)
     monkeypatch.setattr(benchmark, "PASS_S", 0.001)
     benchmark.run(Path(tmp_path / "config.yml"), None, benchmark.Wanted((1,), (2,), 1), 3, tmp_path / "out")
-    found = json.loads((tmp_path / "out/results.json").read_text())
-    assert (found["model"], found["threads"], found["parameters"]) == ("task_cnn", 3, 3_688_714)
+    actual = json.loads((tmp_path / "out/results.json").read_text())
+    assert (actual["model"], actual["threads"], actual["parameters"]) == ("task_cnn", 3, 3_688_714)
     assert "starting TensorFlow" in (tmp_path / "out/metrics.jsonl").read_text()
 
 

@@ -124,17 +124,17 @@ class Recorded:
 
 @pytest.mark.parametrize(("count", "batch"), [(7, 2), (8, 2), (3, 64), (1, 1)])
 def test_a_pass_sees_every_chosen_image_once_in_another_order_each_time(count, batch):
-    images, chosen, told = Recorded(20), np.arange(20)[:count], []
+    images, chosen, counts = Recorded(20), np.arange(20)[:count], []
     config = configs.build({"train": {"batch_size": batch, "steps_per_call": 2}})
     feeder = Feeder(images, chosen, [1], 0)
     for number in (1, 2):
-        took = benchmark_loader.one_pass(config, feeder, count, number, told.append)
+        took = benchmark_loader.one_pass(config, feeder, count, number, counts.append)
         assert list(took) == ["seconds", "cpu_seconds", "idle_seconds"]
         assert took["seconds"] > 0
     first, second = images.asked[:count], images.asked[count:]
     assert sorted(first) == sorted(second) == chosen.tolist()
     assert count < 7 or first != second
-    assert told[-1] == count
+    assert counts[-1] == count
 
 
 def test_numbers_take_turns():
@@ -143,15 +143,15 @@ def test_numbers_take_turns():
 
 
 def test_what_is_measured(packs):
-    told = []
+    lines = []
     wanted = benchmark_loader.Wanted((1, 3), 2)
-    found = benchmark_loader.measure(configs.build({"data": {"image_size": list(SIZE)}}), packs, wanted, told.append)
-    assert [(row["loaders"], row["number"], row["images"]) for row in found["rows"]] == [(1, 1, 7), (3, 1, 7), (3, 2, 7), (1, 2, 7)]
-    assert all(row["seconds"] > 0 for row in found["rows"])
-    assert found["images"] == 7
-    assert found["bytes"] == sum(path.stat().st_size for path in (packs.folder.parents[1] / "pets" / "train").rglob("*.png"))
-    assert found["decoded_mb"] == 9 * 108 / 2**20
-    assert told == ["pass 1 of 5 (warm-up, loaders: 3): 7 of 7 images"], "more than once a second is too much"
+    actual = benchmark_loader.measure(configs.build({"data": {"image_size": list(SIZE)}}), packs, wanted, lines.append)
+    assert [(row["loaders"], row["number"], row["images"]) for row in actual["rows"]] == [(1, 1, 7), (3, 1, 7), (3, 2, 7), (1, 2, 7)]
+    assert all(row["seconds"] > 0 for row in actual["rows"])
+    assert actual["images"] == 7
+    assert actual["bytes"] == sum(path.stat().st_size for path in (packs.folder.parents[1] / "pets" / "train").rglob("*.png"))
+    assert actual["decoded_mb"] == 9 * 108 / 2**20
+    assert lines == ["pass 1 of 5 (warm-up, loaders: 3): 7 of 7 images"], "more than once a second is too much"
 
 
 def test_passes_vary_images_as_a_training_would(packs):
@@ -186,8 +186,8 @@ def test_raw_pixels_of_any_source_are_refused_where_they_are_read(make_idx, tmp_
 
 
 def test_a_limit_takes_fewer_images_of_all_classes(packs):
-    found = benchmark_loader.measure(configs.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
-    assert (found["images"], len(found["rows"])) == (5, 1)
+    actual = benchmark_loader.measure(configs.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
+    assert (actual["images"], len(actual["rows"])) == (5, 1)
 
 
 def test_a_run_writes_results_and_progress(packs, tmp_path):
@@ -223,7 +223,7 @@ def test_rows_are_means_medians_and_deviations():
 
 
 @pytest.mark.parametrize(
-    ("rates", "said"),
+    ("rates", "message"),
     [
         ({1: [1000], 2: [1800], 3: [1820]}, "2 loaders are enough: 1,800 images/s, 1.80 times those of 1; more bring less than 3%."),
         ({1: [1000], 2: [900]}, "1 loader is enough: 1,000 images/s; more bring less than 3%."),
@@ -243,10 +243,10 @@ def test_rows_are_means_medians_and_deviations():
         ({2: [1500]}, "2 loaders: 1,500 images/s."),
     ],
 )
-def test_the_answer(rates, said):
+def test_the_answer(rates, message):
     assert (
         loader.answer(common.grouped(passes(rates), "loaders"), 4)
-        == f"{said} Training takes 4 here (the cores) unless data.loaders says otherwise."
+        == f"{message} Training takes 4 here (the cores) unless data.loaders says otherwise."
     )
 
 
@@ -330,7 +330,7 @@ def test_what_repeats_tell_apart():
 
 
 @pytest.mark.parametrize(
-    ("cpus", "busy", "idle", "said"),
+    ("cpus", "busy", "idle", "message"),
     [
         (4, 1.0, 3.0, ""),
         (4, 1.0, 2.3, ""),
@@ -338,10 +338,10 @@ def test_what_repeats_tell_apart():
         (0.38, 0.38, 0.0, ""),
     ],
 )
-def test_other_processes_are_told_of(cpus, busy, idle, said):
+def test_other_processes_are_told_of(cpus, busy, idle, message):
     quiet = {"seconds": 0.5, "cpu_seconds": 0.5 * busy, "idle_seconds": 0.5 * (4 - busy)}
     rows = [{"seconds": 2.0, "cpu_seconds": 2 * busy, "idle_seconds": 2 * idle}]
-    assert common.disturbed({"cores": 4, "cpus": cpus}, rows) == said
+    assert common.disturbed({"cores": 4, "cpus": cpus}, rows) == message
     assert common.disturbed({"cores": 4, "cpus": cpus}, [{**rows[0], "seconds": 0.1}]) == "", "too short to be known"
     assert common.disturbed({"cores": 4, "cpus": cpus}, [*rows, *[quiet] * 40]) == "", "most passes had the host for themselves"
 
@@ -392,7 +392,7 @@ def test_raw_pixels_have_nothing_to_decode(make_idx, make_folder):
 
 
 @pytest.mark.parametrize(
-    ("looked", "said"),
+    ("looked", "message"),
     [
         ({"msg": "no answer"}, "a: no answer"),
         (
@@ -406,10 +406,10 @@ def test_raw_pixels_have_nothing_to_decode(make_idx, make_folder):
         ),
     ],
 )
-def test_a_host_that_can_not_be_measured(looked, said):
+def test_a_host_that_can_not_be_measured(looked, message):
     with pytest.raises(LockstepError) as caught:
         check_host.check("a", looked)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 def test_a_free_host_is_measured():
@@ -438,14 +438,14 @@ def test_why_there_are_no_numbers():
 
 
 def test_pictures_are_the_same_for_a_seed_and_differ_between_seeds(tmp_path):
-    told = []
-    pictures.make(tmp_path / "a", 5, 1, lambda *numbers: told.append(numbers))
+    calls = []
+    pictures.make(tmp_path / "a", 5, 1, lambda *numbers: calls.append(numbers))
     pictures.make(tmp_path / "b", 9, 1, lambda *_: None)
     pictures.make(tmp_path / "c", 5, 2, lambda *_: None)
     names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jpg"))
     assert [str(name) for name in names if "test" in name.parts] == [f"test/person-{label}/00000{label}.jpg" for label in range(4)]
     assert len(names) == 9
-    assert told == [(number, 9) for number in range(1, 10)]
+    assert calls == [(number, 9) for number in range(1, 10)]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
         assert (tmp_path / "a" / name).read_bytes() != (tmp_path / "c" / name).read_bytes()

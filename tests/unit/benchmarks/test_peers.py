@@ -99,14 +99,14 @@ class TestCells:
         assert block == {"lockstep", "lockstep-half", "ideal", "stock", "ddp-fp16"}
 
     def test_one_worker_is_measured_at_one_link_and_one_of_ours_stands_for_all(self):
-        found = [(cell.link, cell.system) for cell in peers.cells(self.asked) if cell.workers == 1 and cell.round == 2]
-        assert sorted(found) == [("none", "keras-fit"), ("none", "lockstep"), ("none", "stock")]
+        actual = [(cell.link, cell.system) for cell in peers.cells(self.asked) if cell.workers == 1 and cell.round == 2]
+        assert sorted(actual) == [("none", "keras-fit"), ("none", "lockstep"), ("none", "stock")]
 
     def test_rounds_are_whole_blocks_and_links_change_seldom(self):
-        found = peers.cells(self.asked)
-        blocks = list(dict.fromkeys((cell.round, cell.link, cell.workers) for cell in found))
+        actual = peers.cells(self.asked)
+        blocks = list(dict.fromkeys((cell.round, cell.link, cell.workers) for cell in actual))
         changes = sum(
-            one[:3] != other[:3] for one, other in zip(map(dataclasses.astuple, found), map(dataclasses.astuple, found[1:]), strict=False)
+            one[:3] != other[:3] for one, other in zip(map(dataclasses.astuple, actual), map(dataclasses.astuple, actual[1:]), strict=False)
         )
         assert blocks == [(1, "none", 1), (1, "none", 2), (1, "1gbit", 2), (2, "none", 1), (2, "none", 2), (2, "1gbit", 2)]
         assert changes == len(blocks) - 1
@@ -122,12 +122,12 @@ class TestCells:
         assert peers.cells(many) != peers.cells(dataclasses.replace(many, seed=2))
 
     def test_what_is_measured_is_left_out(self):
-        found = peers.cells(self.asked)
-        assert remaining(found, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in found[1:]]) == found[:1]
+        actual = peers.cells(self.asked)
+        assert remaining(actual, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in actual[1:]]) == actual[:1]
 
     def test_keys_tell_all_cells_apart(self):
-        found = peers.cells(self.asked)
-        assert len({cell.key for cell in found}) == len(found)
+        actual = peers.cells(self.asked)
+        assert len({cell.key for cell in actual}) == len(actual)
 
 
 class TestPace:
@@ -196,8 +196,8 @@ class TestStart:
 
 class TestEndOfAWorker:
     def test_code_result_and_log(self):
-        said = f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n'
-        assert peer_cell.parse(said) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
+        message = f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n'
+        assert peer_cell.parse(message) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
 
     def test_a_worker_that_left_nothing(self):
         assert peer_cell.parse(f"{MARK}\n{MARK}\n\n{MARK}\n") == {"exit": None, "result": None, "lines": []}
@@ -253,9 +253,9 @@ class TestRows:
         assert (row.slowest_seconds_step, row.sent_bytes_step, row.started_at, row.weights_equal) == (0.2, 1e6 + 1, 1000.0, True)
 
     def test_what_this_project_chose_is_kept_where_it_chose(self):
-        found = [result(settings={"reduction": {"name": "powersgd"}})] * 2
+        actual = [result(settings={"reduction": {"name": "powersgd"}})] * 2
         systems = ("lockstep", "lockstep-powersgd-2", "lockstep-balanced", "ddp", "ideal")
-        rows = [peers_results.of_results(Cell(1, "none", 2, system), found) for system in systems]
+        rows = [peers_results.of_results(Cell(1, "none", 2, system), actual) for system in systems]
         assert [row.chosen for row in rows] == ["powersgd", "", "powersgd", "", ""]
         names = [Results([row]).at("none", 2)[0].name for row in [*rows[:2], dataclasses.replace(rows[0], chosen="")]]
         assert names == ["lockstep (powersgd)", "lockstep-powersgd-2", "lockstep"]
@@ -271,8 +271,8 @@ class TestRows:
         assert peers_results.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
 
     def test_steps_that_change_no_weight_are_no_measurement(self):
-        found = [result(), result(1, weights_before="aa")]
-        assert peers_results.of_results(self.cell, found).reason == "its steps changed no weight"
+        actual = [result(), result(1, weights_before="aa")]
+        assert peers_results.of_results(self.cell, actual).reason == "its steps changed no weight"
 
     def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
         path = tmp_path / "results.csv"
@@ -344,12 +344,12 @@ class TestResults:
         assert ddp.wire == pytest.approx(0.118)
 
     def test_an_unlimited_link_has_no_wire(self):
-        found = Results([row("ddp", 1000)])
-        assert found.points["none", 5, "ddp"].wire is None
+        actual = Results([row("ddp", 1000)])
+        assert actual.points["none", 5, "ddp"].wire is None
 
     def test_links_from_fast_to_slow(self):
-        found = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
-        assert found.links == ["none", "1gbit", "100mbit"]
+        actual = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
+        assert actual.links == ["none", "1gbit", "100mbit"]
 
     def test_sentences_for_the_most_workers_and_for_one(self, results):
         assert peers_results.sentences(results) == [
@@ -367,8 +367,8 @@ class TestResults:
     def test_the_best_peer_is_that_of_each_round(self):
         peers_of = {"lockstep": (2000, 2000, 2000), "ddp": (1000, 800, 1000), "horovod": (900, 1250, 800)}
         rows = [row(system, speed, number) for system, speeds in peers_of.items() for number, speed in enumerate(speeds, 1)]
-        (said,) = peers_results.sentences(Results(rows))
-        assert said == (
+        (message,) = peers_results.sentences(Results(rows))
+        assert message == (
             "5 workers, links unlimited: lockstep trains 2,000 images/s, 2.00 times the best peer of its round "
             "(ddp, horovod; 1,000; rounds 1.60 to 2.00)."
         )
@@ -408,10 +408,10 @@ class TestResults:
         assert peers_results.unequal(Results(rows)) == ["ddp"]
 
     def test_the_summary_has_every_point(self, results):
-        found = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
-        assert len(found) == 7
-        assert found[5, "lockstep"]["of_best_peer"] == pytest.approx({"least": 1.5, "median": 2.0, "most": 2.4})
-        assert json.loads(json.dumps(list(found.values())))
+        actual = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
+        assert len(actual) == 7
+        assert actual[5, "lockstep"]["of_best_peer"] == pytest.approx({"least": 1.5, "median": 2.0, "most": 2.4})
+        assert json.loads(json.dumps(list(actual.values())))
 
     def test_the_page_names_command_hosts_versions_and_failures(self, results):
         page = peers_results.markdown(results, record())
@@ -581,11 +581,11 @@ class TestPrograms:
         assert common.sent_bytes(task) >= first >= 0
 
     def test_workers_share_words_in_order_of_rank(self, free_port):
-        found = {}
+        actual = {}
 
         def worker(rank):
             meeting = common.Meeting(given(rank, free_port))
-            found[rank] = [meeting.share(rank * 10), meeting.share(None)]
+            actual[rank] = [meeting.share(rank * 10), meeting.share(None)]
             meeting.end()
 
         threads = [threading.Thread(target=worker, args=(rank,)) for rank in range(3)]
@@ -593,7 +593,7 @@ class TestPrograms:
             thread.start()
         for thread in threads:
             thread.join(20)
-        assert found == {rank: [[0, 10, 20], [None] * 3] for rank in range(3)}
+        assert actual == {rank: [[0, 10, 20], [None] * 3] for rank in range(3)}
 
     def test_the_clock_leaves_the_warm_up_out_and_stops_in_time(self, tmp_path):
         class Alone:

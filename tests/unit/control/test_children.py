@@ -110,11 +110,11 @@ def test_a_lost_parent_is_noticed(tmp_path):
     )
     outer = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", outer], env={**os.environ, "PYTHONPATH": str(children.project.ROOT)})
-    said = tmp_path / "said"
-    await_until(lambda: said.is_file() and said.read_text() == "False", 60, "watching")
+    message = tmp_path / "said"
+    await_until(lambda: message.is_file() and message.read_text() == "False", 60, "watching")
     parent.kill()
     parent.wait()
-    await_until(lambda: said.read_text() == "ended True", 60, "noticed")
+    await_until(lambda: message.read_text() == "ended True", 60, "noticed")
 
 
 def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
@@ -132,8 +132,8 @@ def test_variables_are_handed_over_in_a_file_that_nobody_else_reads(tmp_path, mo
     monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
     made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")
     assert made.run(lambda: False) == 0
-    mode, *said, path = made.log.read_text().split()
-    assert (mode, " ".join(said)) == ("0o600", '{"ansible_become_pass": "secret"}')
+    mode, *message, path = made.log.read_text().split()
+    assert (mode, " ".join(message)) == ("0o600", '{"ansible_become_pass": "secret"}')
     assert not os.path.exists(path)
     assert made.log.stat().st_mode & 0o007 == 0, "its log shows what it was about"
 

@@ -115,11 +115,11 @@ def test_a_value_of_worker_environment_reaches_the_shell_as_it_is(value, tmp_pat
     """A script exports it; nothing in it runs. NUL and what is no text can't be in an environment."""
     try:
         lines = environment.exports(environment.of_host({"MINE": value}, "a"))
-        told = subprocess.run(["bash", "-c", f'{lines}\nprintf %s "$MINE"'], cwd=tmp_path, capture_output=True, check=True).stdout
+        message = subprocess.run(["bash", "-c", f'{lines}\nprintf %s "$MINE"'], cwd=tmp_path, capture_output=True, check=True).stdout
     except (ConfigError, ValueError):
         assert {"\0", "\ud800", "\n", "\r"} & set(value)
     else:
-        assert told.decode() == value
+        assert message.decode() == value
     assert list(tmp_path.iterdir()) == []
 
 

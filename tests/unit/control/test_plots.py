@@ -64,12 +64,12 @@ class Drawn:
 
     def bars(self):
         """Label -> (x, y, half lengths of the bars, None where there is none) of lines with error bars."""
-        found = {}
+        actual = {}
         for container in self.axes.containers:
             line, _, (bars,) = container.lines
             lengths = [(part[1, 1] - part[0, 1]) / 2 if part.size else None for part in bars.get_segments()]
-            found[container.get_label()] = (list(line.get_xdata()), list(line.get_ydata()), lengths)
-        return found
+            actual[container.get_label()] = (list(line.get_xdata()), list(line.get_ydata()), lengths)
+        return actual
 
     def lines(self):
         """Label -> y of every named line."""
@@ -80,10 +80,10 @@ class Drawn:
         return [point for line in self.axes.lines if line.get_marker() == "." for point in zip(*line.get_data(), strict=True)]
 
     def texts(self):
-        return [found for found in self.figure.findobj(Text) if found.get_text()]
+        return [actual for actual in self.figure.findobj(Text) if actual.get_text()]
 
     def says(self, wanted):
-        return any(wanted in found.get_text() for found in self.texts())
+        return any(wanted in actual.get_text() for actual in self.texts())
 
     def ticks(self):
         return [label.get_text() for label in self.axes.get_xticklabels()]
@@ -174,13 +174,13 @@ def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
     monkeypatch.setattr(plots.Figure, "savefig", full)
     with pytest.raises(OSError, match=r"^disk full$"):
         plots.time_median(SWEEP, tmp_path / "picture.png")
-    assert {found.name: found.read_bytes() for found in tmp_path.iterdir()} == before
+    assert {actual.name: actual.read_bytes() for actual in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("function", EVERY)
 def test_no_letter_is_smaller_than_nine_points_and_no_box_is_drawn(function, draw):
     drawn = draw(function)
-    assert min(found.get_fontsize() for found in drawn.texts()) >= 9
+    assert min(actual.get_fontsize() for actual in drawn.texts()) >= 9
     assert not any(axes.spines[side].get_visible() for axes in drawn.figure.axes for side in ("top", "right"))
     assert drawn.figure.get_suptitle()
 
@@ -311,13 +311,13 @@ def test_throughput_of_strong_scaling(draw):
 def test_the_fit_and_its_interval(draw, function, line, low, high):
     drawn = draw(function, SWEEP, WORK, KnownFit())
     assert drawn.lines()["fit"] == pytest.approx(line)
-    ((band,),) = [[found for found in drawn.axes.collections if found.get_label() == "95% interval of the fit"]]
+    ((band,),) = [[actual for actual in drawn.axes.collections if actual.get_label() == "95% interval of the fit"]]
     (path,) = band.get_paths()
-    found = {at: [y for x, y in path.vertices if x == at] for at in (1.0, 2.0)}
-    assert [min(found[at]) for at in (1.0, 2.0)] == pytest.approx(low)
-    assert [max(found[at]) for at in (1.0, 2.0)] == pytest.approx(high)
+    actual = {at: [y for x, y in path.vertices if x == at] for at in (1.0, 2.0)}
+    assert [min(actual[at]) for at in (1.0, 2.0)] == pytest.approx(low)
+    assert [max(actual[at]) for at in (1.0, 2.0)] == pytest.approx(high)
     assert drawn.axes.containers[0].lines[0].get_linestyle() == "None"
-    assert [found.get_text() for found in drawn.axes.get_legend().get_texts()] == [
+    assert [actual.get_text() for actual in drawn.axes.get_legend().get_texts()] == [
         "ideal: in proportion to 1 worker",
         "95% interval of the fit",
         "fit",
@@ -353,7 +353,7 @@ def test_checkpoints_of_several_numbers_of_workers(draw):
 def test_phases_of_a_step_are_stacked(draw):
     drawn = draw(plots.split, SPLIT)
     assert [label.get_text() for label in drawn.axes.get_yticklabels()] == ["node1", "node2"]
-    bars = {found.get_label(): [(bar.get_x(), bar.get_width()) for bar in found] for found in drawn.axes.containers}
+    bars = {actual.get_label(): [(bar.get_x(), bar.get_width()) for bar in actual] for actual in drawn.axes.containers}
     assert bars == {
         "input wait": [(0.0, 1.0), (0.0, 1.0)],
         "forward and backward": [(1.0, 70.0), (1.0, 100.0)],
@@ -417,7 +417,7 @@ def test_runs_are_compared(draw):
         "deep: best 30.0%, epoch 1": pytest.approx([30]),
     }
     (legend,) = drawn.figure.legends
-    assert [found.get_text() for found in legend.get_texts()] == list(drawn.lines())
+    assert [actual.get_text() for actual in legend.get_texts()] == list(drawn.lines())
 
 
 def test_errors_have_the_limits_of_half_and_of_nearly_all(draw):

@@ -468,9 +468,9 @@ def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker(
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
-    said = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
-    assert said.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
-    assert said.endswith("; all 3 launches trained 2:11")
+    line = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
+    assert line.endswith("; all 3 launches trained 2:11")
 
 
 def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():

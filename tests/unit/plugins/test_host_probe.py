@@ -174,9 +174,9 @@ def test_torn_claim_counts_as_none(tmp_path, port):
 def test_busy_port_names_the_program(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        found = probe.port(Module(), number, str(tmp_path))
-    assert found["state"] == "busy"
-    assert found["process"].endswith(f"(pid {os.getpid()}, user {getpass.getuser()})")
+        actual = probe.port(Module(), number, str(tmp_path))
+    assert actual["state"] == "busy"
+    assert actual["process"].endswith(f"(pid {os.getpid()}, user {getpass.getuser()})")
 
 
 # --- names and addresses
@@ -239,9 +239,9 @@ def test_tokens(tmp_path):
 
 
 def test_gpus_by_the_drivers_word(tmp_path):
-    for place, said in (("0000:01:00.0", "Model: \t\t NVIDIA A100\nIRQ:   42\n"), ("0000:02:00.0", "")):
+    for place, message in (("0000:01:00.0", "Model: \t\t NVIDIA A100\nIRQ:   42\n"), ("0000:02:00.0", "")):
         (tmp_path / place).mkdir()
-        (tmp_path / place / "information").write_text(said)
+        (tmp_path / place / "information").write_text(message)
     assert probe.gpus(str(tmp_path)) == ["NVIDIA A100", "unknown"]
     assert probe.gpus(str(tmp_path / "none")) == []
 

@@ -34,21 +34,21 @@ def params(rank, hosts, **more):
 
 
 def sockets_open():
-    found = []
+    actual = []
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listed them
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return sum(name.startswith("socket:") for name in found)
+            actual.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sum(name.startswith("socket:") for name in actual)
 
 
 def work(queue, delay, given):
     time.sleep(delay)
     before = sockets_open()
-    found = probe.Probe(given).run()
+    actual = probe.Probe(given).run()
     time.sleep(0.1)
-    found["left"] = (threading.active_count() - 1, sockets_open() - before)
-    found["pid"] = os.getpid()
-    queue.put((given["rank"], found))
+    actual["left"] = (threading.active_count() - 1, sockets_open() - before)
+    actual["pid"] = os.getpid()
+    queue.put((given["rank"], actual))
 
 
 def start(given, delays=()):
@@ -69,13 +69,13 @@ def measure(hosts, ranks=None, delays=(), lists=None, **more):
     for process in processes:
         process.join(20)
     assert [process.exitcode for process in processes] == [0] * len(ranks)
-    found = dict(queue.get() for _ in ranks)
-    assert {one["left"] for one in found.values()} == {(0, 0)}
-    return found
+    actual = dict(queue.get() for _ in ranks)
+    assert {one["left"] for one in actual.values()} == {(0, 0)}
+    return actual
 
 
-def reached(found):
-    return {rank: {name for name, pair in one["pairs"].items() if pair["reachable"]} for rank, one in found.items()}
+def reached(actual):
+    return {rank: {name for name, pair in one["pairs"].items() if pair["reachable"]} for rank, one in actual.items()}
 
 
 @contextmanager
@@ -117,17 +117,17 @@ def test_direct_ports_are_tried_too():
     assert reached(measure(hosts)) == {0: {"pi1"}, 1: {"pi0"}}
     with listener() as taken:
         hosts[1]["direct_port"] = taken
-        found = measure(hosts)
-    assert found[1]["listening"].startswith(f"port {taken}: Address already in use, held by ")
-    assert (found[0]["pairs"]["pi1"]["reachable"], found[0]["pairs"]["pi1"]["port"]) == (False, taken)
-    assert found[1]["pairs"]["pi0"]["reachable"] is True
+        actual = measure(hosts)
+    assert actual[1]["listening"].startswith(f"port {taken}: Address already in use, held by ")
+    assert (actual[0]["pairs"]["pi1"]["reachable"], actual[0]["pairs"]["pi1"]["port"]) == (False, taken)
+    assert actual[1]["pairs"]["pi0"]["reachable"] is True
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_all_pairs_are_measured(count):
     hosts = cluster(count)
-    found = measure(hosts, bandwidth=True)
-    for rank, one in found.items():
+    actual = measure(hosts, bandwidth=True)
+    for rank, one in actual.items():
         assert set(one["pairs"]) == {host["name"] for host in hosts} - {f"pi{rank}"}
         for pair in one["pairs"].values():
             assert pair["reachable"] is True
@@ -154,27 +154,27 @@ def has_ipv6():
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 def test_hosts_with_ipv6_addresses():
-    found = measure([{**host, "address": "::1"} for host in cluster(2)], bandwidth=True)
-    assert reached(found) == {0: {"pi1"}, 1: {"pi0"}}
-    assert all(pair["mtu"] >= 65535 for one in found.values() for pair in one["pairs"].values())
+    actual = measure([{**host, "address": "::1"} for host in cluster(2)], bandwidth=True)
+    assert reached(actual) == {0: {"pi1"}, 1: {"pi0"}}
+    assert all(pair["mtu"] >= 65535 for one in actual.values() for pair in one["pairs"].values())
 
 
 def test_without_bandwidth_it_is_quick_and_sends_little():
-    found = measure(cluster(3))
-    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
-    assert all("mbit_s" not in pair for one in found.values() for pair in one["pairs"].values())
-    assert all(one["ring"] is None and one["seconds"] < 1 for one in found.values())
+    actual = measure(cluster(3))
+    assert reached(actual) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
+    assert all("mbit_s" not in pair for one in actual.values() for pair in one["pairs"].values())
+    assert all(one["ring"] is None and one["seconds"] < 1 for one in actual.values())
 
 
 def test_hosts_that_start_late_are_waited_for():
-    found = measure(cluster(3), delays=(0.0, 0.6, 0.3))
-    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
-    assert all("mtu" in pair for one in found.values() for pair in one["pairs"].values())
+    actual = measure(cluster(3), delays=(0.0, 0.6, 0.3))
+    assert reached(actual) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
+    assert all("mtu" in pair for one in actual.values() for pair in one["pairs"].values())
 
 
 def test_one_host_alone_has_nobody_to_measure():
-    found = measure(cluster(1))
-    assert (found[0]["pairs"], found[0]["ring"], found[0]["leader"]) == ({}, None, "pi0")
+    actual = measure(cluster(1))
+    assert (actual[0]["pairs"], actual[0]["ring"], actual[0]["leader"]) == ({}, None, "pi0")
 
 
 def test_bytes_and_seconds_bound_a_measurement():
@@ -210,15 +210,15 @@ def test_bytes_and_seconds_bound_a_measurement():
 def test_a_missing_host_is_named_and_the_others_are_measured(missing):
     hosts = cluster(3)
     here = [rank for rank in range(3) if rank != missing]
-    found = measure(hosts, here, bandwidth=True)
+    actual = measure(hosts, here, bandwidth=True)
     for rank in here:
         other = next(one for one in here if one != rank)
-        gone = found[rank]["pairs"][f"pi{missing}"]
+        gone = actual[rank]["pairs"][f"pi{missing}"]
         assert gone == {"reachable": False, "kind": "refused", "error": "Connection refused"}
-        assert found[rank]["pairs"][f"pi{other}"]["mbit_s"] > 10
-        assert found[rank]["leader"] == f"pi{here[0]}"
-        assert found[rank]["ring"]["to"] == f"pi{other}"
-        assert found[rank]["seconds"] < 5
+        assert actual[rank]["pairs"][f"pi{other}"]["mbit_s"] > 10
+        assert actual[rank]["leader"] == f"pi{here[0]}"
+        assert actual[rank]["ring"]["to"] == f"pi{other}"
+        assert actual[rank]["seconds"] < 5
 
 
 def greeting(data):
@@ -260,25 +260,25 @@ def keep_quiet(connection):
 def test_a_stranger_on_a_port_is_not_believed(handle, kind, error):
     with listener(handle) as port:
         hosts = cluster(3, [*free_ports(2), port])
-        found = measure(hosts, [0, 1])
+        actual = measure(hosts, [0, 1])
     for rank in (0, 1):
-        assert found[rank]["pairs"]["pi2"] == {"reachable": False, "kind": kind, "error": error}
-        assert found[rank]["pairs"][f"pi{1 - rank}"]["reachable"] is True
-        assert found[rank]["seconds"] < 8
+        assert actual[rank]["pairs"]["pi2"] == {"reachable": False, "kind": kind, "error": error}
+        assert actual[rank]["pairs"][f"pi{1 - rank}"]["reachable"] is True
+        assert actual[rank]["seconds"] < 8
 
 
 def test_a_host_whose_port_is_busy_says_so_and_still_measures():
     with listener(greet_back) as port:
         hosts = cluster(3, [port, *free_ports(2)])
-        found = measure(hosts, bandwidth=True)
-    assert found[0]["listening"].startswith(f"port {port}: Address already in use, held by ")
+        actual = measure(hosts, bandwidth=True)
+    assert actual[0]["listening"].startswith(f"port {port}: Address already in use, held by ")
     # The probes were forked from this process, so they hold its listener, too; one may have a lower number.
-    holders = {os.getpid(), *(one["pid"] for one in found.values())}
-    assert any(f"(pid {pid}, user " in found[0]["listening"] for pid in holders)
-    assert {one["leader"] for one in found.values()} == {"pi1"}
-    assert reached(found) == {0: {"pi1", "pi2"}, 1: {"pi2"}, 2: {"pi1"}}
-    assert found[0]["pairs"]["pi1"]["mbit_s"] > 10
-    assert found[1]["pairs"]["pi0"]["kind"] == "stranger"
+    holders = {os.getpid(), *(one["pid"] for one in actual.values())}
+    assert any(f"(pid {pid}, user " in actual[0]["listening"] for pid in holders)
+    assert {one["leader"] for one in actual.values()} == {"pi1"}
+    assert reached(actual) == {0: {"pi1", "pi2"}, 1: {"pi2"}, 2: {"pi1"}}
+    assert actual[0]["pairs"]["pi1"]["mbit_s"] > 10
+    assert actual[1]["pairs"]["pi0"]["kind"] == "stranger"
 
 
 def test_a_black_hole_looks_like_a_firewall():
@@ -291,9 +291,9 @@ def test_a_black_hole_looks_like_a_firewall():
             filler.connect_ex(server.getsockname())
         time.sleep(0.2)
         hosts = cluster(2, [*free_ports(1), server.getsockname()[1]])
-        found = measure(hosts, [0])
-    assert found[0]["pairs"]["pi1"] == {"reachable": False, "kind": "timeout", "error": "timed out"}
-    assert found[0]["seconds"] < 6
+        actual = measure(hosts, [0])
+    assert actual[0]["pairs"]["pi1"] == {"reachable": False, "kind": "timeout", "error": "timed out"}
+    assert actual[0]["seconds"] < 6
 
 
 def test_an_unknown_name():
@@ -306,8 +306,8 @@ def test_another_host_at_an_address_is_told():
     ports = free_ports(3)
     hosts = cluster(3, ports)
     mistaken = [*hosts[:2], {**hosts[2], "port": ports[1]}]
-    found = measure(hosts, lists={0: mistaken})
-    assert found[0]["pairs"]["pi2"] == {"reachable": False, "kind": "wrong_host", "error": "pi1 answers there"}
+    actual = measure(hosts, lists={0: mistaken})
+    assert actual[0]["pairs"]["pi2"] == {"reachable": False, "kind": "wrong_host", "error": "pi1 answers there"}
 
 
 def test_another_nonce_is_another_run():
@@ -327,8 +327,8 @@ def test_a_caller_who_does_not_know_the_nonce_gets_no_service():
     try:
         with socket.create_connection(("127.0.0.1", hosts[0]["port"])) as caller:
             caller.sendall(probe.HELLO.pack(probe.MAGIC, bytes(16), 0) + probe.HEAD.pack(b"e", 0))
-            magic, said, _ = probe.take(caller, probe.HELLO, 2)
-            assert (magic, said) == (probe.MAGIC, bytes(16))
+            magic, shown, _ = probe.take(caller, probe.HELLO, 2)
+            assert (magic, shown) == (probe.MAGIC, bytes(16))
             with pytest.raises(ConnectionResetError):
                 probe.take(caller, probe.HEAD, 2)
         with socket.create_connection(("127.0.0.1", hosts[0]["port"])) as caller:
@@ -348,12 +348,12 @@ def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
     for process in started:
         process.join(25)
     assert [process.exitcode for process in started] == [0, 0, -9]
-    found = dict(queue.get() for _ in range(2))
-    assert found[0]["pairs"]["pi1"]["mbit_s"] > 10
-    assert found[1]["pairs"]["pi0"]["mbit_s"] > 10
-    assert found[0]["pairs"]["pi2"]["reachable"] is True
-    assert found[0]["pairs"]["pi2"]["error"].startswith("lost while measuring: ")
-    assert {rank: one["ring"]["to"] for rank, one in found.items()} == {0: "pi1", 1: "pi0"}
+    actual = dict(queue.get() for _ in range(2))
+    assert actual[0]["pairs"]["pi1"]["mbit_s"] > 10
+    assert actual[1]["pairs"]["pi0"]["mbit_s"] > 10
+    assert actual[0]["pairs"]["pi2"]["reachable"] is True
+    assert actual[0]["pairs"]["pi2"]["error"].startswith("lost while measuring: ")
+    assert {rank: one["ring"]["to"] for rank, one in actual.items()} == {0: "pi1", 1: "pi0"}
 
 
 def relay(target, largest):
@@ -383,12 +383,12 @@ def test_large_packets_that_vanish_are_noticed():
     hosts = cluster(2)
     with listener(relay(hosts[1]["port"], 1400)) as port:
         narrow = [hosts[0], {**hosts[1], "port": port}]
-        found = measure(hosts, lists={0: narrow}, bandwidth=True, seconds=4.0)
-    assert found[0]["pairs"]["pi1"]["mtu_trouble"] is True
-    assert found[0]["pairs"]["pi1"]["rtt_ms"] < 100
-    assert "mbit_s" not in found[0]["pairs"]["pi1"]
-    assert found[1]["pairs"]["pi0"]["mtu_trouble"] is False
-    assert found[1]["pairs"]["pi0"]["mbit_s"] > 10
+        actual = measure(hosts, lists={0: narrow}, bandwidth=True, seconds=4.0)
+    assert actual[0]["pairs"]["pi1"]["mtu_trouble"] is True
+    assert actual[0]["pairs"]["pi1"]["rtt_ms"] < 100
+    assert "mbit_s" not in actual[0]["pairs"]["pi1"]
+    assert actual[1]["pairs"]["pi0"]["mtu_trouble"] is False
+    assert actual[1]["pairs"]["pi0"]["mbit_s"] > 10
 
 
 # --- refusals

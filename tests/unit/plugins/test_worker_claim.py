@@ -208,9 +208,9 @@ def test_a_busy_port_names_its_holder(place):
 def test_a_busy_direct_port_names_its_holder_too(place):
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        found = place.asked("query", direct_port=number)["holder"]
-    assert (found["kind"], found["number"]) == ("direct_port", number)
-    assert f"(pid {os.getpid()}, " in found["process"]
+        actual = place.asked("query", direct_port=number)["holder"]
+    assert (actual["kind"], actual["number"]) == ("direct_port", number)
+    assert f"(pid {os.getpid()}, " in actual["process"]
 
 
 def test_a_full_disk_is_refused(place, worker_claim, monkeypatch):
@@ -398,12 +398,12 @@ def test_what_a_reduction_remembered_is_told_too(place):
 
 
 def test_facts_say_what_the_records_need(place, worker_claim):
-    found = worker_claim.facts(place.module())
-    assert found["cores"] == len(os.sched_getaffinity(0))
-    assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
-    assert found["python"] == platform.python_version()
-    assert found["cpu"]
-    assert not found["cpu"].isdecimal()
+    actual = worker_claim.facts(place.module())
+    assert actual["cores"] == len(os.sched_getaffinity(0))
+    assert actual["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert actual["python"] == platform.python_version()
+    assert actual["cpu"]
+    assert not actual["cpu"].isdecimal()
 
 
 @pytest.mark.parametrize(

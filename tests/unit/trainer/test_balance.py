@@ -41,8 +41,8 @@ def test_a_run_that_is_continued_keeps_its_shares_on_as_many_workers():
     train = Train(batch_sizes="auto")
     assert balance.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
     others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
-    found = balance.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
-    assert found == ([32, 32, 32], True)
+    actual = balance.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
+    assert actual == ([32, 32, 32], True)
 
 
 def test_what_an_earlier_run_measured_is_taken_where_the_number_of_workers_fits():

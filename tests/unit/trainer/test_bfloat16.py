@@ -17,11 +17,11 @@ def samples():
 def test_narrow_rounds_to_the_nearest_and_keeps_what_is_no_number():
     values = samples()
     with np.errstate(invalid="ignore"):
-        found, expected = narrow(values), values.astype(ml_dtypes.bfloat16)
-    assert found.dtype == KIND
+        actual, expected = narrow(values), values.astype(ml_dtypes.bfloat16)
+    assert actual.dtype == KIND
     numbers = ~np.isnan(values)
-    assert found[numbers].tobytes() == expected[numbers].tobytes()
-    assert np.isnan(found[~numbers].astype(np.float32)).all()
+    assert actual[numbers].tobytes() == expected[numbers].tobytes()
+    assert np.isnan(actual[~numbers].astype(np.float32)).all()
 
 
 def test_widen_is_exact():

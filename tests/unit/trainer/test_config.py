@@ -208,7 +208,7 @@ def test_model_needs_a_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [
         ("", {}),
         ("seed=2", {"seed": 2}),
@@ -229,8 +229,8 @@ def test_model_needs_a_name():
         ("seed=1,,", {"seed": 1}),
     ],
 )
-def test_set_is_split_at_outer_commas(text, found):
-    assert configs.parse_set(text) == found
+def test_set_is_split_at_outer_commas(text, actual):
+    assert configs.parse_set(text) == actual
 
 
 def test_set_with_an_apostrophe_inside_a_value():

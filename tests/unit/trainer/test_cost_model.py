@@ -11,18 +11,20 @@ TASK = [(3, 3, 3, 32), (32,), (28800, 128), (128,), (128, 10), (10,)]
 
 
 def test_a_slow_wire_compresses():
-    found = choose(Reduction(rank=2), TASK, own=0.074, sending=1.9)
-    assert (found.name, found.sent_bytes) == ("powersgd", 2 * 2 * 28800 + (2 + 4) * 4 * 128 + 4 * (864 + 32 + 128 + 1280 + 10))
-    assert found.why == (
+    actual = choose(Reduction(rank=2), TASK, own=0.074, sending=1.9)
+    assert (actual.name, actual.sent_bytes) == ("powersgd", 2 * 2 * 28800 + (2 + 4) * 4 * 128 + 4 * (864 + 32 + 128 + 1280 + 10))
+    assert actual.why == (
         "compressed (PowerSGD, rank 2, 128 kB instead of 14,755): all of them would take 1,900 ms, 2568% of the 74 ms of "
         "a step's own work, more than 10%"
     )
 
 
 def test_a_fast_one_does_not():
-    found = choose(Reduction(), TASK, own=0.5, sending=0.0042)
-    assert (found.name, found.sent_bytes) == ("packed", 4 * 3_688_714)
-    assert found.why == "as they are: all of them would take 4.2 ms, 1% of the 500 ms of a step's own work; from 10% on they are compressed"
+    actual = choose(Reduction(), TASK, own=0.5, sending=0.0042)
+    assert (actual.name, actual.sent_bytes) == ("packed", 4 * 3_688_714)
+    assert (
+        actual.why == "as they are: all of them would take 4.2 ms, 1% of the 500 ms of a step's own work; from 10% on they are compressed"
+    )
 
 
 @pytest.mark.parametrize(("sending", "name"), [(0.0100, "packed"), (0.0101, "powersgd")])
@@ -31,8 +33,8 @@ def test_a_tenth_is_the_edge(sending, name):
 
 
 def test_where_no_tensor_is_large_there_is_nothing_to_compress():
-    found = choose(Reduction(), [(3, 3, 3, 32), (32,)], own=0.001, sending=1.0)
-    assert (found.name, found.why.partition(" (")[0]) == ("packed", "as they are: none is large enough to compress")
+    actual = choose(Reduction(), [(3, 3, 3, 32), (32,)], own=0.001, sending=1.0)
+    assert (actual.name, actual.why.partition(" (")[0]) == ("packed", "as they are: none is large enough to compress")
 
 
 def test_bytes_of_every_method():

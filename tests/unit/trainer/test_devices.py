@@ -82,35 +82,35 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found():
+def actual():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_each_device_counts(found):
-    assert found["devices"] == [1, 2]
+def test_each_device_counts(actual):
+    assert actual["devices"] == [1, 2]
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("packed", 1e-5), ("half", 1e-3), ("powersgd", 1e-4), ("apart", 1e-5)])
-def test_two_devices_end_with_the_weights_of_one(found, name, tolerance):
-    assert found["moved"] > 100 * 1e-5
-    assert found[name]["same"]
-    assert found[name]["far"] < tolerance
+def test_two_devices_end_with_the_weights_of_one(actual, name, tolerance):
+    assert actual["moved"] > 100 * 1e-5
+    assert actual[name]["same"]
+    assert actual[name]["far"] < tolerance
 
 
 @pytest.mark.parametrize("name", ["packed", "half", "powersgd", "apart"])
-def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(found, name):
-    for mine, theirs in zip(found["rows"][name], found["rows"]["alone"], strict=True):
+def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(actual, name):
+    for mine, theirs in zip(actual["rows"][name], actual["rows"]["alone"], strict=True):
         stop, images, loss, *counts = mine
         assert stop == 2 * theirs[0] == 2
         assert loss == pytest.approx(theirs[2], rel=1e-2)
         assert (images, counts) == (theirs[1], theirs[3:])
 
 
-def test_several_devices_do_not_send_from_a_processors_memory(found):
-    refused, *fine = found["connect"]
+def test_several_devices_do_not_send_from_a_processors_memory(actual):
+    refused, *fine = actual["connect"]
     assert fine == ["", ""]
     assert refused == (
         "reduction.transport=direct sends from a processor's memory, and a worker here has GPUs or several devices; "
@@ -118,28 +118,28 @@ def test_several_devices_do_not_send_from_a_processors_memory(found):
     )
 
 
-def test_gpus_that_are_not_there(found):
-    assert found["gpus"] == (
+def test_gpus_that_are_not_there(actual):
+    assert actual["gpus"] == (
         "gpus=2: TensorFlow finds 0 on this host. Its Python must have CUDA's libraries (provision.yml installs them where the inventory "
         "says gpus: N), and nvidia-smi there must list as many"
     )
 
 
-def test_each_device_has_a_memory_of_its_own(found):
-    assert found["memory"] == [[2, 32, 128], [2, 128, 5], [2, 32, 4]]
-    assert found["differs"] > 0
-    assert found["assigned"]
+def test_each_device_has_a_memory_of_its_own(actual):
+    assert actual["memory"] == [[2, 32, 128], [2, 128, 5], [2, 32, 4]]
+    assert actual["differs"] > 0
+    assert actual["assigned"]
 
 
-def test_clipping_comes_after_the_sum(found):
-    far, moved = found["clipped"]
+def test_clipping_comes_after_the_sum(actual):
+    far, moved = actual["clipped"]
     assert far < 1e-5
     assert moved > 1e-3
 
 
-def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(found):
-    mixed = found["mixed"]
+def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(actual):
+    mixed = actual["mixed"]
     assert mixed["kinds"] == [["float32"], "bfloat16"]
     assert 0 < mixed["far"] < 0.01
     assert mixed["both"] < 2e-3
-    assert mixed["rows"][0][0] == pytest.approx(found["rows"]["alone"][0][0], rel=0.05)
+    assert mixed["rows"][0][0] == pytest.approx(actual["rows"]["alone"][0][0], rel=0.05)

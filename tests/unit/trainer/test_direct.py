@@ -62,10 +62,10 @@ def arrays(rank, sizes, kind=np.float32):
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("sizes", [[7], [3, 0, 10, 1], [1, 1], [100, 3, 28]])
 def test_parts_hold_every_element_once_and_are_equal_to_within_one(sizes, parts):
-    found = direct.pieces(sizes, parts)
-    elements = [(piece.array, index) for part in found for piece in part for index in range(piece.start, piece.stop)]
+    actual = direct.pieces(sizes, parts)
+    elements = [(piece.array, index) for part in actual for piece in part for index in range(piece.start, piece.stop)]
     assert elements == [(array, index) for array, size in enumerate(sizes) for index in range(size)]
-    counts = [sum(piece.stop - piece.start for piece in part) for part in found]
+    counts = [sum(piece.stop - piece.start for piece in part) for part in actual]
     assert max(counts) - min(counts) <= 1
 
 
@@ -83,15 +83,15 @@ def test_all_get_the_same_bits_and_the_right_sum_again_and_again(workers, sizes)
             np.sum(parts, axis=0, dtype=np.float64)
             for parts in zip(*(arrays(10 * number + rank, sizes) for rank in range(workers)), strict=True)
         ]
-        for total, *found in zip(expected, *(result[number] for result in results), strict=True):
-            np.testing.assert_allclose(found[0], total, rtol=1e-5, atol=1e-5)
-            assert all(other.tobytes() == found[0].tobytes() for other in found)
+        for total, *actual in zip(expected, *(result[number] for result in results), strict=True):
+            np.testing.assert_allclose(actual[0], total, rtol=1e-5, atol=1e-5)
+            assert all(other.tobytes() == actual[0].tobytes() for other in actual)
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_is_summed_in_float32_and_rounded_once(kind):
     sizes = [70_000, 3]
-    found = together(
+    actual = together(
         5,
         lambda connections, rank: [array.copy() for array in connections.all_reduce([*arrays(rank, sizes, kind), np.ones(2, np.float32)])],
     )
@@ -99,9 +99,9 @@ def test_half_precision_is_summed_in_float32_and_rounded_once(kind):
         expected = np.zeros(sizes[number], np.float32)
         for rank in range(5):
             expected += arrays(rank, sizes, kind)[number].astype(np.float32)
-        assert found[3][number].dtype == kind
-        assert found[3][number].tobytes() == expected.astype(kind).tobytes()
-        assert found[0][2].tolist() == [5, 5]
+        assert actual[3][number].dtype == kind
+        assert actual[3][number].tobytes() == expected.astype(kind).tobytes()
+        assert actual[0][2].tolist() == [5, 5]
 
 
 def test_shapes_stay_and_what_one_call_gives_outlives_the_next():
@@ -135,10 +135,10 @@ def test_a_worker_that_ends_is_named_at_once():
         assert connections.lost is caught.value
         return caught.value.rank, str(caught.value), time.monotonic() - begun < 5
 
-    found = together(2, work)[0]
-    assert found[0] == 1
-    assert found[1] == "rank 1 (127.0.0.1) closed its connection: it ended"
-    assert found[2]
+    actual = together(2, work)[0]
+    assert actual[0] == 1
+    assert actual[1] == "rank 1 (127.0.0.1) closed its connection: it ended"
+    assert actual[2]
 
 
 def test_a_worker_that_lives_but_never_comes_is_given_up():

@@ -9,7 +9,7 @@ from trainer.errors import FAILED, LockstepError, refusal
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("shown", "message"),
     [
         ("error: model=m.py:build: no", "model=m.py:build: no"),
         ("chatter\nerror: one\n\ntwo\n  three\n", "one\n\ntwo\n  three"),
@@ -18,8 +18,8 @@ from trainer.errors import FAILED, LockstepError, refusal
         ("", ""),
     ],
 )
-def test_the_last_message_is_found_whole(said, message):
-    assert refusal(said) == message
+def test_the_last_message_is_found_whole(shown, message):
+    assert refusal(shown) == message
 
 
 def test_a_message_begins_on_a_line_of_its_own(capsys):

@@ -39,5 +39,5 @@ def sums(threads):
 def test_bits_do_not_depend_on_threads_and_the_sum_is_right():
     one, eight = sums(1), sums(8)
     assert one == eight
-    for found, expected in one:
-        assert found == pytest.approx(expected, rel=1e-6)
+    for actual, expected in one:
+        assert actual == pytest.approx(expected, rel=1e-6)

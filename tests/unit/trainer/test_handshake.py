@@ -137,10 +137,10 @@ def call(place, secret, rank):
     """A connection of `rank` that rank 0 has accepted, and the bytes of its call."""
     connection = socket.create_connection(place, WAIT)
     theirs, own = connection.recv(handshake.SECRET), secrets.token_bytes(handshake.SECRET)
-    said = handshake.CALL.pack(rank, own, handshake._hmac(secret, b"call", theirs, own, rank, 0))
-    connection.sendall(said)
+    shown = handshake.CALL.pack(rank, own, handshake._hmac(secret, b"call", theirs, own, rank, 0))
+    connection.sendall(shown)
     assert connection.recv(handshake.SECRET) == handshake._hmac(secret, b"answer", theirs, own, rank, 0)
-    return connection, said
+    return connection, shown
 
 
 def test_a_call_that_was_overheard_opens_no_second_connection():
@@ -155,10 +155,10 @@ def test_a_call_that_was_overheard_opens_no_second_connection():
         listening = pool.submit(handshake.connect, 0, ["127.0.0.1"] * 3, share)
         table = tables.get(timeout=WAIT)
         place, secret = ("127.0.0.1", int(table[0, 0])), table[0, 1:].tobytes()
-        first, said = call(place, secret, 1)
+        first, shown = call(place, secret, 1)
         again = stack.enter_context(socket.create_connection(place, WAIT))
         again.recv(handshake.SECRET)
-        again.sendall(said)
+        again.sendall(shown)
         assert again.recv(1) == b""
         second, _ = call(place, secret, 2)
         sockets = listening.result(WAIT)

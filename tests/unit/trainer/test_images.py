@@ -24,22 +24,22 @@ def saved(image, kind, **options):
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF"])
 def test_lossless_formats_give_the_very_pixels(kind):
-    found = decode(saved(colours(), kind))
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, colours())
+    actual = decode(saved(colours(), kind))
+    assert actual.dtype == np.uint8
+    assert np.array_equal(actual, colours())
 
 
 def test_jpeg_gives_nearly_the_pixels():
-    found = decode(saved(colours(), "JPEG", quality=95))
-    assert found.shape == (32, 32, 3)
-    assert np.abs(found.astype(int)[4:12, 4:12] - (255, 0, 0)).max() < 12
+    actual = decode(saved(colours(), "JPEG", quality=95))
+    assert actual.shape == (32, 32, 3)
+    assert np.abs(actual.astype(int)[4:12, 4:12] - (255, 0, 0)).max() < 12
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "JPEG"])
 def test_grey_has_one_channel(kind):
-    found = decode(saved(np.full((5, 7), 90, np.uint8), kind))
-    assert found.shape == (5, 7, 1)
-    assert np.abs(found.astype(int) - 90).max() <= 1
+    actual = decode(saved(np.full((5, 7), 90, np.uint8), kind))
+    assert actual.shape == (5, 7, 1)
+    assert np.abs(actual.astype(int) - 90).max() <= 1
 
 
 def test_black_and_white_is_grey():
@@ -64,8 +64,8 @@ def test_sixteen_bits_keep_their_upper_eight():
 
 def test_first_frame_of_an_animation():
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    found = decode(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))
-    assert found.tolist() == [[[255, 0, 0]] * 4] * 4
+    actual = decode(saved(frames[0], "GIF", save_all=True, append_images=frames[1:]))
+    assert actual.tolist() == [[[255, 0, 0]] * 4] * 4
 
 
 def test_exif_orientation_turns_upright():
@@ -73,9 +73,9 @@ def test_exif_orientation_turns_upright():
     exif[0x0112] = 6
     pixels = np.zeros((2, 3, 3), np.uint8)
     pixels[0, 0] = 255
-    found = decode(saved(pixels, "PNG", exif=exif))
-    assert found.shape == (3, 2, 3)
-    assert found[0, 1].tolist() == [255, 255, 255]
+    actual = decode(saved(pixels, "PNG", exif=exif))
+    assert actual.shape == (3, 2, 3)
+    assert actual[0, 1].tolist() == [255, 255, 255]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP"])
@@ -112,16 +112,16 @@ def test_a_fitting_image_stays_as_it_is(channels):
 @pytest.mark.parametrize(("height", "width", "top", "left"), [(28, 28, 2, 2), (29, 31, 1, 0), (17, 32, 7, 0)])
 def test_a_slightly_smaller_image_is_padded_in_the_middle(height, width, top, left):
     image = np.random.default_rng(0).integers(1, 256, (height, width, 1)).astype(np.uint8)
-    found = fit(image, (32, 32, 1))
-    assert found.shape == (32, 32, 1)
-    assert np.array_equal(found[top : top + height, left : left + width], image)
-    assert found.astype(int).sum() == image.astype(int).sum()
+    actual = fit(image, (32, 32, 1))
+    assert actual.shape == (32, 32, 1)
+    assert np.array_equal(actual[top : top + height, left : left + width], image)
+    assert actual.astype(int).sum() == image.astype(int).sum()
 
 
 @pytest.mark.parametrize(("height", "width"), [(100, 60), (16, 16), (33, 33), (28, 60), (3, 3), (1, 1)])
 def test_other_sizes_are_resized(height, width):
-    found = fit(np.full((height, width, 3), (10, 200, 30), np.uint8), (32, 32, 3))
-    assert found.tolist() == [[[10, 200, 30]] * 32] * 32
+    actual = fit(np.full((height, width, 3), (10, 200, 30), np.uint8), (32, 32, 3))
+    assert actual.tolist() == [[[10, 200, 30]] * 32] * 32
 
 
 def test_resizing_averages_neighbours():

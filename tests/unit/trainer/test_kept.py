@@ -243,7 +243,7 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found():
+def actual():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -251,101 +251,101 @@ def found():
 
 
 @pytest.mark.parametrize("case", ["plain", "clipped", "adam", "varied", "later", "dry"])
-def test_taken_apart_or_not_a_step_leaves_the_same_behind(case, found):
-    whole, apart = found[case]
+def test_taken_apart_or_not_a_step_leaves_the_same_behind(case, actual):
+    whole, apart = actual[case]
     assert apart == whole
 
 
-def test_every_setting_changes_what_is_left_behind(found):
-    assert len({found[case][0]["digest"] for case in ("plain", "clipped", "adam", "varied", "later", "dry")}) == 6
+def test_every_setting_changes_what_is_left_behind(actual):
+    assert len({actual[case][0]["digest"] for case in ("plain", "clipped", "adam", "varied", "later", "dry")}) == 6
 
 
-def test_uneven_parts_move_the_means_by_their_share_and_a_stand_in_by_nothing(found):
-    assert found["weighted"] < 1e-6 < found["moves"]
-    assert found["stand-in"] == 0
-    assert found["untouched"]
+def test_uneven_parts_move_the_means_by_their_share_and_a_stand_in_by_nothing(actual):
+    assert actual["weighted"] < 1e-6 < actual["moves"]
+    assert actual["stand-in"] == 0
+    assert actual["untouched"]
 
 
-def test_two_devices_keep_the_same_means_and_drop_other_outputs(found):
-    assert found["same"]
-    repeated, between_devices, between_steps, dropped = found["masks"]
+def test_two_devices_keep_the_same_means_and_drop_other_outputs(actual):
+    assert actual["same"]
+    repeated, between_devices, between_steps, dropped = actual["masks"]
     assert (repeated, between_devices, between_steps) == (True, False, False)
     assert dropped == pytest.approx(0.25, abs=0.05)
 
 
 @pytest.mark.parametrize("kind", ["crop", "shift", "all"])
-def test_varied_images_follow_from_seed_step_and_place_alone(kind, found):
-    assert found["places"][kind]
-    assert not found["steps"][kind]
+def test_varied_images_follow_from_seed_step_and_place_alone(kind, actual):
+    assert actual["places"][kind]
+    assert not actual["steps"][kind]
 
 
-def test_pixels_that_only_move_stay_bytes(found):
-    assert found["kinds"] == {"crop": "uint8", "shift": "uint8", "all": "float32"}
+def test_pixels_that_only_move_stay_bytes(actual):
+    assert actual["kinds"] == {"crop": "uint8", "shift": "uint8", "all": "float32"}
 
 
-def test_nothing_asked_for_is_nothing_done(found):
-    assert found["none"]
-    assert found["still"] == 0
+def test_nothing_asked_for_is_nothing_done(actual):
+    assert actual["none"]
+    assert actual["still"] == 0
 
 
-def test_crops_are_all_windows_of_the_padded_image_and_its_mirror_image(found):
-    assert found["crops"] == [50, True]
+def test_crops_are_all_windows_of_the_padded_image_and_its_mirror_image(actual):
+    assert actual["crops"] == [50, True]
 
 
-def test_shifts_are_by_whole_pixels_with_the_border_repeated(found):
-    assert found["shifts"]
+def test_shifts_are_by_whole_pixels_with_the_border_repeated(actual):
+    assert actual["shifts"]
 
 
-def test_an_image_turned_about_its_middle_keeps_its_brightness(found):
-    assert found["turned"] < 15
+def test_an_image_turned_about_its_middle_keeps_its_brightness(actual):
+    assert actual["turned"] < 15
 
 
 @pytest.mark.parametrize("name", ["smooth", "weighed", "mixed"])
-def test_soft_labels_and_weights_of_classes_count_the_same_whoever_computes_them(name, found):
-    assert found["soft parts"][name] < 1e-4
-    loss, expected = found["soft loss"][name]
+def test_soft_labels_and_weights_of_classes_count_the_same_whoever_computes_them(name, actual):
+    assert actual["soft parts"][name] < 1e-4
+    loss, expected = actual["soft loss"][name]
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
-def test_validation_has_neither_smoothed_labels_nor_weights(found):
-    loss, expected = found["soft validation"]
+def test_validation_has_neither_smoothed_labels_nor_weights(actual):
+    loss, expected = actual["soft validation"]
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
-def test_adam_is_keras_adam_also_for_factors(found):
-    assert max(found["adam_far"]) < 1e-5
-    assert found["slots"] == 3
+def test_adam_is_keras_adam_also_for_factors(actual):
+    assert max(actual["adam_far"]) < 1e-5
+    assert actual["slots"] == 3
 
 
-def test_penalties_pull_as_if_they_were_in_the_loss_and_stay_in_the_model(found):
-    for far, moved, kept in found["punished"]:
+def test_penalties_pull_as_if_they_were_in_the_loss_and_stay_in_the_model(actual):
+    for far, moved, kept in actual["punished"]:
         assert far < 1e-6
         assert moved > 1e-3
         assert kept
 
 
 @pytest.mark.parametrize(("policy", "near"), [("float32", 1e-5), ("mixed_bfloat16", 0.05)])
-def test_the_fused_layer_gives_what_keras_gives(policy, near, found):
-    layers, same_type, far = found[f"fused {policy}"]
+def test_the_fused_layer_gives_what_keras_gives(policy, near, actual):
+    layers, same_type, far = actual[f"fused {policy}"]
     assert (layers, same_type) == (1, True)
     assert far < near
 
 
-def test_layers_that_do_more_are_left_to_keras(found):
-    assert found["left"] == [0, 0, 0, 0, 0]
+def test_layers_that_do_more_are_left_to_keras(actual):
+    assert actual["left"] == [0, 0, 0, 0, 0]
 
 
-def test_means_inside_a_layer_of_ones_own_travel_and_its_counts_do_not(found):
-    fused, names = found["own"]
+def test_means_inside_a_layer_of_ones_own_travel_and_its_counts_do_not(actual):
+    fused, names = actual["own"]
     assert (fused, sorted(names)) == (1, ["moving_mean", "moving_variance", "variable"])
-    assert sorted(moved > 0 for moved in found["own moved"]) == [False, True, True]
+    assert sorted(moved > 0 for moved in actual["own moved"]) == [False, True, True]
 
 
-def test_a_frozen_layer_keeps_what_it_has(found):
-    assert found["frozen"] == [0, 0, 0]
+def test_a_frozen_layer_keeps_what_it_has(actual):
+    assert actual["frozen"] == [0, 0, 0]
 
 
-def test_what_a_layer_adds_to_the_loss_while_it_is_called_counts(found):
-    with_it, without = found["activity"]
+def test_what_a_layer_adds_to_the_loss_while_it_is_called_counts(actual):
+    with_it, without = actual["activity"]
     assert with_it < 1e-5
     assert without > 1e-3

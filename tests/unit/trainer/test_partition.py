@@ -97,8 +97,8 @@ def test_every_prefix_of_a_stratified_order_has_the_classes_in_proportion(sizes)
     order = stratified_order(labels, 0)
     assert sorted(order) == list(range(len(labels)))
     for length in range(len(labels) + 1):
-        found = np.bincount(labels[order[:length]], minlength=len(sizes))
-        assert np.abs(found - np.array(sizes) * length / len(labels)).max() <= 1
+        actual = np.bincount(labels[order[:length]], minlength=len(sizes))
+        assert np.abs(actual - np.array(sizes) * length / len(labels)).max() <= 1
 
 
 def test_stratified_order_is_random_within_a_class_and_repeatable():

@@ -43,13 +43,13 @@ def test_calls(arguments, expected):
 @pytest.mark.parametrize("most", [1, 3, 8])
 @pytest.mark.parametrize(("boundary", "offset"), [(None, 0), (1, 0), (5, 0), (5, 23), (7, 14)])
 def test_calls_cover_all_steps_and_cross_nothing(boundary, offset, most, uneven):
-    found = cut(4, 23, most, uneven, boundary, offset)
-    assert [step for first, stop in found for step in range(first, stop)] == list(range(4, 23))
-    assert all(1 <= stop - first <= most for first, stop in found)
+    actual = cut(4, 23, most, uneven, boundary, offset)
+    assert [step for first, stop in actual for step in range(first, stop)] == list(range(4, 23))
+    assert all(1 <= stop - first <= most for first, stop in actual)
     if uneven:
-        assert found[-1] == (22, 23)
+        assert actual[-1] == (22, 23)
     if boundary:
-        assert all((offset + first) // boundary == (offset + stop - 1) // boundary for first, stop in found)
+        assert all((offset + first) // boundary == (offset + stop - 1) // boundary for first, stop in actual)
 
 
 def apart(*arguments, **named):
@@ -78,11 +78,11 @@ def test_a_step_that_is_taken_apart_is_a_call_of_its_own(arguments, expected):
 @pytest.mark.parametrize("offset", [0, 23])
 def test_which_steps_are_taken_apart_depends_on_their_number_alone(every, boundary, offset):
     for first in range(23):
-        found = apart(first, 23, 8, True, boundary, offset, every)
-        assert [step for start, stop, _ in found for step in range(start, stop)] == list(range(first, 23))
-        numbers = [offset + start + 1 for start, stop, taken_apart in found if taken_apart and stop == start + 1]
+        actual = apart(first, 23, 8, True, boundary, offset, every)
+        assert [step for start, stop, _ in actual for step in range(start, stop)] == list(range(first, 23))
+        numbers = [offset + start + 1 for start, stop, taken_apart in actual if taken_apart and stop == start + 1]
         assert numbers == [number for number in range(offset + first + 1, offset + 24) if number % every == 0]
-        assert len(numbers) == sum(taken_apart for *_, taken_apart in found)
+        assert len(numbers) == sum(taken_apart for *_, taken_apart in actual)
 
 
 class InMemory:
@@ -185,7 +185,7 @@ def words(count, first=0):
 
 def lengths_fed(examples, workers, most, bucket=1, first=0):
     """What each step is padded to by every worker: to the longest of the whole batch, whatever the calls."""
-    config, found = configs.build({"data": {"bucket": bucket}}), {}
+    config, actual = configs.build({"data": {"bucket": bucket}}), {}
     for rank in range(workers):
         feeding, chosen = Feeding(config, [], WORDS), np.arange(len(examples))
         plan = EpochPlan(len(examples), 3, 3, 1, 1, feeding.lengths(examples, chosen), bucket)
@@ -194,8 +194,8 @@ def lengths_fed(examples, workers, most, bucket=1, first=0):
             for number, (side,) in enumerate(batch.sides):
                 union = plan.union(call.first + number)
                 assert side == max(1 + row * 5 % 7 for row in union)
-                found.setdefault(call.first + number, set()).add((int(side), tuple(union)))
-    return found
+                actual.setdefault(call.first + number, set()).add((int(side), tuple(union)))
+    return actual
 
 
 @pytest.mark.parametrize("bucket", [1, 2])

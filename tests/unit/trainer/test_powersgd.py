@@ -101,13 +101,13 @@ def make(workers, rank=2, threads=1, **options):
 
 def gradients_of(step, workers, scale=1.0):
     """Gradients that change slowly, as a network's do, with some noise."""
-    found = []
+    actual = []
     for worker in range(workers):
         random, steady = np.random.default_rng([step, worker]), np.random.default_rng(1)
-        found.append(
+        actual.append(
             [(scale * (steady.standard_normal(shape) + 0.3 * random.standard_normal(shape))).astype(np.float32) for shape in SHAPES]
         )
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -117,8 +117,8 @@ def test_every_step_is_that_of_the_paper_in_float64(rank, recycle, threads, monk
     methods, reference = make(3, rank, threads, recycle=recycle), Reference(rank, 7, recycle)
     for step in range(20):
         gradients = gradients_of(step, 3)
-        for found, expected in zip(reduce_on_host(methods, gradients), reference.reduce(gradients), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+        for actual, expected in zip(reduce_on_host(methods, gradients), reference.reduce(gradients), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -134,10 +134,10 @@ def test_a_gradient_given_as_the_factors_of_a_layer_is_taken_as_their_product(th
             own[2] = layer.left.T @ layer.right
         expected = reduce_on_host(whole, gradients)
         given = [[*own[:2], layer, *own[3:]] for own, layer in zip(gradients, layers, strict=True)]
-        for found, one in zip(reduce_on_host(factored, given), expected, strict=True):
-            np.testing.assert_allclose(found, one, atol=1e-4 * np.abs(one).max())
-    for found, one in zip(factored[1].memory, whole[1].memory, strict=True):
-        np.testing.assert_allclose(found.numpy(), one.numpy(), atol=2e-4 * np.abs(one.numpy()).max())
+        for actual, one in zip(reduce_on_host(factored, given), expected, strict=True):
+            np.testing.assert_allclose(actual, one, atol=1e-4 * np.abs(one).max())
+    for actual, one in zip(factored[1].memory, whole[1].memory, strict=True):
+        np.testing.assert_allclose(actual.numpy(), one.numpy(), atol=2e-4 * np.abs(one.numpy()).max())
 
 
 def test_of_full_rank_it_is_the_sum():
@@ -161,7 +161,7 @@ def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(wor
     methods, applied, given = make(workers, dtype=dtype), [0.0] * len(SHAPES), [0.0] * len(SHAPES)
     for step in range(30):
         gradients = gradients_of(step, workers)
-        applied = [total + found for total, found in zip(applied, reduce_on_host(methods, gradients), strict=True)]
+        applied = [total + actual for total, actual in zip(applied, reduce_on_host(methods, gradients), strict=True)]
         given = [total + sum(own[number].astype(np.float64) for own in gradients) for number, total in enumerate(given)]
     for place, number in enumerate(LARGE):
         left = sum(_left(method, place) for method in methods).reshape(SHAPES[number])
@@ -191,19 +191,19 @@ def test_uneven_parts_of_the_mean_are_summed_as_they_are():
     methods, reference = make(2), Reference(2, 7, 3)
     for step in range(5):
         large, small = gradients_of(step, 1, 0.75)[0], gradients_of(step + 100, 1, 0.25)[0]
-        for found, expected in zip(reduce_on_host(methods, [large, small]), reference.reduce([large, small]), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+        for actual, expected in zip(reduce_on_host(methods, [large, small]), reference.reduce([large, small]), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
 
 
 def test_after_gradients_of_zero_it_goes_on():
     methods = make(2)
     nothing = [[np.zeros(shape, np.float32) for shape in SHAPES]] * 2
-    for found in reduce_on_host(methods, nothing):
-        assert not np.any(found)
+    for actual in reduce_on_host(methods, nothing):
+        assert not np.any(actual)
     gradients = gradients_of(0, 2)
-    found = reduce_on_host(methods, gradients)
+    actual = reduce_on_host(methods, gradients)
     whole = gradients[0][2] + gradients[1][2]
-    assert np.linalg.norm(whole - found[2]) < 0.99 * np.linalg.norm(whole)
+    assert np.linalg.norm(whole - actual[2]) < 0.99 * np.linalg.norm(whole)
 
 
 def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
@@ -211,7 +211,7 @@ def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
     for step in range(3):
         reduce_on_host(methods, gradients_of(step, 2))
     kept = [[array.numpy() for array in method.memory] for method in methods]
-    after = [found.copy() for found in reduce_on_host(methods, gradients_of(3, 2))]
+    after = [actual.copy() for actual in reduce_on_host(methods, gradients_of(3, 2))]
     others = make(2)
     for method, arrays in zip(others, kept, strict=True):
         for array, values in zip(method.memory, arrays, strict=True):
@@ -238,8 +238,8 @@ def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
     ],
 )
 def test_a_tensor_is_compressed_when_it_is_large_and_its_factors_are_half_its_size(shape, options, expected):
-    found = powersgd.matrix_of(shape, Reduction("powersgd", **options))
-    assert found == expected
+    actual = powersgd.matrix_of(shape, Reduction("powersgd", **options))
+    assert actual == expected
 
 
 @pytest.mark.parametrize(
@@ -403,6 +403,6 @@ def test_in_tensorflows_ops_it_is_the_same():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", OPS], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["worst"] < 2e-3
-    assert found["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2], [1, 54, 3], [1, 300, 3]]
+    actual = json.loads(done.stdout.splitlines()[-1])
+    assert actual["worst"] < 2e-3
+    assert actual["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2], [1, 54, 3], [1, 300, 3]]

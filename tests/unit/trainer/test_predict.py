@@ -158,23 +158,23 @@ def measured(loss, outputs, y, classes=()):
 def test_a_compiled_classifier_has_a_confusion_matrix():
     logits = np.array([[3, 0, 0], [0, 3, 0], [0, 3, 0], [0, 0, 3]])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    found = measured(loss, logits, np.array([0, 1, 2, 2]), ["cat", "dog", "emu"])
-    assert found == {"classes": ["cat", "dog", "emu"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
+    actual = measured(loss, logits, np.array([0, 1, 2, 2]), ["cat", "dog", "emu"])
+    assert actual == {"classes": ["cat", "dog", "emu"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
     one_hot = measured("categorical_crossentropy", np.eye(3)[[0, 1, 1, 2]], np.eye(3, dtype=np.float32)[[0, 1, 2, 2]])
-    assert one_hot == {"classes": ["0", "1", "2"], "confusion": found["confusion"]}
+    assert one_hot == {"classes": ["0", "1", "2"], "confusion": actual["confusion"]}
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("binary_crossentropy", [0.1, 0.4, 0.9, 0.6]), (None, [-2, -0.5, 2, 0.3])])
 def test_a_single_output_is_judged_by_its_threshold(loss, outputs):
     loss = loss or keras.losses.BinaryFocalCrossentropy(from_logits=True)
-    found = measured(loss, np.array(outputs)[:, None], np.array([0, 1, 1, 1], np.float32)[:, None], ["no", "yes"])
-    assert found["confusion"] == [[1, 0], [1, 2]]
+    actual = measured(loss, np.array(outputs)[:, None], np.array([0, 1, 1, 1], np.float32)[:, None], ["no", "yes"])
+    assert actual["confusion"] == [[1, 0], [1, 2]]
 
 
 @pytest.mark.parametrize("loss", ["mse", "huber", keras.losses.LogCosh()])
 def test_a_regression_has_errors(loss):
-    found = measured(loss, np.array([[1.0], [2], [3], [4]]), np.array([1, 1, 1, 1], np.float32)[:, None])
-    assert (found["errors"]["mean"], found["errors"]["largest"], found["errors"]["values"]) == (1.5, 3, 4)
+    actual = measured(loss, np.array([[1.0], [2], [3], [4]]), np.array([1, 1, 1, 1], np.float32)[:, None])
+    assert (actual["errors"]["mean"], actual["errors"]["largest"], actual["errors"]["values"]) == (1.5, 3, 4)
 
 
 def distance(y, p):
@@ -205,8 +205,8 @@ def test_a_test_step_of_the_models_own_is_named():
     x = keras.Input((1,))
     model = Distilled(x, layers.Identity()(x))
     model.compile("sgd", "mse")
-    found = evaluated(model, np.ones((4, 1)), np.ones((4, 1), np.float32))
-    assert found["outputs"] == [{"name": "", "why": "the model has a test_step of its own"}]
+    actual = evaluated(model, np.ones((4, 1)), np.ones((4, 1), np.float32))
+    assert actual["outputs"] == [{"name": "", "why": "the model has a test_step of its own"}]
 
 
 # In alphabetical order, as Keras flattens, the outputs would be the other way round.
@@ -238,14 +238,14 @@ def test_each_of_several_outputs_is_judged_by_its_own_loss_and_target(form):
     outputs, losses, targets = form(total, layers.Identity(name="kind")(x), layers.Identity(name="extra")(x))
     model = keras.Model(x, outputs)
     model.compile("sgd", losses, metrics={"size": "mae", "kind": "accuracy"} if isinstance(outputs, dict) else None)
-    found = evaluated(model, LOGITS, targets)
-    by_name = {output.pop("name"): output for output in found["outputs"]}
+    actual = evaluated(model, LOGITS, targets)
+    by_name = {output.pop("name"): output for output in actual["outputs"]}
     assert list(by_name) == ["size", "kind", "extra"]
     assert by_name["size"]["errors"]["mean_absolute"] == 1
     assert by_name["kind"] == {"classes": ["0", "1", "2"], "confusion": [[1, 0, 0], [0, 1, 0], [0, 1, 1]]}
     assert by_name["extra"] == {"why": "its loss is cosine_similarity, of an output [rows,3] and a target [rows,3]"}
     if isinstance(outputs, dict):
-        assert (found["metrics"]["size_mae"], found["metrics"]["kind_accuracy"]) == (1, 0.75)
+        assert (actual["metrics"]["size_mae"], actual["metrics"]["kind_accuracy"]) == (1, 0.75)
 
 
 def test_of_very_many_outputs_the_first_are_judged(monkeypatch):
@@ -253,5 +253,5 @@ def test_of_very_many_outputs_the_first_are_judged(monkeypatch):
     x = keras.Input((1,))
     model = keras.Model(x, {"a": layers.Identity()(x), "b": layers.Dense(1)(x)})
     model.compile("sgd", {"a": "mse", "b": "mse"})
-    found = evaluated(model, np.ones((4, 1)), {"a": np.ones((4, 1), np.float32), "b": np.ones((4, 1), np.float32)})["outputs"]
-    assert [(output["name"], output.get("why")) for output in found] == [("a", None), ("b", "only a model's first 1 outputs are judged")]
+    actual = evaluated(model, np.ones((4, 1)), {"a": np.ones((4, 1), np.float32), "b": np.ones((4, 1), np.float32)})["outputs"]
+    assert [(output["name"], output.get("why")) for output in actual] == [("a", None), ("b", "only a model's first 1 outputs are judged")]

@@ -40,7 +40,7 @@ def results(sums):
 
 
 @pytest.mark.parametrize(
-    ("found", "kept"),
+    ("actual", "kept"),
     [
         ([("unknown", 1), ("unknown", 1)], [None, 1]),
         ([("unknown", 1), ("unknown", 2), ("unknown", 2)], [None, None, 2]),
@@ -48,9 +48,9 @@ def results(sums):
         ([("quota", 1), ("unknown", 1), ("load", 2)], [1, None, 2]),
     ],
 )
-def test_a_straggler_without_a_cause_is_one_twice_in_a_row(found, kept, tmp_path):
+def test_a_straggler_without_a_cause_is_one_twice_in_a_row(actual, kept, tmp_path):
     tested = recorder(tmp_path, is_chief=True)
-    stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in found]
+    stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in actual]
     confirmed = [tested._confirmed(straggler) for straggler in stragglers]
     assert [straggler and straggler.rank for straggler in confirmed] == kept
 

@@ -68,9 +68,9 @@ def test_the_chiefs_state_reaches_all_and_nobody_is_warned(cluster):
     assert not any(cluster.heard.values())
 
 
-@pytest.mark.parametrize(("before", "said"), [((), "has no training state"), ((4,), "has only that of step 4")])
+@pytest.mark.parametrize(("before", "message"), [((), "has no training state"), ((4,), "has only that of step 4")])
 @pytest.mark.parametrize("holder", ["pi2", "pi3"])
-def test_a_chief_that_lost_its_disk_gets_the_state_of_another(cluster, holder, before, said):
+def test_a_chief_that_lost_its_disk_gets_the_state_of_another(cluster, holder, before, message):
     rows = [{"epoch": 1, "loss": 0.5}]
     cluster.write(holder, 8, history=rows)
     for step in before:
@@ -79,7 +79,7 @@ def test_a_chief_that_lost_its_disk_gets_the_state_of_another(cluster, holder, b
     assert [weights for weights, _, _ in results] == [[8.0] * 3] * 3
     assert [progress.history for _, _, progress in results] == [rows] * 3
     rank = cluster.hosts.index(holder)
-    assert cluster.heard["pi1"] == [f"the chief {said}: all workers continue from the state of step 8 of rank {rank} ({holder})"]
+    assert cluster.heard["pi1"] == [f"the chief {message}: all workers continue from the state of step 8 of rank {rank} ({holder})"]
 
 
 def test_a_damaged_state_gives_way_to_its_copy_and_the_warning_names_both(cluster):

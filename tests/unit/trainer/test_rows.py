@@ -8,7 +8,7 @@ from trainer import config as configs
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan
 from trainer.data.pipeline import Feeder, calls
-from trainer.data.rows import Rows, found
+from trainer.data.rows import Rows, augmentation
 from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError
 from trainer.own import Function
@@ -127,7 +127,7 @@ def test_examples_that_vary_come_without_padding_and_may_become_shorter(tmp_path
     ],
 )
 def test_it_is_found_in_the_file_of_the_data(source, finds, warns):
-    known, warning = found(Function("mine.py", "augment" if "split" in source else "data", source))
+    known, warning = augmentation(Function("mine.py", "augment" if "split" in source else "data", source))
     assert known == (given(source) if finds else None)
     assert (warns is None) == (warning is None)
     assert warns is None or warns in warning

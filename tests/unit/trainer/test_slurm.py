@@ -40,10 +40,10 @@ def refused(work, *arguments):
 
 
 def test_the_place_follows_from_the_allocation():
-    found = slurm.allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
-    assert (found.rank, found.nodes, found.node, found.job) == (1, NODES, "beta", "")
+    allocation = slurm.allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
+    assert (allocation.rank, allocation.nodes, allocation.node, allocation.job) == (1, NODES, "beta", "")
     assert slurm.allocation(environment(SLURM_JOB_ID="7"), lambda _: NODES).job == "7"
-    made = slurm.tf_config(found, 12345, ADDRESSES.__getitem__)
+    made = slurm.tf_config(allocation, 12345, ADDRESSES.__getitem__)
     assert made == {
         "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
         "task": {"type": "worker", "index": 1},
@@ -61,17 +61,17 @@ def test_what_no_srun_started_is_refused():
     assert refused(slurm.allocation, {}) == (
         "'SLURM_PROCID': not set as srun sets it; this command is started by srun, one task per node (train.sbatch)"
     )
-    said = refused(slurm.allocation, environment(tasks=6), lambda _: NODES)
-    assert said == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker per node; ask for --ntasks-per-node=1"
+    shown = refused(slurm.allocation, environment(tasks=6), lambda _: NODES)
+    assert shown == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker per node; ask for --ntasks-per-node=1"
 
 
 def test_names_that_mean_no_address_or_the_node_itself_are_refused():
     def unknown(_):
         raise socket.gaierror("Name or service not known")
 
-    found = slurm.Allocation(0, ["self"])
-    assert "self resolves to 127.0.1.1, which no other node reaches" in refused(slurm.tf_config, found, 1, ADDRESSES.__getitem__)
-    assert "self does not resolve (Name or service not known)" in refused(slurm.tf_config, found, 1, unknown)
+    allocation = slurm.Allocation(0, ["self"])
+    assert "self resolves to 127.0.1.1, which no other node reaches" in refused(slurm.tf_config, allocation, 1, ADDRESSES.__getitem__)
+    assert "self does not resolve (Name or service not known)" in refused(slurm.tf_config, allocation, 1, unknown)
 
 
 def test_a_port_that_is_taken_is_refused():
@@ -147,7 +147,7 @@ def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, node_
     write(node_paths.run / "state" / "step-000000900.npz", "older run's")
     write(node_paths.run.with_name(f"{node_paths.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", ""])
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", ""])
     assert slurm.main(node_paths) == 0
     assert not (node_paths.run / "state").exists()
     aside = node_paths.run.with_name(f"{node_paths.run.name}.before-2")
@@ -205,52 +205,52 @@ def test_an_older_state_is_not_taken(node_paths):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_was_made_is_given_back_once_and_old_states_go(rank, node_paths):
-    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
+    own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
     write(own / "exit.json", "{}")
     write_state(node_paths.run / "state" / "step-000000020.npz", "new")
     write(node_paths.run / "checkpoints" / "epoch-0001.keras", "weights")
     write(node_paths.run / "checkpoints" / ".part-x.keras", "half")
     write_state(node_paths.job / "state" / "step-000000010.npz", "old")
-    slurm.give_back(node_paths, found, own)
+    slurm.give_back(node_paths, allocation, own)
     assert (node_paths.job / "workers" / "alpha" / "exit.json").read_text() == "{}"
     chief = rank == 0
     assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == [f"step-0000000{20 if chief else 10}.npz"]
     assert [path.name for path in node_paths.job.glob("checkpoints/*")] == (["epoch-0001.keras"] if chief else [])
     if chief:
         before = (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino
-        slurm.give_back(node_paths, found, own)
+        slurm.give_back(node_paths, allocation, own)
         assert (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
 
 
 def test_a_damaged_state_is_neither_given_back_nor_taken(node_paths):
-    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+    own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     for step in (10, 20):
         write_state(node_paths.run / "state" / f"step-0000000{step}.npz")
-    slurm.give_back(node_paths, found, own)
+    slurm.give_back(node_paths, allocation, own)
     write_state(node_paths.run / "state" / "step-000000030.npz")
     (node_paths.run / "state" / "step-000000010.npz").unlink()
     flip_a_bit(node_paths.run / "state" / "step-000000030.npz")
-    slurm.give_back(node_paths, found, own)
+    slurm.give_back(node_paths, allocation, own)
     assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
     flip_a_bit(node_paths.run / "state" / "step-000000020.npz")
-    slurm.take(node_paths, found, own)
+    slurm.take(node_paths, allocation, own)
     assert sealed.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
 
 
 def test_snapshots_that_are_not_kept_go_from_the_shared_folder_too(node_paths):
-    own, found = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
+    own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     write(node_paths.run / "config.yml", "checkpoint: {snapshots: last}\n")
     write(node_paths.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
     write(node_paths.job / "checkpoints" / "epoch-0001.keras", "old")
     write(node_paths.run / "checkpoints" / "epoch-0002.keras", "new")
-    slurm.give_back(node_paths, found, own)
+    slurm.give_back(node_paths, allocation, own)
     assert [path.name for path in (node_paths.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
 
 
 @pytest.fixture
 def alone(monkeypatch):
     monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
-    monkeypatch.setattr(slurm, "tf_config", lambda found, port: {"task": {"index": found.rank}})
+    monkeypatch.setattr(slurm, "tf_config", lambda allocation, port: {"task": {"index": allocation.rank}})
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -288,7 +288,7 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(node_paths,
 )
 def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, node_paths, alone, monkeypatch):
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", script])
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
     assert slurm.main(node_paths) == code
     assert ended(node_paths)["exit_code"] == code
     assert json.loads((node_paths.job / "workers" / "alpha" / "tf_config.json").read_text()) == {"task": {"index": 0}}
@@ -299,7 +299,7 @@ def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, node
 def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: [sys.executable, "-c", script])
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
     written = node_paths.run / "workers" / "alpha" / "worker.log"
 
     def tell():
@@ -323,7 +323,7 @@ def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
 
 def test_told_to_end_before_anything_began_no_worker_is_started(node_paths, alone, monkeypatch):
     monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
-    monkeypatch.setattr(slurm, "worker", lambda node_paths, found: pytest.fail("started"))
+    monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: pytest.fail("started"))
     assert slurm.main(node_paths) == PREEMPTED
     assert ended(node_paths)["exit_code"] == PREEMPTED
 
@@ -354,11 +354,11 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
     monkeypatch.setattr(
         slurm,
         "worker",
-        lambda node_paths, found: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
+        lambda node_paths, allocation: [sys.executable, "-c", script, str(own), *(str(beta / name) for name in ("soon", "exit.json"))],
     )
     assert slurm.main(node_paths) == mine
-    told = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(node_paths)
-    assert told == (script == WAITS)
+    told_text = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(node_paths)
+    assert told_text == (script == WAITS)
 
 
 def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
@@ -390,11 +390,11 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("listing", "job"),
     [("", ""), ('"job": "9"\n"job": "10"\n', ""), ('"job": "9"\n"job":"12"\n"job": "11"\n', "12"), ('"job": "100"\n', "100")],
 )
-def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(said, found):
-    assert slurm_run.later(said, "10") == found
+def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(listing, job):
+    assert slurm_run.later(listing, "10") == job
 
 
 class Followed(slurm_run.ActionModule):
@@ -476,8 +476,8 @@ def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, e
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
 def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, lost):
-    found = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
-    assert slurm_run.is_short(found, planned) == lost
+    verdicts = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
+    assert slurm_run.is_short(verdicts, planned) == lost
 
 
 @pytest.mark.parametrize(

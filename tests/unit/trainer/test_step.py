@@ -184,7 +184,7 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def actual(tmp_path_factory):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     argv = [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("logs"))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
@@ -193,49 +193,49 @@ def found(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_weights_without_a_gradient_stay(found):
-    scale, kernel, bias = found["behind"]
+def test_weights_without_a_gradient_stay(actual):
+    scale, kernel, bias = actual["behind"]
     assert scale == kernel == 0 < bias
 
 
-def test_what_a_model_keeps_is_not_compressed(found):
-    assert found["table"] == [0]
+def test_what_a_model_keeps_is_not_compressed(actual):
+    assert actual["table"] == [0]
 
 
-def test_what_a_model_keeps_is_not_rounded(found):
+def test_what_a_model_keeps_is_not_rounded(actual):
     seen, added = np.ones((2, 3), np.float32), np.float32([[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
     for _ in range(8):
         seen += (seen + added) - seen
-    assert found["counting"] == seen.tolist()
+    assert actual["counting"] == seen.tolist()
 
 
 @pytest.mark.parametrize("name", ["packed", "powersgd"])
-def test_a_call_tells_of_each_of_its_steps(name, found):
-    single, together = found["many"][name]
+def test_a_call_tells_of_each_of_its_steps(name, actual):
+    single, together = actual["many"][name]
     assert together == single
     assert len({tuple(row) for row in single}) == 16
 
 
 @pytest.mark.parametrize("name", ["none", "packed", "twice", "powersgd"])
-def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name, found):
-    whole, apart = found[name]
+def test_taken_apart_or_not_a_step_gives_the_same_weights_momentum_and_sums(name, actual):
+    whole, apart = actual[name]
     assert apart["state"] == whole["state"]
-    assert (whole["state"] == found["none"][0]["state"]) == (name != "powersgd")
+    assert (whole["state"] == actual["none"][0]["state"]) == (name != "powersgd")
     assert apart["rows"] == whole["rows"]
     assert [row[0][1] for row in apart["rows"]] == [5.0, 5.0, 5.0, 2.0]
     assert [row[0][0] for row in apart["rows"]] == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_of_fully_connected_layers_the_factors_are_taken_and_nobody_asks_for_the_product(found):
-    assert found["factors"] == {
+def test_of_fully_connected_layers_the_factors_are_taken_and_nobody_asks_for_the_product(actual):
+    assert actual["factors"] == {
         "float32": [[[32, 128], [[None, 32], [None, 128]], 0], [[128, 3], [[None, 128], [None, 3]], 0]],
         "mixed_bfloat16": [],
     }
 
 
 @pytest.mark.parametrize("name", ["packed", "twice", "powersgd"])
-def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, found):
-    first, *others = found[name][1]["seconds"]
+def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, actual):
+    first, *others = actual[name][1]["seconds"]
     assert first is None
     assert len(others) == 3
     for seconds in others:
@@ -243,27 +243,27 @@ def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, f
         assert all(0 < value < 10 for value in seconds.values())
 
 
-def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(found):
+def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(actual):
     """The gradient of the one large tensor, over 5 images, has a rank of 5 at most."""
-    assert found["low_rank"] == [[4], []]
+    assert actual["low_rank"] == [[4], []]
     for name in ("loose", "clipped"):
-        assert max(found[name]) < 1e-5
-        assert found[name + "_moved"] > 1e-3
+        assert max(actual[name]) < 1e-5
+        assert actual[name + "_moved"] > 1e-3
 
 
-def test_gradients_of_uneven_parts_add_up_to_that_of_the_union(found):
-    assert found["sums"] == [6, 1, 2]
-    assert max(found["uneven"]) < 1e-5
+def test_gradients_of_uneven_parts_add_up_to_that_of_the_union(actual):
+    assert actual["sums"] == [6, 1, 2]
+    assert max(actual["uneven"]) < 1e-5
 
 
-def test_without_a_reduction_nothing_is_compressed_or_sent(found):
-    for seconds in found["none"][1]["seconds"][1:]:
+def test_without_a_reduction_nothing_is_compressed_or_sent(actual):
+    for seconds in actual["none"][1]["seconds"][1:]:
         assert (seconds["compression"], seconds["all_reduce"]) == (0.0, 0.0)
         assert min(seconds["forward_backward"], seconds["apply"]) > 0
 
 
-def test_a_shorter_last_batch_is_not_traced_again(found):
-    assert found["packed"][1]["traces"] == [1, 1]
+def test_a_shorter_last_batch_is_not_traced_again(actual):
+    assert actual["packed"][1]["traces"] == [1, 1]
 
 
 @pytest.mark.parametrize(("stops", "devices", "expected"), [(0, 0, (False, False)), (3, 0, (True, False)), (0, 2, (False, True))])
@@ -273,9 +273,9 @@ def test_what_workers_ask_of_all_stays_apart_in_its_sum(stops, devices, expected
     assert requests(np.array([[7.0, 1.0], [total, 1.0]], np.float32)) == (expected[0] or bool(more), expected[1])
 
 
-def test_one_worker_alone_reduces_nothing(found):
-    assert found["alone"] == 0
+def test_one_worker_alone_reduces_nothing(actual):
+    assert actual["alone"] == 0
 
 
-def test_tensorboard_gets_a_scalar_for_every_phase_and_none_without_samples(found):
-    assert found["events"] == [[4, "split/input", "scalars", 1.5], [4, "split/all_reduce", "scalars", 30.25]]
+def test_tensorboard_gets_a_scalar_for_every_phase_and_none_without_samples(actual):
+    assert actual["events"] == [[4, "split/input", "scalars", 1.5], [4, "split/all_reduce", "scalars", 30.25]]

@@ -57,9 +57,9 @@ def loads(slow, rank=2, workers=5):
     ],
 )
 def test_the_cause_is_what_differs_on_that_host(cause, slow, value, usual):
-    found = diagnose(loads(changed(own_us=180_000, **slow)), SENT)
-    assert (found.rank, found.cause, found.own_us, found.others_us) == (2, cause, 180_000, 90_000)
-    assert (found.value, found.usual) == (value, usual)
+    actual = diagnose(loads(changed(own_us=180_000, **slow)), SENT)
+    assert (actual.rank, actual.cause, actual.own_us, actual.others_us) == (2, cause, 180_000, 90_000)
+    assert (actual.value, actual.usual) == (value, usual)
 
 
 def test_a_slow_clock_is_one_where_the_others_are_fast():
@@ -95,19 +95,19 @@ def test_no_straggler_is_named_while_own_work_is_even(odd):
 
 
 def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
-    found = diagnose(loads(changed(rate=6_000)), SENT)
+    actual = diagnose(loads(changed(rate=6_000)), SENT)
     # 240 kB take 40 ms at 6 MB/s, and 2.4 ms at 100 MB/s.
-    assert (found.rank, found.cause, found.own_us, found.others_us) == (2, "link", 40_000, 2_400)
-    assert (found.value, found.usual) == (6_000, 100_000)
+    assert (actual.rank, actual.cause, actual.own_us, actual.others_us) == (2, "link", 40_000, 2_400)
+    assert (actual.value, actual.usual) == (6_000, 100_000)
     assert diagnose(loads(changed(rate=6_000)), 24_000) is None, "few bytes take little time on any link"
 
 
 def test_a_link_takes_no_longer_than_the_all_reduce():
     """A worker's connections may share its link: the best carries a part of what the link does."""
     late = changed(rate=2_000)
-    found = diagnose([*loads(late)[:4], changed(reduced_us=30_000)], SENT)
+    actual = diagnose([*loads(late)[:4], changed(reduced_us=30_000)], SENT)
     # 240 kB take 120 ms at 2 MB/s; the worker that waits for nobody is through with the all-reduce in 30 ms.
-    assert (found.rank, found.own_us, found.others_us) == (2, 30_000, 2_400)
+    assert (actual.rank, actual.own_us, actual.others_us) == (2, 30_000, 2_400)
 
 
 @pytest.mark.parametrize("workers", [2, 5])
@@ -122,8 +122,8 @@ def test_a_rate_that_the_all_reduce_refutes_is_not_believed(workers):
 def test_a_slow_link_is_the_cause_where_own_work_shows_none(own_us):
     slow = loads(changed(rate=6_000))
     slow[0] = dataclasses.replace(slow[0], own_us=own_us)
-    found = diagnose(slow, SENT)
-    assert (found.rank, found.cause) == (2, "link")
+    actual = diagnose(slow, SENT)
+    assert (actual.rank, actual.cause) == (2, "link")
 
 
 @pytest.mark.parametrize("rows", [[], [EVEN], [EVEN, Load()], [Load(), Load()]])

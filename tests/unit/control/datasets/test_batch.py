@@ -46,29 +46,29 @@ def seen(tmp_path, monkeypatch):
 
 
 def test_images_are_mixed_with_others_and_stay_pixels(seen):
-    found = seen("images", **{"augment.mixup": 50.0, "train.label_smoothing": 0.1})
-    assert found["names"].tolist() == ["image", "label"]
-    assert found["classes"].tolist() == ["a", "b", "c"]
-    assert found["original-0"].shape == found["seen-0"].shape == (3, 8, 8, 3)
-    assert found["seen-0"].dtype == np.uint8
-    assert not np.array_equal(found["original-0"] + 1, found["seen-0"])
-    np.testing.assert_allclose(found["seen-1"].sum(axis=1), 1, atol=1e-6)
+    actual = seen("images", **{"augment.mixup": 50.0, "train.label_smoothing": 0.1})
+    assert actual["names"].tolist() == ["image", "label"]
+    assert actual["classes"].tolist() == ["a", "b", "c"]
+    assert actual["original-0"].shape == actual["seen-0"].shape == (3, 8, 8, 3)
+    assert actual["seen-0"].dtype == np.uint8
+    assert not np.array_equal(actual["original-0"] + 1, actual["seen-0"])
+    np.testing.assert_allclose(actual["seen-1"].sum(axis=1), 1, atol=1e-6)
 
 
 def test_images_that_nothing_mixes_are_changed_by_the_file_alone(seen):
-    found = seen("images")
-    assert np.array_equal(found["original-0"] + 1, found["seen-0"])
-    assert np.array_equal(found["original-1"], found["seen-1"])
+    actual = seen("images")
+    assert np.array_equal(actual["original-0"] + 1, actual["seen-0"])
+    assert np.array_equal(actual["original-1"], actual["seen-1"])
 
 
 def test_columns_are_changed_weighed_and_of_the_step_asked_for(seen):
     weighs = {"train.class_weight": {"0": 2.0}, "data.bucket": 2}
-    found = seen("rows", **weighs)
-    assert found["names"].tolist() == ["x.words", "x.name", "y", "sample_weight"]
-    for original, changed in zip(found["original-0"], found["seen-0"], strict=True):
+    actual = seen("rows", **weighs)
+    assert actual["names"].tolist() == ["x.words", "x.name", "y", "sample_weight"]
+    for original, changed in zip(actual["original-0"], actual["seen-0"], strict=True):
         assert original[original > 0][::-1].tolist() == changed[changed > 0].tolist()
-    assert found["seen-1"].tolist() == found["original-1"].tolist()
-    assert found["seen-1"].dtype.kind == "U"
-    assert "original-3" not in found
-    assert found["seen-3"].tolist() == np.where(found["seen-2"] == 0, 2.0, 1.0).tolist()
-    assert seen("rows", 1, **weighs)["seen-1"].tolist() != found["seen-1"].tolist()
+    assert actual["seen-1"].tolist() == actual["original-1"].tolist()
+    assert actual["seen-1"].dtype.kind == "U"
+    assert "original-3" not in actual
+    assert actual["seen-3"].tolist() == np.where(actual["seen-2"] == 0, 2.0, 1.0).tolist()
+    assert seen("rows", 1, **weighs)["seen-1"].tolist() != actual["seen-1"].tolist()

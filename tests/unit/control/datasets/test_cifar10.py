@@ -114,13 +114,13 @@ def refused(path, digest=None):
 
 
 def test_another_digest_is_refused_with_the_fix(archives):
-    found = hashlib.md5(archives["python"].read_bytes()).hexdigest()
+    digest = hashlib.md5(archives["python"].read_bytes()).hexdigest()
     message = refused(archives["python"])
-    assert message.startswith(f"{archives['python']}: its digest is md5:{found}, not one of the official archives':")
-    assert message.endswith(f"-e digest=md5:{found}")
+    assert message.startswith(f"{archives['python']}: its digest is md5:{digest}, not one of the official archives':")
+    assert message.endswith(f"-e digest=md5:{digest}")
     assert "not sha256:00" in refused(archives["python"], "sha256:00")
     assert refused(archives["python"], "crc:1") == "digest=crc:1: expected md5:HEX, sha256:HEX or any"
-    assert cifar10.read(archives["python"], f"md5:{found}", quiet)["eval"].labels.shape == (SIZE,)
+    assert cifar10.read(archives["python"], f"md5:{digest}", quiet)["eval"].labels.shape == (SIZE,)
 
 
 def test_a_truncated_archive_is_refused(archives, tmp_path):
@@ -293,27 +293,27 @@ def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, 
     argv = [sys.executable, "-c", CONVERTED, str(archives["binary"]), str(archives["python"]), str(out)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["looked"] == [True, []]
-    assert "its digest is" in found["digest"][0]
-    assert found["digest"][1] == []
-    assert found["made"]["changed"]
-    assert {name: file["records"] for name, file in found["made"]["files"].items()} == {
+    actual = json.loads(done.stdout.splitlines()[-1])
+    assert actual["looked"] == [True, []]
+    assert "its digest is" in actual["digest"][0]
+    assert actual["digest"][1] == []
+    assert actual["made"]["changed"]
+    assert {name: file["records"] for name, file in actual["made"]["files"].items()} == {
         "train.tfrecords": 400,
         "validation.tfrecords": 100,
         "eval.tfrecords": 100,
     }
-    assert found["files"] == ["dataset.json", "eval.tfrecords", "train.tfrecords", "validation.tfrecords"]
-    assert found["lines"] == ["writing train.tfrecords", "writing validation.tfrecords", "writing eval.tfrecords"]
+    assert actual["files"] == ["dataset.json", "eval.tfrecords", "train.tfrecords", "validation.tfrecords"]
+    assert actual["lines"] == ["writing train.tfrecords", "writing validation.tfrecords", "writing eval.tfrecords"]
     images, labels = batch(5)
-    assert found["features"] == {"image": "bytes_list", "label": "int64_list"}
-    assert (found["image"], found["label"]) == (images[0].tobytes().hex(), labels[0])
-    assert found["again"] == [False, False]
-    assert "already exists, converted from another source" in found["other"]
-    changed, again, message = found["folder"]
+    assert actual["features"] == {"image": "bytes_list", "label": "int64_list"}
+    assert (actual["image"], actual["label"]) == (images[0].tobytes().hex(), labels[0])
+    assert actual["again"] == [False, False]
+    assert "already exists, converted from another source" in actual["other"]
+    changed, again, message = actual["folder"]
     assert (changed, again) == (True, False)
     assert "already exists, converted from another source" in message
-    assert "already exists, and not written by this command" in found["incomplete"]
+    assert "already exists, and not written by this command" in actual["incomplete"]
 
 
 def test_what_cant_be_converted_is_refused():

@@ -169,14 +169,14 @@ def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
-    found = json.loads(done.stdout.splitlines()[-1])
+    actual = json.loads(done.stdout.splitlines()[-1])
     for name, why in (("lambda", "Lambda"), ("nameless", "Twice")):
-        first, second = found.pop(name).splitlines()
+        first, second = actual.pop(name).splitlines()
         assert first.startswith("model=m.py:build: ")
         assert why in first
         assert second.startswith("Its snapshots could not be opened again: decorate each class of your own with @keras.saving.")
-    assert found.pop("own step") == "model=m.py:build: it has a train_step of its own, which would not train here; leave it out"
-    assert found == {
+    assert actual.pop("own step") == "model=m.py:build: it has a train_step of its own, which would not train here; leave it out"
+    assert actual == {
         "fits": 16 * 3 + 3,
         "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
         "no model": "model=m.py:build: it returns int; it must return a keras.Model",
@@ -261,9 +261,9 @@ def test_images_may_be_paths_and_bytes(file):
 )
 def test_images_that_cant_be_used_are_refused_and_nothing_is_kept(change, message, file):
     source = written(file, **change)
-    said = refused(source.scan)
-    assert said.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))
-    assert message in said
+    shown = refused(source.scan)
+    assert shown.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))
+    assert message in shown
     assert not list(file.parent.glob("kept/.part-*"))
 
 

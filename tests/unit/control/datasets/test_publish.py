@@ -246,9 +246,9 @@ def assert_pixels(root, made, images, size):
         records = made.records(split)
         wanted = np.stack([fit(decode((root / name).read_bytes()), size) for name in records.files])
         everything = np.arange(len(records.files))
-        found = images[split].gather(everything)
-        assert found.dtype == np.uint8
-        assert np.array_equal(found, wanted)
+        actual = images[split].gather(everything)
+        assert actual.dtype == np.uint8
+        assert np.array_equal(actual, wanted)
         assert np.array_equal(images[split].gather(everything[::-2]), wanted[::-2])
         assert images[split].labels.tolist() == records.labels
 
@@ -259,8 +259,8 @@ def test_images_are_decoded_and_fitted(limit, kind, size, make_folder, packs):
     root = make_folder()
     (root / "train" / "dog" / "big.png").write_bytes(image_bytes(70, (20, 30)))
     made = put(root, packs)
-    found, images = opened(packs, made, size, limit)
-    assert found == made
+    actual, images = opened(packs, made, size, limit)
+    assert actual == made
     assert {type(one) for one in images.values()} == {kind}
     assert_pixels(root, made, images, size)
 
@@ -272,9 +272,9 @@ def test_raw_records_are_padded(limit, make_idx, packs):
     assert made.shape == [4, 3, 1]
     _, images = opened(packs, made, (6, 5, 3), limit)
     raw = np.frombuffer(source.read("train", 2), np.uint8).reshape(4, 3, 1)
-    found = images["train"].gather(np.array([2]))[0]
-    assert np.array_equal(found[1:5, 1:4], np.repeat(raw, 3, axis=-1))
-    assert found.astype(int).sum() == 3 * raw.astype(int).sum()
+    actual = images["train"].gather(np.array([2]))[0]
+    assert np.array_equal(actual[1:5, 1:4], np.repeat(raw, 3, axis=-1))
+    assert actual.astype(int).sum() == 3 * raw.astype(int).sum()
     assert images["train"].labels.tolist() == [0, 1, 0, 1, 1]
 
 

@@ -177,17 +177,17 @@ def test_troubles_of_one_host(change, line):
 
 
 def test_a_32_bit_system():
-    (found,) = host.machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
-    assert (found.level, found.value, found.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
-    assert found.fix == "install a 64-bit system, or leave this host out"
+    (actual,) = host.machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
+    assert (actual.level, actual.value, actual.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
+    assert actual.fix == "install a 64-bit system, or leave this host out"
 
 
 def test_a_shared_folder_on_the_own_disk_without_a_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
     subject = model.Subject({"name": "node02"}, facts)
-    (found,) = host.dfs(subject)
-    assert (found.level, found.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
+    (actual,) = host.dfs(subject)
+    assert (actual.level, actual.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
     facts["dfs"]["kind"] = "local"
     assert [one.level for one in host.dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
@@ -197,10 +197,10 @@ def test_a_shared_folder_on_the_own_disk_without_a_token():
 def test_a_shared_folder_that_waits_for_a_host_that_is_away():
     facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
     facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
-    found = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
-    assert [(check.level, check.host, check.name) for check in found] == [(WARN, "node03", "dfs"), (FAIL, "node05", "ssh")]
-    assert found[0].value == "the shared folder does not answer: no answer in 2 s"
-    assert found[0].fix == "GlusterFS waits up to 42 s for node05; look again once that is fixed"
+    actual = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
+    assert [(check.level, check.host, check.name) for check in actual] == [(WARN, "node03", "dfs"), (FAIL, "node05", "ssh")]
+    assert actual[0].value == "the shared folder does not answer: no answer in 2 s"
+    assert actual[0].fix == "GlusterFS waits up to 42 s for node05; look again once that is fixed"
 
 
 def home(source="files:/home"):
@@ -210,11 +210,11 @@ def home(source="files:/home"):
 def test_one_home_for_several_hosts():
     facts = {name: {**healthy(name), "disk": home()} for name in ("node02", "node04")}
     facts["node03"] = {**healthy("node03"), "disk": home("elsewhere:/home")}
-    found = [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
-    assert [(check.level, check.host, check.value) for check in found] == [
+    actual = [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
+    assert [(check.level, check.host, check.value) for check in actual] == [
         (FAIL, "node02", "node02, node04 keep their workers in one folder: /home/pi/lockstep (nfs4 of files:/home)")
     ]
-    assert found[0].fix == "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
+    assert actual[0].fix == "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
     facts["node04"]["disk"]["path"] = "/home/pi/lockstep/node04"
     assert not [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
@@ -260,10 +260,10 @@ def test_port_held_by_the_run_that_is_continued():
 
 def test_clock_counts_only_what_is_certain():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
-    (found,) = host.clock(model.Subject({"name": "n"}, facts))
-    assert (found.level, found.value) == (WARN, "8.9 s ahead")
-    (found,) = host.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
-    assert (found.level, found.value) == (OK, "correct within 8.9 s")
+    (actual,) = host.clock(model.Subject({"name": "n"}, facts))
+    assert (actual.level, actual.value) == (WARN, "8.9 s ahead")
+    (actual,) = host.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
+    assert (actual.level, actual.value) == (OK, "correct within 8.9 s")
 
 
 def test_load_in_a_container_is_not_its_own():
@@ -323,8 +323,8 @@ def test_one_machine_under_two_addresses():
 
 def test_containers_of_one_machine_are_hosts_of_their_own():
     def change(facts):
-        for found in facts.values():
-            found["boot"] = "same"
+        for actual in facts.values():
+            actual["boot"] = "same"
 
     assert doctor(change) == []
 
@@ -333,8 +333,8 @@ def test_workers_of_the_local_inventory():
     hosts = [{"name": f"worker{rank}", "address": "127.0.0.1", "port": 12345 + rank} for rank in (0, 1)]
     here = {**healthy("node01"), "name": {"addresses": ["127.0.1.1"]}}
     here["address"] = {"given": "127.0.0.1", "addresses": ["127.0.0.1"], "own": True, "all": ["10.0.0.1"]}
-    found = across.examine(hosts, {host["name"]: copy.deepcopy(here) for host in hosts}, None, NEED)
-    assert [check for check in found if check.level != OK] == []
+    actual = across.examine(hosts, {host["name"]: copy.deepcopy(here) for host in hosts}, None, NEED)
+    assert [check for check in actual if check.level != OK] == []
 
 
 def test_a_foreign_address_that_is_reached_all_the_same():
@@ -367,5 +367,5 @@ def test_the_odd_one_out(values, expected):
     ],
 )
 def test_gpus_that_the_inventory_promises(wanted, there, lines):
-    found = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
-    assert [line for line in report.render(found, verbose=True).splitlines() if "GPUs" in line] == lines
+    actual = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
+    assert [line for line in report.render(actual, verbose=True).splitlines() if "GPUs" in line] == lines

@@ -145,9 +145,9 @@ def test_a_host_behind_a_path_on_which_large_packets_vanish():
 
 def test_others_of_an_unreachable_host_say_how_many_they_reach():
     network = change_pairs(network_of(), unreachable("timeout", "timed out"), lambda here, there: there == "node03")
-    found = between(inventory(), network, {})
-    assert "reaches 3 of 4 others, 0.3 ms, 940 Mbit/s" in [check.value for check in found if check.host == "node01"]
-    assert [check.value for check in found if check.level == FAIL] == ["node03 (10.0.0.3:12345) can't be reached from any host: timed out"]
+    actual = between(inventory(), network, {})
+    assert "reaches 3 of 4 others, 0.3 ms, 940 Mbit/s" in [check.value for check in actual if check.host == "node01"]
+    assert [check.value for check in actual if check.level == FAIL] == ["node03 (10.0.0.3:12345) can't be reached from any host: timed out"]
 
 
 def test_large_packets_that_vanish():
@@ -183,8 +183,8 @@ def off_by_three(network):
 
 def test_hosts_see_a_clock_that_the_control_node_can_not_judge():
     def change(facts):
-        for found in facts.values():
-            found["after"] = 1010.0
+        for actual in facts.values():
+            actual["after"] = 1010.0
 
     assert doctor(change, network=off_by_three(network_of())) == [
         f"[WARN] node02  clock  3.0 s ahead of the other hosts (limit: 1 s). Fix: {SET_CLOCK}"
@@ -204,9 +204,9 @@ def test_a_host_without_network_results():
 
 def test_workers_of_one_machine_get_no_advice_on_cables():
     pairs = {name: {other: {"reachable": True, "rtt_ms": 9.0, "mbit_s": 5.0} for other in NAMES if other != name} for name in NAMES}
-    network = {name: {"pairs": found, "ring": {"to": NAMES[0], "mbit_s": 0.1}} for name, found in pairs.items()}
+    network = {name: {"pairs": actual, "ring": {"to": NAMES[0], "mbit_s": 0.1}} for name, actual in pairs.items()}
     here = [{**host, "address": "127.0.0.1"} for host in inventory()]
-    found = [check for check in between(here, network, {}) if check.fix]
-    assert found
-    assert {check.fix for check in found} == {BUSY}
+    actual = [check for check in between(here, network, {}) if check.fix]
+    assert actual
+    assert {check.fix for check in actual} == {BUSY}
     assert any("cable" in check.fix for check in between(inventory(), network, {})), "hosts of their own still do"

@@ -16,8 +16,8 @@ def test_healthy_cluster_has_nothing_to_say():
 
 def test_every_check_of_a_healthy_host_is_shown_when_asked():
     hosts = inventory(["node01", "node02"])
-    found = across.examine(hosts, {host["name"]: healthy(host["name"]) for host in hosts}, network_of(["node01", "node02"]), NEED)
-    lines = report.render(found, verbose=True).splitlines()
+    actual = across.examine(hosts, {host["name"]: healthy(host["name"]) for host in hosts}, network_of(["node01", "node02"]), NEED)
+    lines = report.render(actual, verbose=True).splitlines()
     assert lines[:16] == [
         "[OK]   node01  ssh          reachable as pi",
         "[OK]   node01  python       3.11.2, TensorFlow 2.21.0",
@@ -76,8 +76,8 @@ def test_summary_counts():
 
 def test_document_is_json():
     facts = {name: healthy(name) for name in NAMES}
-    found = across.examine(inventory(), facts, network_of(), NEED)
-    written = json.loads(json.dumps(report.document(found, facts, network_of())))
+    actual = across.examine(inventory(), facts, network_of(), NEED)
+    written = json.loads(json.dumps(report.document(actual, facts, network_of())))
     assert written["ok"] is True
     assert written["checks"][0] == {"level": "OK", "host": "node01", "name": "ssh", "value": "reachable as pi", "limit": "", "fix": ""}
     assert written["summary"].startswith("5 hosts, ")
@@ -85,9 +85,9 @@ def test_document_is_json():
 
 
 def test_hosts_with_the_same_trouble_share_a_line():
-    found = [Check(FAIL, f"n{number}", "tmux", "is missing", fix="install it") for number in (1, 2)]
-    found += [Check(OK, "n3", "tmux", "3.3"), Check(FAIL, "n3", "disk", "1 MB free")]
-    assert report.render(found).splitlines() == [
+    actual = [Check(FAIL, f"n{number}", "tmux", "is missing", fix="install it") for number in (1, 2)]
+    actual += [Check(OK, "n3", "tmux", "3.3"), Check(FAIL, "n3", "disk", "1 MB free")]
+    assert report.render(actual).splitlines() == [
         "[FAIL] n1, n2  tmux  is missing. Fix: install it",
         "[FAIL] n3      disk  1 MB free",
         "3 hosts, 4 checks: 1 OK, 0 WARN, 3 FAIL; this cluster can't train",
@@ -129,5 +129,5 @@ def test_a_shared_line_says_on_each():
     ],
 )
 def test_names_of_hosts_that_share_a_line(hosts, shown):
-    found = [Check(FAIL, name, "tmux", "is missing") for name in hosts]
-    assert report.render(found).splitlines()[0] == f"[FAIL] {shown}  tmux  is missing"
+    actual = [Check(FAIL, name, "tmux", "is missing") for name in hosts]
+    assert report.render(actual).splitlines()[0] == f"[FAIL] {shown}  tmux  is missing"

@@ -78,6 +78,6 @@ def test_host_that_was_never_asked():
 def test_a_host_that_answers_what_no_probe_does_chooses_no_fix():
     with pytest.raises(LockstepError) as caught:
         answers.believed("host_probe", '{"facts": "REMOTE HOST IDENTIFICATION HAS CHANGED, permission denied"}')
-    found = ssh({"name": "pi3", "address": "10.0.0.3"}, str(caught.value))
-    assert (found.level, found.value) == ("FAIL", "it answers what the probe never does")
-    assert found.fix == "see who controls that host, or leave it out"
+    actual = ssh({"name": "pi3", "address": "10.0.0.3"}, str(caught.value))
+    assert (actual.level, actual.value) == ("FAIL", "it answers what the probe never does")
+    assert actual.fix == "see who controls that host, or leave it out"

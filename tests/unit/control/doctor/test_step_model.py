@@ -20,11 +20,11 @@ SMALL, LARGE = 1_000, 10_000_000
 
 def timed(alone, transport="direct", **methods):
     """The answer of a host; `methods` by name: own step, sums, and exchange seconds for 2 and 3 workers."""
-    found = {
+    actual = {
         name: {"step_seconds": own, "sums": sums, "exchange_seconds": dict(zip("23", exchange, strict=False))}
         for name, (own, sums, exchange) in methods.items()
     }
-    return {"step_seconds": alone, "transport": transport, "methods": found}
+    return {"step_seconds": alone, "transport": transport, "methods": actual}
 
 
 def hosts(*answers, network=NETWORK):

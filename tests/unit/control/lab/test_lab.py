@@ -140,21 +140,21 @@ def test_a_free_network_is_to_be_made():
     ],
 )
 def test_a_network_of_others_is_refused(networks, routes, message):
-    said = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, networks, routes)
-    assert said == message + "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
+    shown = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, networks, routes)
+    assert shown == message + "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
 
 
 def test_a_lab_does_not_move():
-    said = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
-    assert said == (
+    shown = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
+    assert shown == (
         "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); give these again, as in "
         "-e lab_prefix=lab2 -e lab_subnet=10.2.0.0/24, or remove it first: ansible-playbook lab.yml -e state=absent"
     )
 
 
-def changes(found, number=3, names=None):
+def changes(actual, number=3, names=None):
     wanted = lab.nodes([0.38] * number, "lab", "10.1.0.0/24")
-    return lab.changes(wanted, LIMITS[2], MINE, found, names if names is not None else [each["container"] for each in found])
+    return lab.changes(wanted, LIMITS[2], MINE, actual, names if names is not None else [each["container"] for each in actual])
 
 
 def test_all_is_made_where_nothing_is():
@@ -162,23 +162,23 @@ def test_all_is_made_where_nothing_is():
 
 
 def test_nothing_changes_where_all_is():
-    found = [container(f"lab-node{number}") for number in (1, 2, 3)]
-    assert changes(found) == {"create": [], "start": [], "adjust": [], "remove": []}
+    actual = [container(f"lab-node{number}") for number in (1, 2, 3)]
+    assert changes(actual) == {"create": [], "start": [], "adjust": [], "remove": []}
 
 
 def test_stopped_changed_surplus_and_missing_nodes():
-    found = [container("lab-node1", running=False), container("lab-node2", limits=[10_000, 5_000, 2**30]), container("lab-node4")]
-    assert changes(found) == {"create": ["lab-node3"], "start": ["lab-node1"], "adjust": ["lab-node2"], "remove": ["lab-node4"]}
+    actual = [container("lab-node1", running=False), container("lab-node2", limits=[10_000, 5_000, 2**30]), container("lab-node4")]
+    assert changes(actual) == {"create": ["lab-node3"], "start": ["lab-node1"], "adjust": ["lab-node2"], "remove": ["lab-node4"]}
 
 
 def test_a_node_that_never_ran_is_made_anew():
-    found = [container("lab-node1", running=False, never_ran=True)]
-    assert changes(found, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
+    actual = [container("lab-node1", running=False, never_ran=True)]
+    assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
 
 
 def test_a_node_that_was_cut_off_with_its_machine_is_made_anew():
-    found = [container("lab-node1", running=False, cut_off=True)]
-    assert changes(found, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
+    actual = [container("lab-node1", running=False, cut_off=True)]
+    assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
 
 
 def test_the_containers_of_another_clone_are_left_alone():
@@ -186,15 +186,15 @@ def test_the_containers_of_another_clone_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("found", "names", "holder"),
+    ("actual", "names", "holder"),
     [
         ([container("lab-node2", OTHER)], ["lab-node2"], "the lab of /home/b/lockstep"),
         ([], ["lab-node2", "web"], "something else"),
     ],
 )
-def test_a_name_of_others_is_refused(found, names, holder):
+def test_a_name_of_others_is_refused(actual, names, holder):
     with pytest.raises(ConfigError) as caught:
-        changes(found, 3, names)
+        changes(actual, 3, names)
     assert str(caught.value) == (
         f"the container name lab-node2 belongs to {holder} on this machine; "
         "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
@@ -246,9 +246,9 @@ def test_only_the_distributions_own_archives_are_taken():
             "",
         ]
     )
-    found = lab.package_sources(targets, "bookworm")
-    assert found["mirror"] == "http://mirror.example/debian/"
-    assert found["lines"] == [
+    actual = lab.package_sources(targets, "bookworm")
+    assert actual["mirror"] == "http://mirror.example/debian/"
+    assert actual["lines"] == [
         "deb http://mirror.example/debian/ bookworm main",
         "deb http://mirror.example/debian/ bookworm-updates main",
         "deb http://mirror.example/security/ bookworm-security main",

@@ -152,16 +152,16 @@ def test_no_limits_of_control_groups_version_2(tmp_path):
 def test_a_node_whose_process_is_gone_or_another_s_does_not_run_whatever_the_engine_recorded(tmp_path, files):
     groups(tmp_path, files)
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    found = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
-    assert found == {**facts, "running": False, "cut_off": True}
+    actual = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    assert actual == {**facts, "running": False, "cut_off": True}
 
 
 def test_the_limits_of_a_running_node_are_those_of_the_kernel(tmp_path):
     limits = {"groups/p/libpod-0a1b/cpu.max": "3800 10000\n", "groups/p/libpod-0a1b/memory.max": "3221225472\n"}
     groups(tmp_path, {"proc/7/cgroup": "0::/p/libpod-0a1b\n", **limits})
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    found = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
-    assert found == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
+    actual = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    assert actual == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
 
 
 def test_enforced_limits_of_this_very_process_can_be_read():

@@ -171,15 +171,15 @@ def test_a_folder_with_files_is_not_hidden(mounts):
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("there", "reason"),
     [
         (("nfs4", "nas:/data"), "nas:/data (nfs4) is mounted, not a GlusterFS volume; unmount it, or set dfs_kind: mounted"),
         (("fuse.glusterfs", "10.0.0.1:/other"), "another volume is mounted: 10.0.0.1:/other; set another dfs_path or dfs_volume"),
     ],
 )
-def test_what_is_mounted_there_already_is_named(there, said, mounts):
+def test_what_is_mounted_there_already_is_named(there, reason, mounts):
     mounts.mounted = there
-    assert said in failed(dfs_mount.present, mounts.module())
+    assert reason in failed(dfs_mount.present, mounts.module())
 
 
 def test_a_mount_that_fails_says_where_to_look(mounts):

@@ -68,9 +68,9 @@ def test_a_key_is_made_once_and_is_roots_alone(host):
     assert first["did"] == ["make a certificate"]
     assert (host.ssl / "glusterfs.key").stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in first["certificate"]
-    found = x509.load_pem_x509_certificate(first["certificate"].encode())
-    assert found.subject.rfc4514_string() == "CN=node1"
-    assert (found.not_valid_after_utc - found.not_valid_before_utc).days == 30 * 365
+    actual = x509.load_pem_x509_certificate(first["certificate"].encode())
+    assert actual.subject.rfc4514_string() == "CN=node1"
+    assert (actual.not_valid_after_utc - actual.not_valid_before_utc).days == 30 * 365
     assert host.certificate() == {"changed": False, "did": [], "certificate": first["certificate"]}
     assert host.files() == ["etc/glusterfs.key", "etc/glusterfs.pem", "lib/tls.json"]
 

@@ -45,8 +45,8 @@ def look(python="/usr/bin/python3 3.11.2 True", without=(), **changed):
     return provisioning.parse("\n".join([*lines, f"python={python}"] if python else lines))
 
 
-def refused(found, **options):
-    return provisioning.refusals("pi3", found, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
+def refused(actual, **options):
+    return provisioning.refusals("pi3", actual, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
 
 
 def members(count=5):
@@ -60,14 +60,14 @@ def message(function, *arguments):
 
 
 def test_a_good_host_is_not_refused_and_its_target_is_known():
-    found = look()
-    assert refused(found) == []
-    assert (found.target.key, found.target.python, found.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
-    assert found.fact()["system"] == "Debian GNU/Linux 12 (bookworm)"
+    actual = look()
+    assert refused(actual) == []
+    assert (actual.target.key, actual.target.python, actual.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
+    assert actual.fact()["system"] == "Debian GNU/Linux 12 (bookworm)"
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "problem"),
     [
         (
             {"machine": "armv7l"},
@@ -108,8 +108,8 @@ def test_a_good_host_is_not_refused_and_its_target_is_known():
     ],
     ids=["machine", "32-bit", "no apt", "old Python", "sudo's password", "no sudo", "disk", "systemd"],
 )
-def test_what_a_host_is_refused_for(changed, said):
-    assert refused(look(**changed)) == [said]
+def test_what_a_host_is_refused_for(changed, problem):
+    assert refused(look(**changed)) == [problem]
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_who_may_train_on_a_host(changed, users):
 
 
 def test_gpus_make_another_environment_where_there_is_one():
-    found = look(machine="x86_64")
-    assert found.fact()["target"] == {"machine": "x86_64", "python": "3.11.2", "glibc": 36, "gpu": False}
-    found.gpus = 2
-    assert refused(found) == []
-    assert (found.fact()["wheels"], found.fact()["target"]["gpu"]) == ("x86_64-cp311-gpu", True)
+    actual = look(machine="x86_64")
+    assert actual.fact()["target"] == {"machine": "x86_64", "python": "3.11.2", "glibc": 36, "gpu": False}
+    actual.gpus = 2
+    assert refused(actual) == []
+    assert (actual.fact()["wheels"], actual.fact()["target"]["gpu"]) == ("x86_64-cp311-gpu", True)
     pi = look()
     pi.gpus = 1
     assert refused(pi) == ["pi3: gpus=1: TensorFlow with CUDA is built for x86_64 only, and this is aarch64; take gpus out there"]
@@ -136,8 +136,8 @@ def test_gpus_make_another_environment_where_there_is_one():
     [("", "there is none"), ("/usr/bin/python3 3.14.0 True", "python3 is 3.14.0"), ("/usr/bin/perl", "perl is no Python")],
 )
 def test_pythons_that_do_not_do(python, shown):
-    (said,) = refused(look(python=python))
-    assert shown in said
+    (problem,) = refused(look(python=python))
+    assert shown in problem
 
 
 def test_a_32_bit_python_is_named():
@@ -145,12 +145,12 @@ def test_a_32_bit_python_is_named():
 
 
 def test_the_first_python_that_does_is_taken():
-    found = provisioning.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
-    assert found.python == ("/usr/bin/python3.12", "3.12.3")
+    actual = provisioning.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    assert actual.python == ("/usr/bin/python3.12", "3.12.3")
 
 
 @pytest.mark.parametrize(
-    ("found", "options"),
+    ("actual", "options"),
     [
         (look(sudo="password"), {"password": True}),
         (look(sudo="missing"), {"needs_root": False}),
@@ -160,14 +160,14 @@ def test_the_first_python_that_does_is_taken():
     ],
     ids=["password given", "root not needed", "root", "environment is there", "no services"],
 )
-def test_what_does_not_matter_is_not_refused(found, options):
-    assert refused(found, **options) == []
+def test_what_does_not_matter_is_not_refused(actual, options):
+    assert refused(actual, **options) == []
 
 
 def test_the_user_must_have_one_number_everywhere():
     assert provisioning.shared_refusals({"pi1": look(), "pi2": look()}) == []
-    (said,) = provisioning.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
-    assert said.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
+    (problem,) = provisioning.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
+    assert problem.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
 
 
 def test_one_home_for_several_hosts_is_no_place_for_their_workers():
@@ -199,8 +199,8 @@ def test_nothing_is_removed_below_a_run():
     ],
 )
 def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
-    said = provision_check.removal_refusals("pi3", look(sudo="password", **changed), False, kind)
-    assert [line.startswith("pi3: pi can't use sudo without a password") for line in said] == ([True] if needed else [])
+    problem = provision_check.removal_refusals("pi3", look(sudo="password", **changed), False, kind)
+    assert [line.startswith("pi3: pi can't use sudo without a password") for line in problem] == ([True] if needed else [])
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,13 @@ def test_what_takes_root(changed, kind, firewall, needed):
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
 def test_a_password_that_sudo_does_not_take_is_told_where_one_is_needed(sudo):
-    found = look(sudo="password")
-    found.sudo_reason = "Incorrect sudo password"
-    assert refused(found, password=True) == [
+    actual = look(sudo="password")
+    actual.sudo_reason = "Incorrect sudo password"
+    assert refused(actual, password=True) == [
         "pi3: sudo does not take the password given for pi (Incorrect sudo password); give the right one with -K; "
         "a user who may not use sudo at all is let in by root: usermod -aG sudo pi"
     ]
-    assert refused(found, password=True, needs_root=False) == []
+    assert refused(actual, password=True, needs_root=False) == []
     assert refused(look(sudo=sudo), password=True) == []
     assert refused(look(sudo="missing"), password=True)[0].startswith("pi3: there is no sudo")
 
@@ -247,7 +247,7 @@ class Sudo(provision_sudo.ActionModule):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "problem"),
     [
         ({"rc": 0, "stdout": "a lecture\n", "stderr": ""}, ""),
         ({"rc": 1, "stdout": "\r\npi is not in the sudoers file.\r\n", "stderr": ""}, "pi is not in the sudoers file."),
@@ -255,15 +255,15 @@ class Sudo(provision_sudo.ActionModule):
         (AnsibleError("Incorrect sudo password"), "Incorrect sudo password"),
     ],
 )
-def test_what_sudo_says_is_a_finding(answer, said, monkeypatch):
+def test_what_sudo_says_is_a_finding(answer, problem, monkeypatch):
     monkeypatch.setattr(ActionBase, "run", lambda *_: {})
-    assert Sudo(answer).run() == {"reason": said}
+    assert Sudo(answer).run() == {"reason": problem}
 
 
 def test_without_uv_a_python_that_makes_no_environments_takes_root():
     good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
-    (said,) = provisioning.venv_refusals({"pi3": good}, wheels)
-    assert said == (
+    (problem,) = provisioning.venv_refusals({"pi3": good}, wheels)
+    assert problem == (
         "pi3: uv is not available for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
         "which takes root to install: no sudo"
     )
@@ -292,16 +292,16 @@ def seen(tmp_path):
 
 
 def test_the_script_sees_this_machine(seen, tmp_path):
-    found = seen(tmp_path / "it's a" / "new folder", ["no-such-package", "dpkg"], ["no-such-python", sys.executable])
-    assert found.values["machine"] == platform.machine()
-    assert found.values["uid"] == str(os.getuid())
-    assert found.values["root"] == "possible"
-    assert "root_uid" not in found.values
-    assert int(found.values["root_mb"]) > 0
-    assert found.pythons == [(sys.executable, platform.python_version(), True)]
-    assert found.target.glibc == int(platform.libc_ver()[1].split(".")[1])
-    assert "no-such-package" in found.lacks
-    assert "dpkg" not in found.lacks
+    actual = seen(tmp_path / "it's a" / "new folder", ["no-such-package", "dpkg"], ["no-such-python", sys.executable])
+    assert actual.values["machine"] == platform.machine()
+    assert actual.values["uid"] == str(os.getuid())
+    assert actual.values["root"] == "possible"
+    assert "root_uid" not in actual.values
+    assert int(actual.values["root_mb"]) > 0
+    assert actual.pythons == [(sys.executable, platform.python_version(), True)]
+    assert actual.target.glibc == int(platform.libc_ver()[1].split(".")[1])
+    assert "no-such-package" in actual.lacks
+    assert "dpkg" not in actual.lacks
     assert not (tmp_path / "it's a").exists()
 
 
@@ -340,8 +340,8 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
         .replace('[ "$(id -u)" = 0 ]', "false")
     )
     done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
-    found = provisioning.parse(done.stdout)
-    assert (found.values["root"], found.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
+    actual = provisioning.parse(done.stdout)
+    assert (actual.values["root"], actual.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
     tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "main.yml").read_text())
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
 
@@ -383,7 +383,7 @@ def test_what_an_inventory_with_a_wrong_port_made_stays_removable():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "problem"),
     [
         ({"kind": "nfs"}, "dfs_kind=nfs: expected one of glusterfs, mounted, local"),
         ({"path": "here"}, "dfs_path=here: expected an absolute path, the same on every host"),
@@ -394,21 +394,21 @@ def test_what_an_inventory_with_a_wrong_port_made_stays_removable():
         ),
     ],
 )
-def test_settings_of_the_file_system_are_checked(changed, said):
+def test_settings_of_the_file_system_are_checked(changed, problem):
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
     assert provision_dfs.check_kind(settings, members()) == "glusterfs"
-    assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == said
+    assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == problem
 
 
 @pytest.mark.parametrize(
-    ("layout", "replicas", "said"),
+    ("layout", "replicas", "problem"),
     [
         ("raid", 3, "dfs_layout=raid: expected one of replica, distributed"),
         ("replica", 1, "dfs_replicas=1: a replicated volume keeps every file at least twice; set 2 or 3"),
     ],
 )
-def test_a_volume_that_can_not_be_is_refused(layout, replicas, said):
-    assert message(provision.dfs_volume, members(), "lockstep", "/b", layout, replicas) == said
+def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
+    assert message(provision.dfs_volume, members(), "lockstep", "/b", layout, replicas) == problem
 
 
 def test_a_volume_made_here_takes_no_ipv6():
@@ -492,10 +492,10 @@ def test_a_row_says_why_a_host_does_not_go_on_after_a_restart(made, refused, sho
 def test_in_check_mode_the_rows_say_what_would_be_done():
     host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
     plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
-    found = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
-    assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["1 to install", "to be made"]
-    found = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
-    assert provision_report.row("pi1", host, plan, found, check=True)[3:5] == ["in place", "in place"]
+    actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
+    assert provision_report.row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
+    actual = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
+    assert provision_report.row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
 
 
 def test_what_stays_on_a_host_is_named():

@@ -50,9 +50,9 @@ A, B = "a" * 64, "b" * 64
 
 def test_a_lock_is_read_with_comments_markers_and_several_hashes():
     lock = f"# made by uv\nOne_Two==1.0 ; python_version < '4' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n    # via x\n"
-    (found,) = wheels.pins(lock)
-    assert (found.name, found.version, found.hashes) == ("one-two", "1.0", {A, B})
-    assert found.line() == f"one-two==1.0 --hash=sha256:{A} --hash=sha256:{B}"
+    (actual,) = wheels.pins(lock)
+    assert (actual.name, actual.version, actual.hashes) == ("one-two", "1.0", {A, B})
+    assert actual.line() == f"one-two==1.0 --hash=sha256:{A} --hash=sha256:{B}"
 
 
 @pytest.mark.parametrize("line", ["one==1.0", f"one>=1.0 --hash=sha256:{A}", f"one --hash=sha256:{A}"])
@@ -121,44 +121,44 @@ def test_wheels_of_another_machine_are_gathered_verified_and_kept(index, tmp_pat
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_28_x86_64")
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_39_aarch64")
     lock = pin("fast", arm) + pin("plain", make_wheel(index, "plain")) + pin("intel", A, marker=" ; platform_machine == 'x86_64'")
-    found = gathering(tmp_path, lock, PI)
-    assert found.complete() is None
-    made = found.gather()
+    actual = gathering(tmp_path, lock, PI)
+    assert actual.complete() is None
+    made = actual.gather()
     assert list(made["wheels"]) == ["fast-1.0-cp312-cp312-manylinux_2_28_aarch64.whl", "plain-1.0-py3-none-any.whl"]
     assert made["wheels"]["fast-1.0-cp312-cp312-manylinux_2_28_aarch64.whl"]["sha256"] == arm
-    assert (found.folder / "requirements.txt").read_text() == pin("fast", arm) + lock.splitlines(keepends=True)[1]
-    assert found.complete() == made
-    assert found.folder.name == "aarch64-cp312"
+    assert (actual.folder / "requirements.txt").read_text() == pin("fast", arm) + lock.splitlines(keepends=True)[1]
+    assert actual.complete() == made
+    assert actual.folder.name == "aarch64-cp312"
 
 
 def test_a_changed_lock_is_gathered_anew_and_what_is_old_goes(index, tmp_path):
     old = pin("one", make_wheel(index, "one"))
     first = gathering(tmp_path, old).gather()
     new = pin("one", make_wheel(index, "one", version="2.0"), version="2.0")
-    found = gathering(tmp_path, new)
-    assert found.complete() is None
-    second = found.gather()
+    actual = gathering(tmp_path, new)
+    assert actual.complete() is None
+    second = actual.gather()
     assert wheels.digest(first) != wheels.digest(second)
-    assert sorted(path.name for path in found.folder.iterdir()) == ["index.json", "one-2.0-py3-none-any.whl", "requirements.txt"]
+    assert sorted(path.name for path in actual.folder.iterdir()) == ["index.json", "one-2.0-py3-none-any.whl", "requirements.txt"]
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"torn")])
 def test_a_missing_or_torn_wheel_is_fetched_again(spoil, index, tmp_path):
-    found = gathering(tmp_path, pin("one", make_wheel(index, "one")))
-    made = found.gather()
-    spoil(found.folder / "one-1.0-py3-none-any.whl")
-    assert found.complete() is None
-    assert found.gather() == made
+    actual = gathering(tmp_path, pin("one", make_wheel(index, "one")))
+    made = actual.gather()
+    spoil(actual.folder / "one-1.0-py3-none-any.whl")
+    assert actual.complete() is None
+    assert actual.gather() == made
 
 
 def test_a_wheel_that_the_lock_does_not_name_is_refused(index, tmp_path):
     make_wheel(index, "one")
-    found = gathering(tmp_path, pin("one", A))
+    actual = gathering(tmp_path, pin("one", A))
     with pytest.raises(LockstepError) as caught:
-        found.gather()
+        actual.gather()
     assert str(caught.value).startswith("the wheels for x86_64 and Python 3.11 can't be gathered: ")
     assert str(caught.value).endswith("or give a folder that holds them: WHEELS=DIR ansible-playbook provision.yml")
-    assert found.complete() is None
+    assert actual.complete() is None
 
 
 def test_a_wheel_that_can_not_be_had_is_named(index, tmp_path):
@@ -182,8 +182,8 @@ def test_uv_comes_along_when_it_is_to_be_had_and_is_no_part_of_the_digest(index,
 
 def test_without_uv_it_goes_on_and_says_so(index, tmp_path):
     report = []
-    found = gathering(tmp_path, pin("one", make_wheel(index, "one")), uv=pin("uv", A), report=report)
-    assert found.gather()["uv"] is None
+    actual = gathering(tmp_path, pin("one", make_wheel(index, "one")), uv=pin("uv", A), report=report)
+    assert actual.gather()["uv"] is None
     assert "the hosts use pip, which takes longer" in report[-1]
-    assert json.loads((found.folder / "index.json").read_text())["uv"] is None
-    assert found.complete() is not None
+    assert json.loads((actual.folder / "index.json").read_text())["uv"] is None
+    assert actual.complete() is not None

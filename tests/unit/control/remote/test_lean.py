@@ -51,9 +51,9 @@ def test_files_are_written_whole_with_their_mode_and_only_once(tmp_path):
 
 def test_a_file_that_can_not_be_written_is_named_and_leaves_nothing(tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
-    said = answer("worker_files", {"files": [{"path": str(tmp_path / "taken" / "x"), "content": "y"}]})
-    assert said["failed"] is True
-    assert said["msg"].startswith(f"{tmp_path}/taken/x can't be written: ")
+    shown = answer("worker_files", {"files": [{"path": str(tmp_path / "taken" / "x"), "content": "y"}]})
+    assert shown["failed"] is True
+    assert shown["msg"].startswith(f"{tmp_path}/taken/x can't be written: ")
 
 
 def test_check_mode_and_types_reach_the_module(tmp_path):

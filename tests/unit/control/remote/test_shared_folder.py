@@ -154,9 +154,9 @@ def test_the_records_of_a_run_say_what_was_published(tmp_path):
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
     dataset = {"digest": "d" * 64, "folder_name": "m" * 16, "manifest": "m" * 64}
-    found = distribute.of_run({**run, "dataset": dataset}, packs)
-    assert (found["code_sha256"], found["manifest"], found["folder"]) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)))
-    assert found["code"] == str(tmp_path / "published" / "code" / "trainer-1.zip")
+    actual = distribute.of_run({**run, "dataset": dataset}, packs)
+    assert (actual["code_sha256"], actual["manifest"], actual["folder"]) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)))
+    assert actual["code"] == str(tmp_path / "published" / "code" / "trainer-1.zip")
 
 
 def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp_path):
@@ -167,8 +167,8 @@ def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp
     code = tmp_path / "published" / "code" / "trainer-1.zip"
     code.parent.mkdir(parents=True)
     code.write_bytes(b"old")
-    found = distribute.of_run(run, packs)
-    assert (found["code_sha256"], found["manifest"]) == (sha256_file(code), "")
+    actual = distribute.of_run(run, packs)
+    assert (actual["code_sha256"], actual["manifest"]) == (sha256_file(code), "")
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def contents(folder):
 
 
 def test_a_folder_arrives_whole_and_tells_its_progress(host, packs, tmp_path):
-    told = []
-    Upload(host, lambda done, total: told.append((done, total))).folder(packs, f"{tmp_path}/dfs path/datasets/d1")
+    progress = []
+    Upload(host, lambda done, total: progress.append((done, total))).folder(packs, f"{tmp_path}/dfs path/datasets/d1")
     assert contents(tmp_path / "dfs path" / "datasets" / "d1") == contents(packs)
-    assert told == [(0, 27), (10, 27), (20, 27), (25, 27), (25, 27), (27, 27)]
+    assert progress == [(0, 27), (10, 27), (20, 27), (25, 27), (25, 27), (27, 27)]
     assert [path.name for path in (tmp_path / "dfs path" / "datasets").iterdir()] == ["d1"]
 
 

@@ -140,18 +140,18 @@ def test_a_report_covers_the_epochs_that_ended_with_a_validation(tmp_path):
     for cells in (columns[0], columns[3]):
         cells[3:5] = "", ""
     path.write_text("\n".join([head, *map(",".join, columns)]) + "\n")
-    found = facts.read(path.parent)
-    assert [row["epoch"] for row in found.history] == [2, 3, 5]
-    assert found.marked == {2: "first", 3: "best", 5: "last"}
-    assert accuracy.overfitting(found).startswith("The model overfits after epoch 3")
-    assert "They were farthest apart in epoch 5" in " ".join(accuracy.course(found))
+    actual = facts.read(path.parent)
+    assert [row["epoch"] for row in actual.history] == [2, 3, 5]
+    assert actual.marked == {2: "first", 3: "best", 5: "last"}
+    assert accuracy.overfitting(actual).startswith("The model overfits after epoch 3")
+    assert "They were farthest apart in epoch 5" in " ".join(accuracy.course(actual))
 
 
 def test_untested_epochs_and_those_that_have_a_snapshot(tmp_path):
-    found = made(tmp_path, tests={3: 0.5})
-    assert (found.untested(), found.testable()) == ([1, 5], [1, 5])
-    (found.folder / "checkpoints/epoch-0001.keras").unlink()
-    assert (found.untested(), found.testable()) == ([1, 5], [5])
+    actual = made(tmp_path, tests={3: 0.5})
+    assert (actual.untested(), actual.testable()) == ([1, 5], [1, 5])
+    (actual.folder / "checkpoints/epoch-0001.keras").unlink()
+    assert (actual.untested(), actual.testable()) == ([1, 5], [5])
 
 
 def test_a_compiled_model_has_its_own_optimizer_and_perhaps_nothing_to_evaluate(tmp_path, run):
@@ -186,8 +186,8 @@ def test_the_table_of_epochs(tmp_path, run):
 
 
 def test_course_of_two_epochs_that_fall(tmp_path):
-    said = accuracy.course(made(tmp_path, rows=[(1.0, 0.5, 1.0, 0.6), (1.2, 0.4, 1.0, 0.6)]))
-    assert said[:3] == [
+    sentences = accuracy.course(made(tmp_path, rows=[(1.0, 0.5, 1.0, 0.6), (1.2, 0.4, 1.0, 0.6)]))
+    assert sentences[:3] == [
         "Training accuracy fell from 50.00% (epoch 1) to 40.00% (epoch 2).",
         "Validation accuracy was 60.00% (epoch 1) and 60.00% (epoch 2).",
         "They were farthest apart in epoch 2: 20.00 points, validation above.",
@@ -195,11 +195,11 @@ def test_course_of_two_epochs_that_fall(tmp_path):
 
 
 def test_one_epoch_has_no_course(tmp_path):
-    found = made(tmp_path, rows=OVERFITTING[:1])
-    assert accuracy.course(found) == [
+    actual = made(tmp_path, rows=OVERFITTING[:1])
+    assert accuracy.course(actual) == [
         "Only epoch 1 is finished: training accuracy 30.00%, validation accuracy 35.00%. One epoch shows no trend."
     ]
-    assert "overfit" not in text_of(accuracy.sections(found, 2, "a.png")[0])
+    assert "overfit" not in text_of(accuracy.sections(actual, 2, "a.png")[0])
 
 
 def test_overfitting_by_the_rule(run):
@@ -211,7 +211,7 @@ def test_overfitting_by_the_rule(run):
 
 
 @pytest.mark.parametrize(
-    ("last", "said"),
+    ("last", "sentences"),
     [
         ((0.9, 0.6, 1.3, 0.5), "No overfitting: validation loss is at its lowest, 1.3000, in the last epoch."),
         (
@@ -226,16 +226,16 @@ def test_overfitting_by_the_rule(run):
         ),
     ],
 )
-def test_no_overfitting_by_the_rule(tmp_path, last, said):
-    found = made(tmp_path, rows=[*OVERFITTING[:3], last])
-    assert accuracy.overfitting(found) == said
-    assert accuracy.short(found) == ["It does not overfit, by the rule stated below."]
+def test_no_overfitting_by_the_rule(tmp_path, last, sentences):
+    actual = made(tmp_path, rows=[*OVERFITTING[:3], last])
+    assert accuracy.overfitting(actual) == sentences
+    assert accuracy.short(actual) == ["It does not overfit, by the rule stated below."]
 
 
 def test_a_validation_loss_of_zero_is_no_division_by_zero(tmp_path):
-    found = made(tmp_path, rows=[(0.5, 1, 0.0, 1), (0.4, 1, 0.1, 1)])
-    assert found.course.trend is Trend.OVERFITS
-    assert "lowest in epoch 1 (0.0000) and is 0.1000 at the end" in accuracy.overfitting(found)
+    actual = made(tmp_path, rows=[(0.5, 1, 0.0, 1), (0.4, 1, 0.1, 1)])
+    assert actual.course.trend is Trend.OVERFITS
+    assert "lowest in epoch 1 (0.0000) and is 0.1000 at the end" in accuracy.overfitting(actual)
 
 
 # --- one trend
@@ -255,10 +255,10 @@ def histories(count, seed=0):
         yield rows
 
 
-def everything_said(found):
-    course = " ".join(block.text for section in accuracy.sections(found, 2, "a.png") for block in section.blocks if block.kind == "text")
-    rows = [{**row, "epoch": row["epoch"]} for row in found.history]
-    return f"{course} {' '.join(accuracy.short(found))}", text.after_run(found.name, found.summary, rows)
+def everything_said(actual):
+    course = " ".join(block.text for section in accuracy.sections(actual, 2, "a.png") for block in section.blocks if block.kind == "text")
+    rows = [{**row, "epoch": row["epoch"]} for row in actual.history]
+    return f"{course} {' '.join(accuracy.short(actual))}", text.after_run(actual.name, actual.summary, rows)
 
 
 def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
@@ -266,16 +266,16 @@ def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
     for rows in histories(3000):
         history = [dict(zip(("loss", "accuracy", "val_loss", "val_accuracy"), row, strict=True)) for row in rows]
         history = [{"epoch": number, **row, "learning_rate": 0.01, "images_per_s": 1.0} for number, row in enumerate(history, 1)]
-        found = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})
-        said, commands = everything_said(found)
-        trend = found.course.trend
+        actual = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})
+        sentences, commands = everything_said(actual)
+        trend = actual.course.trend
         seen.add(trend)
-        overfits = "The model overfits after" in said
-        assert overfits == (trend is Trend.OVERFITS) == ("It overfits after" in said) == ("are not advised" in said), rows
-        assert ("train longer" in said) == (trend in (Trend.SINGLE, Trend.RISING)), rows
+        overfits = "The model overfits after" in sentences
+        assert overfits == (trend is Trend.OVERFITS) == ("It overfits after" in sentences) == ("are not advised" in sentences), rows
+        assert ("train longer" in sentences) == (trend in (Trend.SINGLE, Trend.RISING)), rows
         assert not (overfits and any(label == "train longer" for label, _ in commands)), rows
-        assert not (overfits and "No overfitting" in said), rows
-        assert ("It is the last one" in said) == (found.best is found.last and len(rows) > 1), rows
+        assert not (overfits and "No overfitting" in sentences), rows
+        assert ("It is the last one" in sentences) == (actual.best is actual.last and len(rows) > 1), rows
         # The rules, written out once more.
         low = min(history, key=lambda row: (row["val_loss"], row["epoch"]))
         limit = low["val_loss"] * (1 + LIMIT / 100)
@@ -288,11 +288,11 @@ def test_no_two_sentences_of_a_report_contradict_each_other(tmp_path, run):
 def test_a_run_whose_accuracy_rises_while_it_overfits_gets_one_advice(tmp_path):
     """As it was seen: `overfits after epoch 1` beside `epoch 6 is the most promising, train longer`."""
     rows = [(1.0 - 0.1 * epoch, 0.5, 1.0 + 0.1 * epoch, 0.60 + 0.01 * epoch) for epoch in range(6)]
-    found = made(tmp_path, rows=rows)
-    said, commands = everything_said(found)
-    assert "The model overfits after epoch 1: " in said
-    assert "Epoch 6 is the most promising" in said
-    assert "train longer" not in said
+    actual = made(tmp_path, rows=rows)
+    sentences, commands = everything_said(actual)
+    assert "The model overfits after epoch 1: " in sentences
+    assert "Epoch 6 is the most promising" in sentences
+    assert "train longer" not in sentences
     assert [label for label, _ in commands] == []
 
 
@@ -355,29 +355,29 @@ def test_the_table_of_tests(run):
 
 
 def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
-    found = made(tmp_path, tests={5: 0.47})
-    (found.folder / "checkpoints/epoch-0001.keras").unlink()
-    assert accuracy.untested(found) == [
+    actual = made(tmp_path, tests={5: 0.47})
+    (actual.folder / "checkpoints/epoch-0001.keras").unlink()
+    assert accuracy.untested(actual) == [
         "Not evaluated on the test images yet: epoch 3 (best). To evaluate: `ansible-playbook evaluate.yml -e run=other -e epoch=3`.",
         "Epoch 1 (first) can't be evaluated: there is no snapshot of it in checkpoints/.",
     ]
-    assert accuracy.test_sentences(found) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
+    assert accuracy.test_sentences(actual) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
 
 
 def test_no_test_at_all(tmp_path):
-    found = made(tmp_path)
-    assert [block.kind for block in accuracy.tested(found)] == ["text"]
-    assert accuracy.evaluation(found) == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
+    actual = made(tmp_path)
+    assert [block.kind for block in accuracy.tested(actual)] == ["text"]
+    assert accuracy.evaluation(actual) == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
 
 
 def test_a_dataset_without_test_images(tmp_path):
-    found = made(tmp_path, cluster={"dataset": {"name": "pets", "classes": ["a", "b"], "train": 9, "test": 0, "digest": "0" * 64}})
-    assert (found.untested(), accuracy.tested(found)[0].text) == ([], "The dataset has no test images.")
+    actual = made(tmp_path, cluster={"dataset": {"name": "pets", "classes": ["a", "b"], "train": 9, "test": 0, "digest": "0" * 64}})
+    assert (actual.untested(), accuracy.tested(actual)[0].text) == ([], "The dataset has no test images.")
 
 
 def test_level_tests_are_not_above_or_below(tmp_path):
-    said = accuracy.test_sentences(made(tmp_path, tests={3: 0.51, 5: 0.51}))
-    assert said[1] == "The best epoch is level with the last."
+    sentences = accuracy.test_sentences(made(tmp_path, tests={3: 0.51, 5: 0.51}))
+    assert sentences[1] == "The best epoch is level with the last."
 
 
 # --- what was trained
@@ -409,8 +409,8 @@ def test_where_it_ran(tmp_path, run):
 def test_hosts_of_different_kinds(tmp_path, run):
     cluster = run.cluster
     cluster["hosts"][1] |= {"cpu": "other", "python": "3.12.1"}
-    said = text_of(trained.sections(run, 2)[1])
-    assert said == "It ran on 2 hosts, of 2 kinds, with different versions of Python and its packages."
+    sentences = text_of(trained.sections(run, 2)[1])
+    assert sentences == "It ran on 2 hosts, of 2 kinds, with different versions of Python and its packages."
     del cluster["hosts"][0]["packages"], cluster["hosts"][0]["cpu"]
     table = trained.sections(run, 2)[1].blocks[1]
     assert table.rows[0] == ["0", "node01", "10.1.0.1:12345", "- (aarch64)", "4", "4", "3.11.7", "-", "-"]
@@ -418,8 +418,8 @@ def test_hosts_of_different_kinds(tmp_path, run):
 
 def test_a_failed_run_names_its_root_cause(tmp_path):
     failure = {"host": "node02", "rank": 1, "state": "failed", "exit_code": 3, "message": "the loss is NaN"}
-    found = made(tmp_path, state="FAILED", failure=failure, epochs=9, restarts=2, weights_sha256_by_rank=None)
-    assert trained._outcome(found) == [
+    actual = made(tmp_path, state="FAILED", failure=failure, epochs=9, restarts=2, weights_sha256_by_rank=None)
+    assert trained._outcome(actual) == [
         "State: FAILED, 5 of 9 epochs, 160 steps.",
         "The first failure was on `node02` (rank 1): the loss is NaN.",
         "It trained for 61 s in 3 launches, with validation and saving, at 2,298 images/s in training steps.",
@@ -433,9 +433,9 @@ def test_different_weights_are_told(run):
 
 @pytest.mark.parametrize("state", ["RUNNING", None])
 def test_a_run_without_an_outcome(tmp_path, state):
-    found = made(tmp_path, state=state)
-    assert not found.ended
-    assert trained._outcome(found) == [
+    actual = made(tmp_path, state=state)
+    assert not actual.ended
+    assert trained._outcome(actual) == [
         "No outcome is recorded yet, so all figures cover the epochs so far; `ansible-playbook status.yml -e run=other` "
         "collects what the hosts have."
     ]
@@ -450,8 +450,8 @@ def test_uncommitted_code_and_no_git(tmp_path, run):
 
 def test_many_classes_are_not_all_named(run):
     run.cluster["dataset"]["classes"] = [str(number) for number in range(100)]
-    assert "has 100 classes (0, 1, 2, " in (said := trained._data(run))
-    assert ", 18, 19 and 80 more)" in said
+    assert "has 100 classes (0, 1, 2, " in (sentences := trained._data(run))
+    assert ", 18, 19 and 80 more)" in sentences
 
 
 # --- comparison
@@ -540,9 +540,9 @@ def test_a_setting_without_effect_makes_no_difference(tmp_path):
         return made(tmp_path, f"{name}-{momentum}", config={"optimizer": {"name": name, "learning_rate": 0.01, "momentum": momentum}})
 
     assert settings.differences([optimizer("adam", 0.5), optimizer("adam", 0.9)]) == {}
-    found = settings.differences([optimizer("sgd", 0.5), optimizer("adam", 0.7)])
-    assert found["optimizer.momentum"] == ["0.5", "-"], "adam reads no momentum"
-    assert found["optimizer.beta_1"] == ["-", "0.9"]
+    actual = settings.differences([optimizer("sgd", 0.5), optimizer("adam", 0.7)])
+    assert actual["optimizer.momentum"] == ["0.5", "-"], "adam reads no momentum"
+    assert actual["optimizer.beta_1"] == ["-", "0.9"]
 
 
 def test_the_table_of_differences_has_the_value_of_each_run(tmp_path, run):
@@ -561,9 +561,9 @@ def test_the_table_of_differences_has_the_value_of_each_run(tmp_path, run):
 
 def test_runs_on_different_datasets_are_not_called_better_or_worse(tmp_path, run):
     digits = {"name": "digits", "classes": ["0", "1"], "train": 5000, "test": 2000, "digest": "1" * 64}
-    said = comparison.better([run, made(tmp_path, tests={3: 0.62}, cluster={"dataset": digits})])
-    assert "better than" not in said
-    assert "these are images of different datasets, so they do not show which model is better." in said
+    sentences = comparison.better([run, made(tmp_path, tests={3: 0.62}, cluster={"dataset": digits})])
+    assert "better than" not in sentences
+    assert "these are images of different datasets, so they do not show which model is better." in sentences
 
 
 # --- settings in words
@@ -603,7 +603,7 @@ def test_how_images_were_varied(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "sentences"),
     [
         (32, ""),
         (31, " (3,968 of the 4,000 training images)"),
@@ -611,15 +611,15 @@ def test_how_images_were_varied(tmp_path):
         (64, " (2.0 passes over the training images)"),
     ],
 )
-def test_what_an_epoch_saw_of_the_images(run, steps, said):
+def test_what_an_epoch_saw_of_the_images(run, steps, sentences):
     run.cluster["counts"]["steps_per_epoch"] = steps
-    assert settings.passes(run) == said
+    assert settings.passes(run) == sentences
 
 
 def test_who_chose_how_gradients_are_sent_and_the_same_again_is_the_same(tmp_path):
-    found = made(tmp_path, config={"reduction": {"name": "auto"}}, reduction={"name": "powersgd"})
-    assert settings.reduction(found) == "gradients were reduced by `powersgd` (chosen by `auto`)"
-    assert trained.sections(found, 2)[0].blocks[-1].text.endswith(" -e workers=2 -e set=reduction.name=powersgd")
+    actual = made(tmp_path, config={"reduction": {"name": "auto"}}, reduction={"name": "powersgd"})
+    assert settings.reduction(actual) == "gradients were reduced by `powersgd` (chosen by `auto`)"
+    assert trained.sections(actual, 2)[0].blocks[-1].text.endswith(" -e workers=2 -e set=reduction.name=powersgd")
 
 
 def test_a_run_that_was_continued_did_not_begin_with_its_last_launch(tmp_path):
@@ -856,16 +856,16 @@ def entries(tmp_path, runs, sweep=None):
 
 def test_the_trainer_that_ran_is_in_the_zip(tmp_path, run):
     make_archive(tmp_path / "code")
-    found, said = entries(tmp_path, [run])
-    assert found["code/trainer/loop.py"] == b"used = True\n"
-    assert "code/trainer/__init__.py" in found
-    assert said[1] == "code: the playbooks as they are now, and exactly the trainer that ran (trainer-a95c9b7542a78a4c.zip)."
+    actual, sentences = entries(tmp_path, [run])
+    assert actual["code/trainer/loop.py"] == b"used = True\n"
+    assert "code/trainer/__init__.py" in actual
+    assert sentences[1] == "code: the playbooks as they are now, and exactly the trainer that ran (trainer-a95c9b7542a78a4c.zip)."
 
 
 def test_a_trainer_that_is_not_found_is_told(tmp_path, run):
-    found, said = entries(tmp_path, [run])
-    assert found["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
-    assert said[1] == (
+    actual, sentences = entries(tmp_path, [run])
+    assert actual["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
+    assert sentences[1] == (
         "code: the playbooks and the trainer as they are now; trainer-a95c9b7542a78a4c.zip, which ran, is not on this machine."
     )
 
@@ -873,17 +873,17 @@ def test_a_trainer_that_is_not_found_is_told(tmp_path, run):
 def test_runs_of_different_trainers(tmp_path, run):
     make_archive(tmp_path / "code")
     make_archive(tmp_path / "code", "trainer-2.zip", "second = True\n")
-    found, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
-    assert found["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
-    assert found["code/trainer-2/trainer/loop.py"] == b"second = True\n"
-    assert "code/trainer/loop.py" not in found
+    actual, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
+    assert actual["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
+    assert actual["code/trainer-2/trainer/loop.py"] == b"second = True\n"
+    assert "code/trainer/loop.py" not in actual
 
 
 def test_a_lost_snapshot_is_told(tmp_path, run):
     (run.folder / "checkpoints/epoch-0003.keras").unlink()
-    found, said = entries(tmp_path, [run])
-    assert not any(name.endswith(".keras") for name in found)
-    assert said[2].endswith("; the snapshot of the best epoch (epoch-0003.keras) is missing: there is none in checkpoints/.")
+    actual, sentences = entries(tmp_path, [run])
+    assert not any(name.endswith(".keras") for name in actual)
+    assert sentences[2].endswith("; the snapshot of the best epoch (epoch-0003.keras) is missing: there is none in checkpoints/.")
 
 
 def test_a_zip_has_fixed_dates_and_the_same_bytes(tmp_path):
@@ -1069,8 +1069,8 @@ def test_an_evaluation_that_is_not_the_tables_latest_is_left_out(run):
 def test_a_run_on_columns_has_examples_and_no_images(tmp_path):
     dataset = {"name": "table", "classes": ["cat", "dog"], "train": 5000, "test": 2000, "digest": "34" * 32}
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int64", ()))).to_json()
-    found = made(tmp_path, tests=TESTS, cluster={"dataset": {**dataset, "spec": spec}})
-    shown = [section.title + text_of(section) for section in [*trained.sections(found, 2), *accuracy.sections(found, 2, "a.png")]]
+    actual = made(tmp_path, tests=TESTS, cluster={"dataset": {**dataset, "spec": spec}})
+    shown = [section.title + text_of(section) for section in [*trained.sections(actual, 2), *accuracy.sections(actual, 2, "a.png")]]
     assert "On 2,000 test examples, which training never saw" in "".join(shown)
     assert "image" not in "".join(shown)
 
@@ -1136,7 +1136,7 @@ def test_a_sweep_is_named_or_has_the_runs_name(runs, tmp_path):
 
 
 def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatch):
-    """Trials of a sweep are not among the runs: report.yml said that there is no run yet."""
+    """Trials of a sweep are not among the runs: report.yml says that there is no run yet."""
     shutil.rmtree(runs)
     sweep = tmp_path / "sweeps/pi"
     assert write_report.chosen_runs(None, sweep) == []
@@ -1154,7 +1154,7 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
     with zipfile.ZipFile(tmp_path / "made/pi.zip") as made:
         assert {"sweeps/pi/analysis.md", "code/trainer/loop.py", "README.md"} <= set(made.namelist())
     monkeypatch.chdir(tmp_path)
-    assert write_report._told(asked, ["README.md"], check=False).startswith(
+    assert write_report._written(asked, ["README.md"], check=False).startswith(
         "Report of sweep pi: written README.md\n  to read     sweeps/pi/report/README.md\n"
     )
 
@@ -1162,7 +1162,7 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
 def test_the_end_says_where_things_are_and_what_is_next(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = report.Request([facts.read(runs / "one")], None, ROOT, [])
-    assert write_report._told(asked, ["README.md"], check=False) == (
+    assert write_report._written(asked, ["README.md"], check=False) == (
         "Report of one: written README.md\n"
         "  to read     runs/one/report/README.md\n"
         "  page        runs/one/report/index.html\n"
@@ -1172,8 +1172,8 @@ def test_the_end_says_where_things_are_and_what_is_next(runs, tmp_path, monkeypa
         "  compare with another run  ansible-playbook report.yml -e run=one,two\n"
         "  curves                    ansible-playbook tensorboard.yml"
     )
-    assert write_report._told(asked, [], check=False).startswith("Report of one: nothing has changed since it was written\n")
-    assert write_report._told(asked, ["README.md"], check=True).startswith("Report of one: would write README.md\n")
+    assert write_report._written(asked, [], check=False).startswith("Report of one: nothing has changed since it was written\n")
+    assert write_report._written(asked, ["README.md"], check=True).startswith("Report of one: would write README.md\n")
 
 
 def test_a_run_on_other_data_is_no_comparison(runs, tmp_path):

@@ -8,7 +8,7 @@ from control.runs import generations
 HOSTS = ["a", "b", "c"]
 
 
-def said(folder, **marks):
+def chief_of(folder, **marks):
     for host, (number, members) in marks.items():
         generations.note(folder, host, {"number": number, "hosts": list(members)})
     return generations.chief(folder, HOSTS, len(HOSTS))
@@ -26,20 +26,20 @@ def said(folder, **marks):
     ],
 )
 def test_the_chief_is_whom_enough_hosts_name(marks, chief, tmp_path):
-    assert said(tmp_path / "run", **marks) == chief
+    assert chief_of(tmp_path / "run", **marks) == chief
 
 
 @pytest.mark.parametrize("lie", [(10**8, "c"), (2, "cab"), (1, "c"), (10**8, ""), (10**8, ["../x"])])
 def test_one_host_that_lies_is_not_believed(lie, tmp_path):
-    assert said(tmp_path, a=(1, "abc"), b=(1, "abc"), c=lie) == "a"
+    assert chief_of(tmp_path, a=(1, "abc"), b=(1, "abc"), c=lie) == "a"
 
 
 def test_who_is_no_host_of_the_launch_is_no_chief(tmp_path):
-    assert said(tmp_path, a=(2, ["z"]), b=(2, ["z"]), c=(2, ["z"])) == ""
+    assert chief_of(tmp_path, a=(2, ["z"]), b=(2, ["z"]), c=(2, ["z"])) == ""
 
 
 def test_another_launch_begins_anew(tmp_path):
-    said(tmp_path, a=(2, "bc"), b=(2, "bc"), c=(2, "bc"))
+    chief_of(tmp_path, a=(2, "bc"), b=(2, "bc"), c=(2, "bc"))
     generations.note_end(tmp_path)
     assert generations.is_over(tmp_path)
     clear_marks(tmp_path)

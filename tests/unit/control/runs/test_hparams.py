@@ -61,9 +61,9 @@ def parts(run: Path) -> dict:
         metadata.SESSION_START_INFO_TAG: metadata.parse_session_start_info_plugin_data,
         metadata.SESSION_END_INFO_TAG: metadata.parse_session_end_info_plugin_data,
     }
-    found = [value for event in rows(run) for value in event.summary.value if value.tag in readers]
-    assert all(value.metadata.plugin_data.plugin_name == "hparams" for value in found)
-    return {value.tag.rpartition("/")[2]: readers[value.tag](value.metadata.plugin_data.content) for value in found}
+    actual = [value for event in rows(run) for value in event.summary.value if value.tag in readers]
+    assert all(value.metadata.plugin_data.plugin_name == "hparams" for value in actual)
+    return {value.tag.rpartition("/")[2]: readers[value.tag](value.metadata.plugin_data.content) for value in actual}
 
 
 def scalars(run: Path) -> dict[str, tuple[float, int]]:

@@ -71,8 +71,8 @@ def test_a_launch_is_broken_off_when_its_command_is_gone(begun, monkeypatch):
     gone(launch)
     # What a killed process was about to write.
     (launches.BEGUN / ".part-x.json").touch()
-    (found,) = launches.broken(["pi2", "pi3"])
-    assert (found["run"], found["hosts"]) == ("r", ["pi2"])
+    (actual,) = launches.broken(["pi2", "pi3"])
+    assert (actual["run"], actual["hosts"]) == ("r", ["pi2"])
     monkeypatch.setattr(launches, "_inventory", lambda: ["/another"])
     assert launches.broken(["pi1", "pi2"]) == []
 

@@ -329,7 +329,7 @@ def test_hosts_by_name_are_ranked_as_named(ask):
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"),
+    ("workers", "problem"),
     [
         (
             "pi2,lab",
@@ -342,8 +342,8 @@ def test_hosts_by_name_are_ranked_as_named(ask):
         ("$(id)", "workers=$(id): '$(id)' is no host of the inventory"),
     ],
 )
-def test_names_that_are_no_hosts(workers, said, ask):
-    assert refusal(plan.choose_hosts, ask(workers=workers), None).startswith(said)
+def test_names_that_are_no_hosts(workers, problem, ask):
+    assert refusal(plan.choose_hosts, ask(workers=workers), None).startswith(problem)
 
 
 def test_a_run_on_named_hosts_stays_there(existing, ask):
@@ -376,9 +376,9 @@ def with_sizes(config, *sizes):
 def test_a_host_of_the_inventory_may_have_its_own_batch_size():
     config = configs.build({"train": {"batch_size": 64}})
     assert with_sizes(config, None, None) == config
-    found = with_sizes(config, None, "16", None)
-    assert found.train.batch_sizes == (64, 16, 64)
-    assert plan.with_global_batch(found, 3).train.global_batch == 144
+    actual = with_sizes(config, None, "16", None)
+    assert actual.train.batch_sizes == (64, 16, 64)
+    assert plan.with_global_batch(actual, 3).train.global_batch == 144
 
 
 def test_the_configurations_list_wins_and_has_one_size_for_each():

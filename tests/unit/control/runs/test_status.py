@@ -11,8 +11,8 @@ def seen(host: str, ended: int | None = None, alive: bool = False, records: bool
     return {"host": host, **status.worker(phases, None if ended is None else {"exit_code": ended}, alive, 1.0)}
 
 
-def left_alone(*found: dict) -> tuple[list[str], list[str]]:
-    return status.left_alone(list(found), [one["host"] for one in found])
+def left_alone(*actual: dict) -> tuple[list[str], list[str]]:
+    return status.left_alone(list(actual), [one["host"] for one in actual])
 
 
 def test_workers_are_left_alone_by_one_that_ended_before_its_time():

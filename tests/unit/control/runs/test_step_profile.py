@@ -34,9 +34,9 @@ def test_read_gives_the_samples_of_every_host_and_leaves_out_who_has_none(tmp_pa
     write(tmp_path, "a", sample(3))
     write(tmp_path, "idle", {"kind": "heartbeat"})
     (tmp_path / "workers" / "empty").mkdir()
-    found = step_profile.read(tmp_path)
-    assert list(found) == ["a", "b"]
-    assert found == {"a": [sample(3)], "b": [sample(), sample(2)]}
+    actual = step_profile.read(tmp_path)
+    assert list(actual) == ["a", "b"]
+    assert actual == {"a": [sample(3)], "b": [sample(), sample(2)]}
 
 
 def test_read_takes_earlier_launches_first(tmp_path):
@@ -75,9 +75,9 @@ def test_ragged_steps_are_left_out(tmp_path):
 
 
 def test_median_is_in_milliseconds_by_phase():
-    found = step_profile.median([sample(), sample(2), sample(10, apply=0.0001)])
-    assert tuple(found) == PHASES
-    assert list(found.values()) == pytest.approx([2.0, 100.0, 4.0, 60.0, 4.0])
+    actual = step_profile.median([sample(), sample(2), sample(10, apply=0.0001)])
+    assert tuple(actual) == PHASES
+    assert list(actual.values()) == pytest.approx([2.0, 100.0, 4.0, 60.0, 4.0])
 
 
 def test_no_samples_no_median():
@@ -117,8 +117,8 @@ def test_sentence_of_two():
 
 @pytest.mark.parametrize(("own", "shown"), [(100.0, "0%"), (109.0, "9%")])
 def test_sentence_when_all_are_about_as_fast(own, shown):
-    said = step_profile.sentence({"a": phases(100), "b": phases(own), "c": phases(100)})
-    assert said == f"No host is slower than the others by more than 10%: the slowest, {'b' if own > 100 else 'a'}, by {shown}."
+    message = step_profile.sentence({"a": phases(100), "b": phases(own), "c": phases(100)})
+    assert message == f"No host is slower than the others by more than 10%: the slowest, {'b' if own > 100 else 'a'}, by {shown}."
 
 
 def test_ten_percent_is_slow():

@@ -151,8 +151,8 @@ def test_workers_of_one_machine_take_gpus_of_their_own():
 
 
 def test_gpus_come_from_the_inventory():
-    found = cluster_hosts({"a": {"gpus": "2"}, "b": {"gpus": 0}}, ["a", "b"])
-    assert [one.get("gpus") for one in found] == [2, None]
+    actual = cluster_hosts({"a": {"gpus": "2"}, "b": {"gpus": 0}}, ["a", "b"])
+    assert [one.get("gpus") for one in actual] == [2, None]
     with pytest.raises(AnsibleFilterError, match="gpus=all of a: expected the number of GPUs its worker trains on, a whole number from 0"):
         cluster_hosts({"a": {"gpus": "all"}}, ["a"])
 

@@ -123,11 +123,11 @@ def test_a_known_best_number_in_between():
     """0.4 s shared by all, 21 ms a message: 3 workers are worth it (+11%), the 4th and 5th slow it down."""
     assert advised(trials(strong_step(0.4, a=0.021), noise=0.005, work=STRONG_WORK), STRONG_WORK).workers == 3
     rows = trials(strong_step(0.4, a=0.021), work=STRONG_WORK)
-    found = advised(rows, STRONG_WORK)
-    assert found.workers == 3
-    assert [gain.workers for gain in found.gains] == [2, 3, 4, 5, 6]
-    assert [gain.share for gain in found.gains[:4]] == pytest.approx([0.653, 0.113, -0.038, -0.089], abs=0.001)
-    assert [gain.measured for gain in found.gains] == [True] * 4 + [False]
+    actual = advised(rows, STRONG_WORK)
+    assert actual.workers == 3
+    assert [gain.workers for gain in actual.gains] == [2, 3, 4, 5, 6]
+    assert [gain.share for gain in actual.gains[:4]] == pytest.approx([0.653, 0.113, -0.038, -0.089], abs=0.001)
+    assert [gain.measured for gain in actual.gains] == [True] * 4 + [False]
     first, _, times = answer(rows)
     assert first == (
         "**Use 3 workers**: 1.84 times the speed of one [1.84, 1.84]; the 4th slows it down, -4% [-4, -4], "
@@ -140,7 +140,7 @@ def test_a_known_best_number_in_between():
 
 
 @pytest.mark.parametrize(
-    ("share", "low", "high", "said"),
+    ("share", "low", "high", "message"),
     [
         (0.06, 0.02, 0.09, "brings +6% [2, 9]"),
         (-0.001, -0.01, 0.05, "makes no measurable difference, +0% [-1, 5]"),
@@ -149,37 +149,37 @@ def test_a_known_best_number_in_between():
         (-0.04, -0.06, -0.02, "slows it down, -4% [-6, -2]"),
     ],
 )
-def test_words_follow_the_interval(share, low, high, said):
-    found = advised(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
-    gains = [Gain(gain.workers, share, low, high, True) if gain.workers == 4 else gain for gain in found.gains]
+def test_words_follow_the_interval(share, low, high, message):
+    actual = advised(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
+    gains = [Gain(gain.workers, share, low, high, True) if gain.workers == 4 else gain for gain in actual.gains]
     study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
-    study = dataclasses.replace(study, advice=dataclasses.replace(found, gains=tuple(gains)))
-    assert f"[1.84, 1.84]; the 4th {said}, the 5th slows it down, -9% [-9, -9]. " in advice_text.answer(study, NOTHING)
+    study = dataclasses.replace(study, advice=dataclasses.replace(actual, gains=tuple(gains)))
+    assert f"[1.84, 1.84]; the 4th {message}, the 5th slows it down, -9% [-9, -9]. " in advice_text.answer(study, NOTHING)
 
 
 def test_the_speedup_has_an_interval():
     made = fit(trials(step(0.08, 0.002, 1e-9), noise=0.03), WEAK_WORK)
-    found = advice.advise(made)
-    assert (found.workers, found.speedup) == (5, pytest.approx(made.images_per_s(5) / made.images_per_s(1)))
+    actual = advice.advise(made)
+    assert (actual.workers, actual.speedup) == (5, pytest.approx(made.images_per_s(5) / made.images_per_s(1)))
     low, high = np.quantile(made.draws("images_per_s", 5) / made.draws("images_per_s", 1), [0.025, 0.975])
-    assert (found.speedup_low, found.speedup_high) == pytest.approx((low, high))
+    assert (actual.speedup_low, actual.speedup_high) == pytest.approx((low, high))
 
 
 def test_a_close_answer_is_called_so():
     """The 3rd brings just what it must."""
     rows = trials(strong_step(0.4, a=0.0233), noise=0.03, work=STRONG_WORK)
-    found = advised(rows, STRONG_WORK)
-    (first, often), (second, rest) = found.share_of_resamples.items()
+    actual = advised(rows, STRONG_WORK)
+    (first, often), (second, rest) = actual.share_of_resamples.items()
     assert ({first, second}, often + rest) == ({2, 3}, pytest.approx(1))
     assert often > rest > 0.2
-    other = 5 - found.workers
-    own, others = (f"{found.share_of_resamples[n]:.0%}" for n in (found.workers, other))
-    said = f"Of the resamples of the measurements {own} give this answer, {others} {other} workers. More repeats would decide it."
-    assert answer(rows)[0].endswith(said)
+    other = 5 - actual.workers
+    own, others = (f"{actual.share_of_resamples[n]:.0%}" for n in (actual.workers, other))
+    message = f"Of the resamples of the measurements {own} give this answer, {others} {other} workers. More repeats would decide it."
+    assert answer(rows)[0].endswith(message)
 
 
 @pytest.mark.parametrize(
-    ("shares", "said"),
+    ("shares", "message"),
     [
         ({3: 1.0}, "All resamples of the measurements give this answer."),
         ({3: 0.996, 4: 0.004}, "Nearly all resamples of the measurements give this answer."),
@@ -187,16 +187,16 @@ def test_a_close_answer_is_called_so():
         ({1: 0.6, 3: 0.4}, "Of the resamples of the measurements 40% give this answer, 60% 1 worker. More repeats would decide it."),
     ],
 )
-def test_how_certain_the_answer_is(shares, said):
+def test_how_certain_the_answer_is(shares, message):
     study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     study = dataclasses.replace(study, advice=dataclasses.replace(study.advice, share_of_resamples=shares))
-    assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {said}")
+    assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {message}")
 
 
 def test_a_slow_fourth_host_is_named():
     rows = trials(step(0.08, 0.002, 3e-9, slow=4, d=0.03))
-    found = advised(rows)
-    assert found.workers == 5
+    actual = advised(rows)
+    assert actual.workers == 5
     assert answer(rows)[1].endswith(
         "From 4 workers on a step waits for a slow host, it seems for node4: its own work takes 38% longer, which makes a step of "
         "4 workers 19% longer than the other numbers of workers suggest. As fast as the others it would bring +24%. "
@@ -216,22 +216,22 @@ def test_what_working_together_costs_at_all_is_named():
 
 
 @pytest.mark.parametrize(
-    ("factor", "said"),
+    ("factor", "message"),
     [
         (1.13, "13% longer than the other numbers of workers suggest, as if node4, which joins there, were slow; "),
         (0.89, "11% less than the other numbers of workers suggest; "),
     ],
 )
-def test_an_odd_number_of_workers_is_named(factor, said):
+def test_an_odd_number_of_workers_is_named(factor, message):
     rows = trials(step(0.08, 0.002, 8e-9))
     rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (factor if row.workers == 4 else 1)) for row in rows]
-    assert answer(rows)[1].endswith(f"With 4 workers a step takes {said}`ansible-playbook doctor.yml` shows how fast each host is.")
+    assert answer(rows)[1].endswith(f"With 4 workers a step takes {message}`ansible-playbook doctor.yml` shows how fast each host is.")
 
 
 def test_without_trials_of_one_worker():
     rows = trials(step(0.077, b=AT_100_MBIT), counts=(2, 3, 4, 5))
-    found = advised(rows)
-    assert (found.fewest, found.workers) == (2, 5)
+    actual = advised(rows)
+    assert (actual.fewest, actual.workers) == (2, 5)
     assert answer(rows)[0] == (
         "**Use 5 workers**, the most that were measured: 1.60 times the speed of 2 [1.60, 1.60], and the 5th still brings "
         "+17% [17, 17]. By the model, not measured, one more brings +15% [15, 15]. All resamples of the measurements give this answer. "
@@ -489,8 +489,8 @@ def test_the_group_with_most_numbers_of_workers_is_studied():
 def test_everything_is_in_the_summary():
     rows = [*trials(step(0.08, 0.002, 8e-9), noise=0.01), lost(timing(5, 4, 1.0)), *saved(50, 110, 111)]
     extras = Extras(mbit_s=941.0, watts_per_node=5.0, split=SPLIT)
-    found = json.loads(json.dumps(advice.as_dict(studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
-    study = found["studies"][0]
+    actual = json.loads(json.dumps(advice.as_dict(studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
+    study = actual["studies"][0]
     assert (study["scaling"], study["batch"], study["epochs"], study["checkpoint_every"]) == ("weak", 64, 3, 0)
     assert study["refusal"] is None
     assert study["answer"]["workers"] == 1
@@ -500,9 +500,9 @@ def test_everything_is_in_the_summary():
     assert [row["workers"] for row in study["measured"]] == [row["workers"] for row in study["model"]] == [1, 2, 3, 4, 5]
     assert [row["mbit_s"] for row in study["wire"]] == [100.0, 1000.0, 941.0]
     assert [row["source"] for row in study["energy"]] == ["estimate from watts_per_node"] * 5
-    assert found["failed"] == [{"scaling": "weak", "checkpoint_every": 0, "epochs": 3, "workers": 5, "repeat": 4}]
-    assert [row["checkpoint_every"] for row in found["checkpoints"]] == [0, 50]
-    assert found["split_ms"]["2"]["node2"]["forward_backward"] == 99.0
+    assert actual["failed"] == [{"scaling": "weak", "checkpoint_every": 0, "epochs": 3, "workers": 5, "repeat": 4}]
+    assert [row["checkpoint_every"] for row in actual["checkpoints"]] == [0, 50]
+    assert actual["split_ms"]["2"]["node2"]["forward_backward"] == 99.0
     refused = advice.as_dict(studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
     assert (refused["answer"], refused["fit"], refused["model"]) == (None, None, [])
     assert refused["refusal"].startswith("images/s of 1 worker are 786")
@@ -518,8 +518,8 @@ def test_names_can_not_break_a_table():
 
 
 def test_ordinals():
-    said = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
-    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
+    message = [advice_text._ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 111)]
+    assert message == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th"]
 
 
 def test_no_more_than_three_further_workers_are_listed():
@@ -541,12 +541,12 @@ def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
     assert advice_text.about_saved_states(rows)
     text = analysis(rows)
-    head, said = text.split("\n\n")[:2]
+    head, message = text.split("\n\n")[:2]
     assert head == "# What do saved states cost?"
     assert re.fullmatch(
-        r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", said
+        r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", message
     )
-    assert advice_text.answers(studies(rows, WORKS), rows, NOTHING) == said
+    assert advice_text.answers(studies(rows, WORKS), rows, NOTHING) == message
     assert "**No answer**" not in text
     assert text.count("## What saved states cost") == 1
     assert not advice_text.about_saved_states([*rows, *saved(50, 110, workers=3)])
@@ -555,13 +555,13 @@ def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
 
 def test_every_group_of_saved_states_is_named_after_the_answer():
     rows = [*trials(step(0.08)), *saved(50, 110, workers=2), *saved(1000, 105, workers=2), *saved(50, 120), *saved(1000, 100)]
-    said = answer(rows)
-    assert said[0].startswith("**Use 5 workers**")
+    message = answer(rows)
+    assert message[0].startswith("**Use 5 workers**")
     every = "every 1,000 steps P, noise unknown: a single trial; every 50 steps P, noise unknown: a single trial"
-    assert re.sub(r"[+-][\d.]+%", "P", said[-1]) == " ".join(
+    assert re.sub(r"[+-][\d.]+%", "P", message[-1]) == " ".join(
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
-    assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(said)
+    assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(message)
 
 
 def test_groups_of_saved_states_say_in_what_they_differ():
@@ -578,8 +578,8 @@ def test_groups_of_saved_states_say_in_what_they_differ():
 
 def test_own_work_is_a_column_and_its_source_is_said():
     rows = trials(step(0.08, 0.002, 8e-9))
-    found = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
-    lines = section(advice_text.analysis(found, rows, NOTHING), "The model of a step: weak scaling").splitlines()
+    actual = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
+    lines = section(advice_text.analysis(actual, rows, NOTHING), "The model of a step: weak scaling").splitlines()
     assert lines[0].endswith(
         "measured: the median. Own work apart: of the slowest host in profiled steps; c is fitted to it, too. "
         "Error: of the model against it. Held out: the error of predicting this number of workers from the others "
@@ -588,5 +588,5 @@ def test_own_work_is_a_column_and_its_source_is_said():
     assert lines[2].startswith("| workers | measured ms | T(n) ms | own work | own work apart | messages | bytes | error |")
     assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | - | 0.0 | 0.0 | ")
     assert lines[6].startswith("| 3 | 245.4 | 245.4 | 80.0 | 80.0 | 8.0 | 157.4 | ")
-    summary = advice.as_dict(found, rows, NOTHING)["studies"][0]["model"]
+    summary = advice.as_dict(actual, rows, NOTHING)["studies"][0]["model"]
     assert [row["own_work_measured_ms"] for row in summary] == [None, 80.0, 80.0, None, None]

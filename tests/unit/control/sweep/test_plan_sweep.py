@@ -40,8 +40,8 @@ def test_the_dataset_decides_the_configuration_of_a_sweep_but_not_how_long_a_tri
 
 def test_an_epoch_is_the_whole_training_set_whatever_the_configuration_says():
     assert configs.load(configs.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
-    found = plan_sweep.resolve({}, NOWHERE)
-    assert (found.train.steps_per_epoch, found.train.steps, found.train.epochs) == (None, None, 3)
+    actual = plan_sweep.resolve({}, NOWHERE)
+    assert (actual.train.steps_per_epoch, actual.train.steps, actual.train.epochs) == (None, None, 3)
     assert plan_sweep.resolve({"epochs": "1", "set": "data.limit_train=0.1"}, NOWHERE).data.limit_train == 0.1
 
 
@@ -54,8 +54,8 @@ def test_what_would_make_times_incomparable_is_refused(key):
 
 
 def test_saved_states_have_a_variable_of_their_own():
-    said = refusal(plan_sweep.resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
-    assert said == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
+    message = refusal(plan_sweep.resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
+    assert message == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_measured(options, wanted):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"workers": "1-5"}, "workers=1-5: the inventory has 3 hosts; add hosts or ask for fewer"),
         ({"repeats": "0"}, "repeats=0: expected a whole number from 1"),
@@ -82,14 +82,14 @@ def test_what_is_measured(options, wanted):
         ({"checkpoint_every": "often"}, "checkpoint_every=often: expected whole numbers from 0, as in 3 or 1,3,5 or 1-5"),
     ],
 )
-def test_values_that_are_refused(options, said):
-    assert refusal(plan_sweep.wants, options, 3) == said
+def test_values_that_are_refused(options, message):
+    assert refusal(plan_sweep.wants, options, 3) == message
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
 def test_watts_that_are_none(text):
-    said = refusal(plan_sweep.watts, {"watts_per_node": text})
-    assert said == f"watts_per_node={text}: expected the watts that one host takes while it trains, as in 6.4"
+    message = refusal(plan_sweep.watts, {"watts_per_node": text})
+    assert message == f"watts_per_node={text}: expected the watts that one host takes while it trains, as in 6.4"
 
 
 def test_watts():
@@ -183,8 +183,8 @@ def test_another_trainer_or_dataset_is_another_sweep():
     known = {"code": "a", "dataset": None}
     plan_sweep.check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
     plan_sweep.check_same_facts("pi", known, {"code": "a", "dataset": "d"})
-    said = refusal(plan_sweep.check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
-    assert said.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and the two")
+    message = refusal(plan_sweep.check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
+    assert message.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and the two")
 
 
 # --- what the links carry

@@ -36,9 +36,9 @@ def sweep(tmp_path, monkeypatch):
     """An action whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
     action = RunTrials({})
     action.line = Line()
-    found = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "called": "image", "hosts": ["a 1", "b 2", "c 3"]}
-    found["trials"] = [asdict(trial) for trial in TRIALS]
-    bench = Bench(found, {}, lambda: False)
+    actual = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "called": "image", "hosts": ["a 1", "b 2", "c 3"]}
+    actual["trials"] = [asdict(trial) for trial in TRIALS]
+    bench = Bench(actual, {}, lambda: False)
     made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, prepared=0)
 
     def measure(self, trial, hosts, ended):

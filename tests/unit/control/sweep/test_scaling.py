@@ -47,9 +47,9 @@ def test_a_ragged_last_step_does_not_change_the_seconds_of_a_step():
     """1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
     work = dataclasses.replace(WEAK_WORK, train_images=1000)
     assert scaling.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
-    found = fit(trials(step(**MIDDLE), work=work), work)
-    assert found.step_s(5) == pytest.approx(step(**MIDDLE)(5))
-    assert found.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
+    actual = fit(trials(step(**MIDDLE), work=work), work)
+    assert actual.step_s(5) == pytest.approx(step(**MIDDLE)(5))
+    assert actual.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
 def test_seconds_of_a_step():
@@ -64,52 +64,52 @@ def test_what_a_worker_must_bring(workers, share):
 
 @pytest.mark.parametrize(("seconds", "work"), [(step, WEAK_WORK), (strong_step, STRONG_WORK)])
 def test_without_noise_the_parameters_are_found_exactly(seconds, work):
-    found = fit(trials(seconds(**MIDDLE), work=work), work)
-    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
-    assert (found.jump_from, found.jump_s, found.counts) == (None, 0.0, COUNTS)
-    assert found.noise == pytest.approx(0.0, abs=1e-12)
-    assert list(found.held_out) == list(COUNTS)
-    assert list(found.held_out.values()) == pytest.approx([0.0] * 5, abs=1e-6)
+    actual = fit(trials(seconds(**MIDDLE), work=work), work)
+    assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
+    assert (actual.jump_from, actual.jump_s, actual.counts) == (None, 0.0, COUNTS)
+    assert actual.noise == pytest.approx(0.0, abs=1e-12)
+    assert list(actual.held_out) == list(COUNTS)
+    assert list(actual.held_out.values()) == pytest.approx([0.0] * 5, abs=1e-6)
 
 
 def test_with_noise_the_parameters_are_found_within_what_noise_allows():
-    found = fit(trials(step(**MIDDLE), noise=0.01, repeats=5), WEAK_WORK)
-    assert found.compute_s == pytest.approx(0.08, rel=0.02)
-    assert found.s_per_byte == pytest.approx(8e-9, rel=0.10)
-    assert found.latency_s == pytest.approx(0.002, abs=0.002)
-    assert found.noise == pytest.approx(0.01, rel=0.4)
+    actual = fit(trials(step(**MIDDLE), noise=0.01, repeats=5), WEAK_WORK)
+    assert actual.compute_s == pytest.approx(0.08, rel=0.02)
+    assert actual.s_per_byte == pytest.approx(8e-9, rel=0.10)
+    assert actual.latency_s == pytest.approx(0.002, abs=0.002)
+    assert actual.noise == pytest.approx(0.01, rel=0.4)
 
 
 def test_quantities_follow_from_the_formula():
-    found = fit(trials(step(**MIDDLE)), WEAK_WORK)
+    actual = fit(trials(step(**MIDDLE)), WEAK_WORK)
     seconds = 0.08 + 8 * 0.002 + 8 / 5 * BYTES * 8e-9
     before = 0.08 + 6 * 0.002 + 6 / 4 * BYTES * 8e-9
-    assert found.step_s(5) == pytest.approx(seconds)
-    assert found.parts_s(5) == pytest.approx((0.08, 0.016, 1.6 * BYTES * 8e-9, 0.0, 0.0))
-    assert found.images_per_s(5) == pytest.approx(320 / seconds)
-    assert found.gain(5) == pytest.approx(5 / 4 * before / seconds - 1)
-    assert found.communication_share(5) == pytest.approx(1 - 0.08 / seconds)
-    assert found.communication_share(1) == 0.0
+    assert actual.step_s(5) == pytest.approx(seconds)
+    assert actual.parts_s(5) == pytest.approx((0.08, 0.016, 1.6 * BYTES * 8e-9, 0.0, 0.0))
+    assert actual.images_per_s(5) == pytest.approx(320 / seconds)
+    assert actual.gain(5) == pytest.approx(5 / 4 * before / seconds - 1)
+    assert actual.communication_share(5) == pytest.approx(1 - 0.08 / seconds)
+    assert actual.communication_share(1) == 0.0
 
 
 def test_strong_scaling_shares_the_work():
-    found = fit(trials(strong_step(0.4, 0.002, 8e-9), work=STRONG_WORK), STRONG_WORK)
-    assert found.parts_s(5)[0] == pytest.approx(0.08)
-    assert found.images_per_s(5) == pytest.approx(320 / strong_step(0.4, 0.002, 8e-9)(5))
+    actual = fit(trials(strong_step(0.4, 0.002, 8e-9), work=STRONG_WORK), STRONG_WORK)
+    assert actual.parts_s(5)[0] == pytest.approx(0.08)
+    assert actual.images_per_s(5) == pytest.approx(320 / strong_step(0.4, 0.002, 8e-9)(5))
 
 
 def test_without_communication_every_worker_brings_all_it_can():
-    found = fit(trials(step(0.08), noise=0.02), WEAK_WORK)
-    assert [found.gain(n) for n in (2, 3, 4, 5)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
-    assert found.images_per_s(5) == pytest.approx(5 * found.images_per_s(1), rel=0.02)
-    assert found.interval("communication_share", 5)[0] == pytest.approx(0.0, abs=0.01)
+    actual = fit(trials(step(0.08), noise=0.02), WEAK_WORK)
+    assert [actual.gain(n) for n in (2, 3, 4, 5)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
+    assert actual.images_per_s(5) == pytest.approx(5 * actual.images_per_s(1), rel=0.02)
+    assert actual.interval("communication_share", 5)[0] == pytest.approx(0.0, abs=0.01)
 
 
 def test_at_100_mbit_a_step_is_the_wire():
-    found = fit(trials(step(0.077, b=AT_100_MBIT), noise=0.02), WEAK_WORK)
-    assert found.communication_share(5) == pytest.approx(0.96, abs=0.01)
-    assert found.gain(2) == pytest.approx(-0.88, abs=0.01)
-    assert max(found.interval("gain", 2)) < 0
+    actual = fit(trials(step(0.077, b=AT_100_MBIT), noise=0.02), WEAK_WORK)
+    assert actual.communication_share(5) == pytest.approx(0.96, abs=0.01)
+    assert actual.gain(2) == pytest.approx(-0.88, abs=0.01)
+    assert max(actual.interval("gain", 2)) < 0
 
 
 def test_intervals_hold_the_truth():
@@ -117,11 +117,11 @@ def test_intervals_hold_the_truth():
     seconds = step(**MIDDLE)
     truth = {"images_per_s": 256 / seconds(4), "gain": 4 / 3 * seconds(3) / seconds(4) - 1, "communication_share": 1 - 0.08 / seconds(4)}
     truth |= {"compute_s": 0.08, "latency_s": 0.002, "s_per_byte": 8e-9}
-    found = [fit(trials(seconds, noise=0.03, seed=seed), WEAK_WORK) for seed in range(100)]
+    actual = [fit(trials(seconds, noise=0.03, seed=seed), WEAK_WORK) for seed in range(100)]
     for name, true in truth.items():
-        held = [low <= true <= high for low, high in (one.interval(name, 4) for one in found)]
+        held = [low <= true <= high for low, high in (one.interval(name, 4) for one in actual)]
         assert sum(held) >= 85, name
-    assert max(width(one.interval("images_per_s", 4)) for one in found) < 0.15 * truth["images_per_s"]
+    assert max(width(one.interval("images_per_s", 4)) for one in actual) < 0.15 * truth["images_per_s"]
 
 
 def test_intervals_are_wider_the_more_noise():
@@ -150,13 +150,13 @@ def test_without_a_jump_its_interval_is_empty():
 def test_a_number_left_out_is_predicted_within_3_percent():
     """From 2 workers on: what one worker does alone, only one worker's trials can tell."""
     for seed in range(10):
-        found = fit(trials(step(**MIDDLE), noise=0.01, seed=seed), WEAK_WORK)
-        assert max(abs(found.held_out[n]) for n in (2, 3, 4, 5)) < 3
+        actual = fit(trials(step(**MIDDLE), noise=0.01, seed=seed), WEAK_WORK)
+        assert max(abs(actual.held_out[n]) for n in (2, 3, 4, 5)) < 3
 
 
 def test_a_number_can_be_left_out_of_four():
-    found = fit(trials(step(**MIDDLE), counts=(1, 2, 3, 4)), WEAK_WORK)
-    assert found.held_out == pytest.approx(dict.fromkeys((1, 2, 3, 4), 0.0), abs=1e-6)
+    actual = fit(trials(step(**MIDDLE), counts=(1, 2, 3, 4)), WEAK_WORK)
+    assert actual.held_out == pytest.approx(dict.fromkeys((1, 2, 3, 4), 0.0), abs=1e-6)
 
 
 def test_no_number_is_left_out_of_three():
@@ -165,41 +165,41 @@ def test_no_number_is_left_out_of_three():
 
 def test_a_slow_fourth_host_is_found():
     for seed in range(10):
-        found = fit(trials(step(**MIDDLE, slow=4, d=0.04), noise=0.01, seed=seed), WEAK_WORK)
-        assert found.jump_from == 4
-        assert found.jump_s == pytest.approx(0.04, rel=0.35)
-        assert found.step_s(4) == pytest.approx(step(**MIDDLE, slow=4, d=0.04)(4), rel=0.02)
+        actual = fit(trials(step(**MIDDLE, slow=4, d=0.04), noise=0.01, seed=seed), WEAK_WORK)
+        assert actual.jump_from == 4
+        assert actual.jump_s == pytest.approx(0.04, rel=0.35)
+        assert actual.step_s(4) == pytest.approx(step(**MIDDLE, slow=4, d=0.04)(4), rel=0.02)
 
 
 def test_without_noise_a_slow_host_is_found_exactly():
-    found = fit(trials(step(**MIDDLE, slow=4, d=0.04)), WEAK_WORK)
-    assert (found.compute_s, found.latency_s, found.s_per_byte, found.jump_s) == pytest.approx((0.08, 0.002, 8e-9, 0.04), rel=1e-6)
-    assert found.communication_share(4) == pytest.approx((6 * 0.002 + 1.5 * BYTES * 8e-9) / found.step_s(4))
+    actual = fit(trials(step(**MIDDLE, slow=4, d=0.04)), WEAK_WORK)
+    assert (actual.compute_s, actual.latency_s, actual.s_per_byte, actual.jump_s) == pytest.approx((0.08, 0.002, 8e-9, 0.04), rel=1e-6)
+    assert actual.communication_share(4) == pytest.approx((6 * 0.002 + 1.5 * BYTES * 8e-9) / actual.step_s(4))
 
 
 def test_with_strong_scaling_a_slow_host_adds_to_its_share():
     def seconds(n):
         return strong_step(0.4, 0.002, 8e-9)(n) + (0.2 / n if n >= 4 else 0)
 
-    found = fit(trials(seconds, work=STRONG_WORK), STRONG_WORK)
-    assert (found.jump_from, found.jump_s) == (4, pytest.approx(0.2))
-    assert found.parts_s(5)[3] == pytest.approx(0.04)
+    actual = fit(trials(seconds, work=STRONG_WORK), STRONG_WORK)
+    assert (actual.jump_from, actual.jump_s) == (4, pytest.approx(0.2))
+    assert actual.parts_s(5)[3] == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("work", [WEAK_WORK, STRONG_WORK])
 def test_what_working_together_costs_at_all_is_found_and_is_communication(work):
     alone = step if work is WEAK_WORK else strong_step
-    found = fit(trials(lambda n: alone(0.08, b=1e-9)(n) + (0.05 if n > 1 else 0), work=work), work)
-    assert (found.jump_from, found.jump_s, found.s_per_byte) == (2, pytest.approx(0.05), pytest.approx(1e-9))
-    assert found.communication_share(5) == pytest.approx((0.05 + 1.6 * BYTES * 1e-9) / found.step_s(5))
+    actual = fit(trials(lambda n: alone(0.08, b=1e-9)(n) + (0.05 if n > 1 else 0), work=work), work)
+    assert (actual.jump_from, actual.jump_s, actual.s_per_byte) == (2, pytest.approx(0.05), pytest.approx(1e-9))
+    assert actual.communication_share(5) == pytest.approx((0.05 + 1.6 * BYTES * 1e-9) / actual.step_s(5))
 
 
 def test_a_slow_host_that_comes_last_is_found_but_not_foreseen():
-    found = fit(trials(step(**MIDDLE, slow=5, d=0.06)), WEAK_WORK)
-    assert (found.jump_from, found.jump_s) == (5, pytest.approx(0.06))
+    actual = fit(trials(step(**MIDDLE, slow=5, d=0.06)), WEAK_WORK)
+    assert (actual.jump_from, actual.jump_s) == (5, pytest.approx(0.06))
     seconds = step(**MIDDLE)(5)
-    assert found.held_out == {2: pytest.approx(0, abs=1e-6), 3: pytest.approx(0, abs=1e-6), 4: pytest.approx(0, abs=1e-6)} | {
-        1: pytest.approx(found.held_out[1]),
+    assert actual.held_out == {2: pytest.approx(0, abs=1e-6), 3: pytest.approx(0, abs=1e-6), 4: pytest.approx(0, abs=1e-6)} | {
+        1: pytest.approx(actual.held_out[1]),
         5: pytest.approx((seconds / (seconds + 0.06) - 1) * 100),
     }
 
@@ -212,8 +212,8 @@ def test_a_jump_needs_more_numbers_of_workers_than_parameters():
 
 @pytest.mark.parametrize(("workers", "factor"), [(3, 1.13), (4, 1.13), (4, 0.89)])
 def test_a_number_off_the_curve_of_the_others_is_found(workers, factor):
-    found = fit(slowed(trials(step(**MIDDLE), noise=0.003), workers, factor), WEAK_WORK)
-    assert found.odd == (workers, pytest.approx(factor - 1, abs=0.015))
+    actual = fit(slowed(trials(step(**MIDDLE), noise=0.003), workers, factor), WEAK_WORK)
+    assert actual.odd == (workers, pytest.approx(factor - 1, abs=0.015))
 
 
 def test_noise_is_not_called_odd():
@@ -239,8 +239,8 @@ def test_without_one_worker_a_slow_host_is_sought_from_the_third_number_on():
 
 
 def test_noise_is_not_taken_for_a_slow_host():
-    found = [fit(trials(step(**MIDDLE), noise=0.03, seed=seed), WEAK_WORK).jump_from for seed in range(25)]
-    assert sum(jump is not None for jump in found) <= 3
+    actual = [fit(trials(step(**MIDDLE), noise=0.03, seed=seed), WEAK_WORK).jump_from for seed in range(25)]
+    assert sum(jump is not None for jump in actual) <= 3
 
 
 def test_failed_trials_are_left_out():
@@ -249,8 +249,8 @@ def test_failed_trials_are_left_out():
 
 
 def test_a_sweep_with_a_gap():
-    found = fit(trials(step(**MIDDLE), noise=0.01, counts=(1, 3, 5)), WEAK_WORK)
-    assert found.step_s(4) == pytest.approx(step(**MIDDLE)(4), rel=0.03)
+    actual = fit(trials(step(**MIDDLE), noise=0.01, counts=(1, 3, 5)), WEAK_WORK)
+    assert actual.step_s(4) == pytest.approx(step(**MIDDLE)(4), rel=0.03)
 
 
 def test_an_honest_noisy_lab_is_not_refused():
@@ -286,9 +286,9 @@ def test_more_repeats_are_asked_for_than_there_are(repeats, asked):
 
 def test_refused_when_no_curve_meets_the_numbers():
     rows = slowed(trials(step(**MIDDLE), noise=0.005), 3, 1.4)
-    said = refusal(rows)
-    assert said.startswith("images/s of 1 worker are 8")
-    assert said.endswith(
+    message = refusal(rows)
+    assert message.startswith("images/s of 1 worker are 8")
+    assert message.endswith(
         "% wide (limit: 30%). The repeats agree within 1%, but no curve meets all numbers of workers: "
         "3 workers take 41% longer than the others suggest. "
         "See that the hosts are equally fast, free of other work and not parts of one machine (ansible-playbook doctor.yml), "
@@ -353,15 +353,15 @@ def test_the_command_that_measures_more():
 
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4, 5), (2, 3, 4, 5), (3, 4, 5)])
 def test_own_work_that_agrees_changes_nothing_but_what_is_known(counts):
-    found = fit(trials(step(**MIDDLE), counts=counts), WEAK_WORK, own=own_work(0.08, counts))
-    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
-    assert found.own == own_work(0.08, counts)
+    actual = fit(trials(step(**MIDDLE), counts=counts), WEAK_WORK, own=own_work(0.08, counts))
+    assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
+    assert actual.own == own_work(0.08, counts)
 
 
 def test_strong_own_work_is_shared():
     own = {n: 0.4 / n for n in (2, 3, 4, 5)}
-    found = fit(trials(strong_step(0.4, 0.002, 8e-9), counts=(2, 3, 4, 5), work=STRONG_WORK), STRONG_WORK, own=own)
-    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.4, 0.002, 8e-9), rel=1e-6)
+    actual = fit(trials(strong_step(0.4, 0.002, 8e-9), counts=(2, 3, 4, 5), work=STRONG_WORK), STRONG_WORK, own=own)
+    assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.4, 0.002, 8e-9), rel=1e-6)
 
 
 def test_with_own_work_one_worker_is_predicted_from_the_others():
@@ -377,9 +377,9 @@ def test_with_own_work_one_worker_is_predicted_from_the_others():
 def test_a_number_is_held_out_with_its_own_work():
     """Own work of 2 workers that is wrong misleads all predictions but that of 2 workers."""
     rows = trials(step(**MIDDLE))
-    found = fit(rows, WEAK_WORK, own=own_work(0.08) | {2: 0.1}).held_out
-    assert found[2] == pytest.approx(0, abs=1e-6)
-    assert abs(found[1]) > 0.5
+    actual = fit(rows, WEAK_WORK, own=own_work(0.08) | {2: 0.1}).held_out
+    assert actual[2] == pytest.approx(0, abs=1e-6)
+    assert abs(actual[1]) > 0.5
 
 
 def test_own_work_of_numbers_that_were_not_measured_is_left_out():
@@ -395,9 +395,9 @@ def test_without_own_work_nothing_is_different():
 
 def test_own_work_weighs_as_much_as_its_repeats():
     """Two workers, three times 0.1 s, own work of 0.08 s: c follows it, and the rest is the network."""
-    found = scaling._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
-    assert found.weights() == pytest.approx([3**0.5])
-    values = scaling._solve(found, None)
+    actual = scaling._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
+    assert actual.weights() == pytest.approx([3**0.5])
+    values = scaling._solve(actual, None)
     assert values[0] == pytest.approx(0.08)
     assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
 
@@ -405,37 +405,37 @@ def test_own_work_weighs_as_much_as_its_repeats():
 def test_what_profiling_adds_is_seen_where_one_worker_only_works():
     """A profiled step of 0.088 s takes 0.08 s unprofiled: a tenth of every observation is profiling."""
     profiled = {n: 1.1 * seconds for n, seconds in own_work(0.08).items()}
-    found = fit(trials(step(**MIDDLE)), WEAK_WORK, own=profiled)
-    assert (found.compute_s, found.latency_s, found.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-3)
+    actual = fit(trials(step(**MIDDLE)), WEAK_WORK, own=profiled)
+    assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-3)
     assert scaling._Data(WEAK_WORK, {2: [0.2]}, {2: 0.088}).observed == {2: 0.088}
 
 
 def test_own_work_shows_a_slow_host_without_trials_of_one_worker():
     counts = (2, 3, 4, 5, 6)
     rows = trials(step(**MIDDLE, slow=3, d=0.05), counts=counts)
-    found = fit(rows, WEAK_WORK, own=own_work(0.08, counts, slow=3, d=0.05))
-    assert (found.jump_from, found.jump_s, found.compute_s) == (3, pytest.approx(0.05), pytest.approx(0.08))
+    actual = fit(rows, WEAK_WORK, own=own_work(0.08, counts, slow=3, d=0.05))
+    assert (actual.jump_from, actual.jump_s, actual.compute_s) == (3, pytest.approx(0.05), pytest.approx(0.08))
 
 
 def test_what_working_together_costs_is_no_own_work():
     rows = trials(lambda n: 0.08 + (0.05 if n > 1 else 0))
-    found = fit(rows, WEAK_WORK, own=own_work(0.08))
-    assert (found.jump_from, found.jump_s, found.compute_s) == (2, pytest.approx(0.05), pytest.approx(0.08))
+    actual = fit(rows, WEAK_WORK, own=own_work(0.08))
+    assert (actual.jump_from, actual.jump_s, actual.compute_s) == (2, pytest.approx(0.05), pytest.approx(0.08))
 
 
 def test_intervals_with_own_work_hold_the_truth_and_follow_its_errors():
     """Own work is drawn anew as well: c would else seem to be known exactly."""
     seconds = step(**MIDDLE)
     truth = {"images_per_s": 256 / seconds(4), "compute_s": 0.08, "latency_s": 0.002, "s_per_byte": 8e-9}
-    found = []
+    actual = []
     for seed in range(40):
         generator = np.random.default_rng(1000 + seed)
         own = {n: 0.08 * float(np.exp(0.03 * generator.standard_normal() / 3**0.5)) for n in (2, 3, 4, 5)}
-        found.append(fit(trials(seconds, noise=0.03, seed=seed, counts=(2, 3, 4, 5)), WEAK_WORK, own=own))
+        actual.append(fit(trials(seconds, noise=0.03, seed=seed, counts=(2, 3, 4, 5)), WEAK_WORK, own=own))
     for name, true in truth.items():
-        held = [low <= true <= high for low, high in (one.interval(name, 4) for one in found)]
+        held = [low <= true <= high for low, high in (one.interval(name, 4) for one in actual)]
         assert sum(held) >= 34, name
-    assert 0.02 < max(width(one.interval("compute_s", 4)) for one in found) / 0.08 < 0.15
+    assert 0.02 < max(width(one.interval("compute_s", 4)) for one in actual) / 0.08 < 0.15
 
 
 def test_own_work_that_contradicts_itself_widens_the_intervals():
@@ -494,29 +494,29 @@ def own_compressing(c, k):
 
 
 def test_compression_is_told_from_own_work_and_from_the_network():
-    found = fit(trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
-    assert (found.compute_s, found.compression_s) == pytest.approx((0.08, 0.02), rel=1e-3)
-    assert (found.latency_s, found.s_per_byte) == pytest.approx((1e-4, 8e-8), rel=0.02)
-    assert found.jump_from is None, "compression is no jump"
-    assert found.parts_s(1)[4] == 0.0
-    assert found.parts_s(5)[4] == pytest.approx(0.02, rel=1e-3)
-    assert found.own_s(5) == pytest.approx(0.1, rel=1e-3)
-    assert found.communication_share(5) == pytest.approx(1 - 0.08 / found.step_s(5), rel=1e-3)
+    actual = fit(trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert (actual.compute_s, actual.compression_s) == pytest.approx((0.08, 0.02), rel=1e-3)
+    assert (actual.latency_s, actual.s_per_byte) == pytest.approx((1e-4, 8e-8), rel=0.02)
+    assert actual.jump_from is None, "compression is no jump"
+    assert actual.parts_s(1)[4] == 0.0
+    assert actual.parts_s(5)[4] == pytest.approx(0.02, rel=1e-3)
+    assert actual.own_s(5) == pytest.approx(0.1, rel=1e-3)
+    assert actual.communication_share(5) == pytest.approx(1 - 0.08 / actual.step_s(5), rel=1e-3)
 
 
 def test_held_out_numbers_of_workers_are_predicted_with_compression():
     rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
-    found = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02))
-    assert {n for n, error in found.held_out.items() if abs(error) > 3} <= {1}
+    actual = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert {n for n, error in actual.held_out.items() if abs(error) > 3} <= {1}
     # Own work of one worker can't be seen while compression is part of all that was measured.
-    assert found.held_out[1] == pytest.approx(25, abs=5)
+    assert actual.held_out[1] == pytest.approx(25, abs=5)
 
 
 def test_own_work_that_was_timed_apart_stays_known_of_a_number_that_is_held_out():
     rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
-    found = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02), timed=True)
-    assert max(map(abs, found.held_out.values())) < 3
-    assert found.timed
+    actual = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02), timed=True)
+    assert max(map(abs, actual.held_out.values())) < 3
+    assert actual.timed
 
 
 def test_timed_own_work_is_not_corrected_for_profiling():
@@ -525,10 +525,10 @@ def test_timed_own_work_is_not_corrected_for_profiling():
 
 @pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
 def test_without_own_work_of_one_and_of_several_workers_compression_is_not_told(own):
-    found = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)
-    assert found.compression_s == 0.0
+    actual = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)
+    assert actual.compression_s == 0.0
 
 
 def test_own_work_with_compression_does_not_count_as_growing():
-    found = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
-    assert scaling._own_grows(found) == ""
+    actual = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
+    assert scaling._own_grows(actual) == ""

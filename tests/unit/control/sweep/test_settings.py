@@ -45,7 +45,7 @@ def test_what_is_varied(text, space):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "vary: '' is not KEY=VALUE,VALUE; several keys are separated by ;, as in"),
         ("optimizer.learning_rate", "vary: 'optimizer.learning_rate' is not KEY=VALUE,VALUE"),
@@ -69,9 +69,9 @@ def test_what_is_varied(text, space):
         ("seed=\x1b[2J;\x1b[2J=1,", "vary: seed: '\\x1b[2J;\\x1b[2J=1,' is no value"),
     ],
 )
-def test_what_can_not_be_varied(text, said):
+def test_what_can_not_be_varied(text, message):
     shown = refusal(settings.parse, text)
-    assert said in shown
+    assert message in shown
     assert "\x1b" not in shown
 
 
@@ -86,8 +86,8 @@ def test_a_key_is_set_for_all_trials_or_varied():
 
 
 def test_every_combination_in_order():
-    found = settings.combinations(settings.parse("seed=1,2;train.batch_size=32,64,128"), None, 1)
-    assert [(one["seed"], one["train.batch_size"]) for one in found] == [(1, 32), (1, 64), (1, 128), (2, 32), (2, 64), (2, 128)]
+    actual = settings.combinations(settings.parse("seed=1,2;train.batch_size=32,64,128"), None, 1)
+    assert [(one["seed"], one["train.batch_size"]) for one in actual] == [(1, 32), (1, 64), (1, 128), (2, 32), (2, 64), (2, 128)]
 
 
 SPACE = "optimizer.learning_rate=log(0.0001,0.1);train.batch_size=32,64;model.filters=int(8,16);optimizer.momentum=uniform(0.5,0.9)"
@@ -114,7 +114,7 @@ def test_draws_stay_within_their_ranges():
 
 
 @pytest.mark.parametrize(
-    ("vary", "count", "said"),
+    ("vary", "count", "message"),
     [
         (
             f"seed={','.join(map(str, range(1000)))}",
@@ -127,8 +127,8 @@ def test_draws_stay_within_their_ranges():
         ("seed=int(1,900)", 501, "trials=501: a sweep has at most 500; ask for fewer"),
     ],
 )
-def test_too_many_or_too_few(vary, count, said):
-    assert refusal(settings.combinations, settings.parse(vary), count, 1).startswith(said)
+def test_too_many_or_too_few(vary, count, message):
+    assert refusal(settings.combinations, settings.parse(vary), count, 1).startswith(message)
 
 
 def test_all_of_a_small_space_can_be_drawn():
@@ -139,21 +139,26 @@ def test_all_of_a_small_space_can_be_drawn():
 
 
 def test_each_trial_has_its_configuration():
-    found = trials("optimizer.learning_rate=0.1,0.01;train.batch_size=32,64")
-    assert [(one.optimizer.learning_rate, one.train.batch_size) for one in found.values()] == [(0.1, 32), (0.1, 64), (0.01, 32), (0.01, 64)]
-    assert {one.model["name"] for one in found.values()} == {"task_cnn"}
+    actual = trials("optimizer.learning_rate=0.1,0.01;train.batch_size=32,64")
+    assert [(one.optimizer.learning_rate, one.train.batch_size) for one in actual.values()] == [
+        (0.1, 32),
+        (0.1, 64),
+        (0.01, 32),
+        (0.01, 64),
+    ]
+    assert {one.model["name"] for one in actual.values()} == {"task_cnn"}
 
 
 def test_another_model_has_its_own_options_and_those_that_are_set():
     deep = configs.override(BASE, {"model": {"name": "deep_cnn", "filters": 8, "stages": 3}})
-    found = list(trials("model.name=cnn,deep_cnn", base=deep).values())
-    assert [one.model for one in found] == [{"name": "cnn", "dropout": 0.1}, {"name": "deep_cnn", "filters": 32, "stages": 3}]
-    found = list(trials("model.name=deep_cnn", base=deep, given={"model.filters": 8}).values())
-    assert found[0].model["filters"] == 8
+    actual = list(trials("model.name=cnn,deep_cnn", base=deep).values())
+    assert [one.model for one in actual] == [{"name": "cnn", "dropout": 0.1}, {"name": "deep_cnn", "filters": 32, "stages": 3}]
+    actual = list(trials("model.name=deep_cnn", base=deep, given={"model.filters": 8}).values())
+    assert actual[0].model["filters"] == 8
 
 
 @pytest.mark.parametrize(
-    ("vary", "said"),
+    ("vary", "message"),
     [
         ("optimizer.learning_rat=1", "vary, learning_rat=1: optimizer.learning_rat: unknown key (did you mean optimizer.learning_rate?)"),
         ("workers=1,2", "vary, workers=1: workers: unknown key"),
@@ -170,8 +175,8 @@ def test_another_model_has_its_own_options_and_those_that_are_set():
         ("optimizer.learning_rate=0.1,0.10", "vary: learning_rate=0.1 appears twice; give each value once"),
     ],
 )
-def test_values_that_a_key_refuses(vary, said):
-    assert said in refusal(trials, vary)
+def test_values_that_a_key_refuses(vary, message):
+    assert message in refusal(trials, vary)
 
 
 def test_a_batch_size_without_effect():
@@ -243,7 +248,7 @@ def test_each_trial_has_hosts_of_its_own(workers, groups, idle):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"workers": "6"}, "workers=6: each trial of a sweep over settings trains on that many hosts, and the inventory has 5; add hosts"),
         ({"workers": "1-3"}, "workers=1-3: expected a whole number from 1"),
@@ -251,8 +256,8 @@ def test_each_trial_has_hosts_of_its_own(workers, groups, idle):
         ({"repeats": "3"}, "repeats=3: a sweep over settings (vary) takes no such variable; it takes: sweep, vary, trials, workers"),
     ],
 )
-def test_requests_that_are_refused(options, said):
-    assert refusal(settings_plan.wanted, {"vary": "seed=1", **options}, HOSTS).startswith(said)
+def test_requests_that_are_refused(options, message):
+    assert refusal(settings_plan.wanted, {"vary": "seed=1", **options}, HOSTS).startswith(message)
 
 
 @pytest.mark.parametrize("options", [{"trials": "4"}, {"weights": "a.keras"}])

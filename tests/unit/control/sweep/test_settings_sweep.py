@@ -158,10 +158,10 @@ def test_an_interrupted_sweep_draws_the_same_again(folder):
 def test_other_conditions_are_another_sweep(folder, changes, what):
     planned({**VARY, "seed": "3"})
     finish(folder)
-    said = refusal(planned, {**VARY, "seed": "3", **changes})
-    assert said.startswith("sweep=pi: it was measured with another ")
-    assert what in said
-    assert said.endswith("measure under another name: -e sweep=pi-2")
+    problem = refusal(planned, {**VARY, "seed": "3", **changes})
+    assert problem.startswith("sweep=pi: it was measured with another ")
+    assert what in problem
+    assert problem.endswith("measure under another name: -e sweep=pi-2")
 
 
 def test_a_sweep_answers_one_question(folder):
@@ -202,8 +202,8 @@ def test_an_estimate_from_an_earlier_run(folder):
 @pytest.fixture
 def bench(folder, monkeypatch):
     """The planned sweep's bench; its children leave what `leave` says: summary, rows of history.csv, output."""
-    found = planned(VARY)["ansible_facts"]["sweep_found"]
-    one = SettingsBench(found, {"worker_port": "1"}, lambda: False)
+    actual = planned(VARY)["ansible_facts"]["sweep_found"]
+    one = SettingsBench(actual, {"worker_port": "1"}, lambda: False)
     left = SimpleNamespace(bench=one, played=[], summary={"state": "SUCCEEDED"}, history=[0.5, 0.7, 0.6], code=0, output="")
 
     def run(self, ended, meanwhile=lambda: None):
@@ -215,7 +215,7 @@ def bench(folder, monkeypatch):
         local = one.local(self.variables["run"])
         rows = [dict(zip(HISTORY, (n, 1.0, 0.5, 1.0, value, 0.1, 2.0, 900.0), strict=True)) for n, value in enumerate(left.history, 1)]
         write_rows(local / "history.csv", HISTORY, rows)
-        log = local / "workers" / "said" / "worker.log"
+        log = local / "workers" / "problem" / "worker.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("rank 0\nerror: early\nmore\nerror: no \x1b[2Jmemory\nat all\n")
         write_json(local / "summary.json", {"seconds_end_to_end": 41.0, "epochs_done": len(rows), "images_per_s": 900.0, **left.summary})
@@ -254,7 +254,7 @@ def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
         ),
         ({"host": "node4", "exit_code": 137, "message": None}, "", "FAILED", "node4: exit code 137 (killed by SIGKILL)"),
         ({"host": "node4", "exit_code": None, "state": "silent"}, "", "FAILED", "node4: silent"),
-        ({"host": "said", "exit_code": 1, "message": None}, "", "FAILED", "said: no \\x1b[2Jmemory"),
+        ({"host": "problem", "exit_code": 1, "message": None}, "", "FAILED", "problem: no \\x1b[2Jmemory"),
         (None, "--- Plan\n\nthe dataset is gone\n\n", "FAILED", "the dataset is gone"),
         (None, "", "FAILED", "its command failed and printed nothing"),
         ({"host": "n", "exit_code": 1, "message": "\x1b[2J\nevil" + "x" * 999}, "", "FAILED", r"n: \x1b[2J\nevil" + "x" * 288 + "..."),
@@ -329,10 +329,10 @@ def test_what_has_no_result_comes_last():
         replace(rates(0.99)[0], run="pi.o", metric="loss"),
         row("pi.b", {"optimizer.learning_rate": 8.0}, "FAILED", reason="node1: gone"),
     ]
-    found = settings_results.rank(rows, RECORD, None)
-    assert [one.run for one in found.rows] == ["pi.1", "pi.0", "pi.o", "pi.a", "pi.b"]
-    assert settings_results.failures(found) == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
-    assert found.commands == [
+    actual = settings_results.rank(rows, RECORD, None)
+    assert [one.run for one in actual.rows] == ["pi.1", "pi.0", "pi.o", "pi.a", "pi.b"]
+    assert settings_results.failures(actual) == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
+    assert actual.commands == [
         ("train the best", "ansible-playbook train.yml -e config=sweeps/pi/configs/pi.1.yml -e workers=2"),
         ("curves", "ansible-playbook tensorboard.yml"),
         ("try the failed again", "ansible-playbook sweep.yml -e sweep=pi"),
@@ -377,8 +377,8 @@ def test_results_are_written_once(folder):
 @pytest.mark.parametrize("value", ["a|b", "<script>alert(1)</script>", "`x`", "*" * 70])
 def test_hostile_values_break_no_table(value):
     rows = [row(f"pi.{number}", {"model.word": word}, value=0.5) for number, word in enumerate((value, "b"))]
-    found = settings_results.rank(rows, {**RECORD, "varied": ["model.word"]}, None)
-    lines = [line for line in settings_results.analysis(found).splitlines() if line.startswith("| ")]
+    actual = settings_results.rank(rows, {**RECORD, "varied": ["model.word"]}, None)
+    lines = [line for line in settings_results.analysis(actual).splitlines() if line.startswith("| ")]
     assert len(lines) == 4
     assert {line.replace("\\|", "").count("|") for line in lines} == {7}
-    assert len(settings_text.results(found, "sweeps/pi").splitlines()[0]) < 140
+    assert len(settings_text.results(actual, "sweeps/pi").splitlines()[0]) < 140

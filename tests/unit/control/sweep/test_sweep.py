@@ -21,11 +21,11 @@ def timing(trial, state="SUCCEEDED", **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "actual"),
     [("3", (3,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1,3", (1, 3, 5)), ("1-2,2-3", (1, 2, 3)), ("2-2", (2,)), ("1, 3", (1, 3))],
 )
-def test_numbers(text, found):
-    assert sweep.numbers("workers", text) == found
+def test_numbers(text, actual):
+    assert sweep.numbers("workers", text) == actual
 
 
 @pytest.mark.parametrize("text", ["", "0", "5-1", "1-", "-3", "a", "1,,2", "1.5", "²"])
@@ -140,15 +140,15 @@ def test_no_file_is_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a,b\n1,2\n", r"timings\.csv: its columns are \['a', 'b'\], expected workers, repeat, .*; move it away to measure anew"),
         (",".join(timings.STORE.columns) + "\n1,x,3,,,,0,weak,FAILED,n\n", r"line 2: invalid literal .*'x'; remove that line"),
         (",".join(timings.STORE.columns) + "\n1,2\n", r"line 2: .*; remove that line to measure its trial anew"),
     ],
 )
-def test_a_file_that_is_none_of_ours(tmp_path, text, said):
+def test_a_file_that_is_none_of_ours(tmp_path, text, message):
     path = tmp_path / "timings.csv"
     path.write_text(text)
-    with pytest.raises(LockstepError, match=said):
+    with pytest.raises(LockstepError, match=message):
         timings.read(path)

@@ -21,17 +21,17 @@ PICTURES = ("time_median.png", "time_mean.png", "speedup.png", "efficiency.png",
 @pytest.fixture
 def drawn(monkeypatch):
     """Names of drawn pictures; drawing is slow, and tested elsewhere."""
-    found = []
+    actual = []
 
     def put(path):
-        found.append(path.name)
+        actual.append(path.name)
         path.write_bytes(b"a picture")
 
     for name in ("time_median", "time_mean", "checkpoints", "split"):
         monkeypatch.setattr(sweep_results.plots, name, lambda _, path, *_about: put(path))
     for name in ("speedup", "efficiency", "throughput"):
         monkeypatch.setattr(sweep_results.plots, name, lambda _rows, _work, _fit, path: put(path))
-    return found
+    return actual
 
 
 def made(tmp_path, rows, record=RECORD):
@@ -164,9 +164,9 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
         images = 64 if row.scaling == WEAK else 320 // row.workers
         taken_apart(folder, row, images=images, forward_backward=own - PARTS["input"] - PARTS["compression"] - PARTS["apply"])
     results = sweep_results.conclude(folder)
-    found = analysis(folder)["split_ms"]
-    assert list(found) == ["1", "2", "3"]
-    assert [phases["forward_backward"] for hosts in found.values() for phases in hosts.values()] == pytest.approx([67] * 6)
+    actual = analysis(folder)["split_ms"]
+    assert list(actual) == ["1", "2", "3"]
+    assert [phases["forward_backward"] for hosts in actual.values() for phases in hosts.values()] == pytest.approx([67] * 6)
     assert [one.fit.own for one in results.studies] == [
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
@@ -231,10 +231,10 @@ def test_images_of_a_step_follow_the_dataset():
 def test_commands_are_as_a_person_types_them(tmp_path, drawn):
     folder = made(tmp_path, weak(counts=(1, 2)))
     results = sweep_results.conclude(folder, typed=lambda text: text.replace(".yml", ".yml -i hosts.yml"))
-    said = "Measure: `ansible-playbook sweep.yml -i hosts.yml -e sweep=pi -e workers=1-3 -e repeats=3 -e epochs=3`"
-    assert said in results.answer
+    message = "Measure: `ansible-playbook sweep.yml -i hosts.yml -e sweep=pi -e workers=1-3 -e repeats=3 -e epochs=3`"
+    assert message in results.answer
     text = (folder / "analysis.md").read_text()
-    assert said in text
+    assert message in text
     assert text.count("ansible-playbook") == text.count(".yml -i hosts.yml")
 
 
@@ -364,17 +364,17 @@ def test_a_table_of_medians_has_the_range_beside_them_and_no_deviation_of_a_mean
 
 def test_the_split_has_a_bar_for_every_host_at_every_number_of_workers():
     phases = {"input": 1.0, "forward_backward": 50.0, "compression": 0.0, "all_reduce": 5.0, "apply": 1.0}
-    found = sweep_results.profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
-    assert list(found) == ["1 worker: a", "2 workers: a", "2 workers: b"]
+    actual = sweep_results.profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
+    assert list(actual) == ["1 worker: a", "2 workers: a", "2 workers: b"]
 
 
 def test_of_many_bars_only_the_slowest_host_is_shown_at_each_number():
     def phases(own):
         return {"input": 0.0, "forward_backward": own, "compression": 0.0, "all_reduce": 99.0 - own, "apply": 0.0}
 
-    found = sweep_results.profile_bars({n: {f"h{k}": phases(50.0 + k) for k in range(n)} for n in range(1, 9)})
-    assert list(found)[:2] == ["1 worker: h0", "2 workers: h1, slowest"]
-    assert len(found) == 8
+    actual = sweep_results.profile_bars({n: {f"h{k}": phases(50.0 + k) for k in range(n)} for n in range(1, 9)})
+    assert list(actual)[:2] == ["1 worker: h0", "2 workers: h1, slowest"]
+    assert len(actual) == 8
 
 
 @pytest.mark.parametrize("slower", [(), (4, 5)])

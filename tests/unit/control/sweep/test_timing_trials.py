@@ -35,8 +35,8 @@ def bench(tmp_path, monkeypatch):
     """A bench whose children do what the list `outcomes` says, and are noted in `played`."""
     folder = tmp_path / "sweeps" / "pi"
     hosts = ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"]
-    found = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts, "trials": [asdict(Trial("weak", 0, 3, 3, 1))]}
-    made = TimingBench(found, {"worker_port": "23456"}, never)
+    actual = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts, "trials": [asdict(Trial("weak", 0, 3, 3, 1))]}
+    made = TimingBench(actual, {"worker_port": "23456"}, never)
     made.outcomes, made.played = [], []
     folder.mkdir(parents=True)
     write_json(folder / "summary.json", {"name": "pi", "reduction": "packed"})
@@ -186,10 +186,10 @@ def test_one_command_at_a_time_measures(tmp_path):
     held, done = method.Event(), method.Event()
     process = method.Process(target=hold, args=(lock, held, done))
     process.start()
-    said = r"^another sweep or benchmark is measuring, and two at once would measure each other; wait for it, or end it$"
+    message = r"^another sweep or benchmark is measuring, and two at once would measure each other; wait for it, or end it$"
     try:
         assert held.wait(60)
-        with pytest.raises(LockstepError, match=said), alone(lock):
+        with pytest.raises(LockstepError, match=message), alone(lock):
             pytest.fail("both measure")
     finally:
         done.set()

@@ -426,10 +426,10 @@ def test_two_of_three_go_on_without_a_lost_host(lost, begin):
         run.do(rank, 2, 0)
     assert [run.processes[rank].wait(120) for rank in others] == [0, 0]
     words = f"rank {lost} ({NAMES[lost]}) did not come back; 2 of 3 workers start again from the last saved state"
-    told = [[one["text"] for one in run.records(rank) if one["kind"] == "warning"] for rank in others]
-    assert len(told[0]) == 1, "whoever watches is told once, by the first"
-    assert words in told[0][0]
-    assert not told[1]
+    warnings = [[one["text"] for one in run.records(rank) if one["kind"] == "warning"] for rank in others]
+    assert len(warnings[0]) == 1, "whoever watches is told once, by the first"
+    assert words in warnings[0][0]
+    assert not warnings[1]
 
 
 def test_a_host_that_is_back_in_time_is_waited_for(begin):
