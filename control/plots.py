@@ -12,7 +12,6 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from control.runs import course
 from control.sweep.scaling import Fit, Work
 from control.sweep.timings import WEAK, Timing
 from control.text import count
@@ -212,15 +211,16 @@ def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
         figure.legend(loc="outside lower center", ncols=2)
 
 
-def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Draw the validation accuracy of several runs (name -> rows of history.csv) over their epochs."""
-    lines = {}
+def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path, decides: Monitor) -> None:
+    """Draw the metric that decides on the best epoch of several runs (name -> rows of history.csv) over their epochs."""
+    lines, share = {}, decides.metric.endswith("accuracy")
     for name, rows in runs.items():
-        best = course.best(rows)
-        lines[f"{name}: best {best['val_accuracy']:.1%}, epoch {best['epoch']}"] = (rows, "val_accuracy")
+        best = decides.best(rows)
+        value = f"{best[decides.metric]:.1%}" if share else f"{best[decides.metric]:.4f}"
+        lines[f"{name}: best {value}, epoch {best['epoch']}"] = (rows, decides.metric)
     with picture(path, _tall(len(runs), 4, 0.18)) as figure:
-        axes = one_panel(figure, "Validation accuracy by epoch", "", "validation accuracy (%)")
-        _curves(axes, lines, 100.0)
+        axes = one_panel(figure, f"{decides.label.capitalize()} by epoch", "", f"{decides.label}{' (%)' if share else ''}")
+        _curves(axes, lines, 100.0 if share else 1.0)
         _epoch_axis(axes, [row["epoch"] for rows in runs.values() for row in rows])
         figure.legend(loc="outside lower left")
 

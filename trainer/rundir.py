@@ -89,7 +89,10 @@ def choose_epochs(asked: str, run: Path) -> list[int]:
     """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in that order; LockstepError if there is no snapshot of one."""
     existing = existing_epochs(run)
     if not existing:
-        raise LockstepError(f"run={run.name}: there are no snapshots yet; the first is written at the end of epoch 1")
+        raise LockstepError(
+            f"run={run.name}: none of its snapshots is here; the first is written at the end of epoch 1. "
+            f"Fix: ansible-playbook train.yml -e run={run.name} watches it, or collects what it left if it has ended"
+        )
     chosen: list[int] = []
     for word in str(asked).split(","):
         chosen += [epoch for epoch in _epochs_of(word.strip(), run, existing) if epoch not in chosen]

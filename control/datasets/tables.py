@@ -7,6 +7,7 @@ Without test files, one row in five of the rest is held out for testing, drawn b
 import csv
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,13 @@ LAYOUT = "a CSV or Parquet file, or a folder with train*, test* and, optionally,
 ROWS = 16_384
 """Read at a time."""
 DELIMITERS = ",;\t|"
-MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"})
+MISSING = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None"})
 """In a column of numbers, these are NaN."""
 TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 LONGEST_FIELD = 2**24
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+MEANT = 0.9
+"""If at least this share of a target are numbers, the rest are mistakes, and it names no classes."""
 INSTALL = "Fix: .venv/bin/python -m pip install pyarrow (only this machine needs it), or save the table as CSV"
 Table = dict[str, Any]
 """Columns by name."""
@@ -94,6 +98,8 @@ class Tables:
         wanted = None if self._features is None else [*self._features, *([self._target] if self._target else [])]
         read = _reader(every[0])(every, wanted)
         check_columns(read.names, self._target, self._features, called)
+        if self._target is not None and every[0].suffix.lower() != PARQUET:
+            check_numbers(every, self._target, called)
         draws = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2]))
         for split in ("train", "validation", "test"):
             for file in files.get(split, []):
@@ -144,6 +150,31 @@ def of_text(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
             yield first, {name: kind.converted(table[name]) for name, kind in kinds.items()}
 
     return Read(names, tables)
+
+
+def check_numbers(files: Sequence[Path], name: str, called: str) -> None:
+    """Refuse a column of CSV files in which most values are numbers: a few others would make them names.
+
+    Raises:
+        DatasetError: the first value that is no number, its row and file.
+    """
+    first, numbers, total, commas = "", 0, 0, 0
+    for file in files:
+        for row, table in _text_blocks(file, _header(file)):
+            for number, text in enumerate(table.get(name, ()), row):
+                total += 1
+                if text in MISSING or ("_" not in text and _are_floats([text])):
+                    numbers += 1
+                    continue
+                commas += bool(DECIMAL_COMMA.fullmatch(text))
+                first = first or f"{printable(repr(text), 60)} in row {number:,} of {file.name}"
+    if commas and numbers + commas == total:
+        raise DatasetError(f"{called}: data.target={name}: {first} has a decimal comma, and would name a class. Fix: a decimal point")
+    if first and numbers >= MEANT * total:
+        raise DatasetError(
+            f"{called}: data.target={name}: {first} is no number, and {numbers:,} of {total:,} values are; with it each value would name a "
+            "class. Fix: correct or remove that row"
+        )
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:

@@ -1,53 +1,92 @@
 """Several runs compared: which model is better, and by how much. Pure functions."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from control.report import settings
 from control.report.accuracy import margin
 from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
 from control.runs.cluster import trains
-from control.text import listed
+from control.text import listed, metric_name
 from trainer.data.spec import noun
+from trainer.monitor import Monitor
+from trainer.records import VALIDATION
+
+
+def measure(runs: Sequence[Run]) -> Monitor | None:
+    """The metric by which runs are compared: that which decides on the best epoch of each; None if they have no such metric."""
+    decides = runs[0].monitor
+    return decides if all(run.monitor == decides and decides.metric in run.best for run in runs) else None
 
 
 def section(runs: Sequence[Run], picture: str) -> Section:
-    """The table, the sentence, the curves."""
-    alt = f"Curves of validation accuracy of {listed([run.name for run in runs])} over their epochs."
+    """The table, the sentence, the curves; without curves if no metric decides on all of them."""
+    decides = measure(runs)
     differing = settings.differences(runs)
     rows = [[code(key) if "." in key else key, *values] for key, values in differing.items()]
     caption = f"Where they differ ({settings.NONE}: has no effect there, or is not set)"
     table = [Table(caption, ["setting", *(code(run.name) for run in runs)], rows)] if differing else []
-    return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *table, Picture(picture, alt)])
+    alt = f"Curves of {decides.label} of {listed([run.name for run in runs])} over their epochs." if decides else ""
+    pictures = [Picture(picture, alt)] if decides else []
+    return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *table, *pictures])
 
 
-def _scores(runs: Sequence[Run]) -> tuple[str, list[tuple[float, int]]]:
-    """What is compared, and each run's accuracy and number of images."""
-    tests = [run.tests.get(run.best["epoch"]) for run in runs]
-    if all(tests):
-        return "test accuracy", [(test["accuracy"], test["images"]) for test in tests if test]
-    return "validation accuracy", [(run.best["val_accuracy"], run.cluster["counts"]["validation_images"]) for run in runs]
+def shown(metric: str, value: float) -> str:
+    """A value of a metric: a share as a percentage, anything else to four decimals."""
+    return percent(value) if _is_share(metric) else f"{value:.4f}"
+
+
+def _is_share(metric: str) -> bool:
+    return metric.endswith("accuracy")
+
+
+def _scores(runs: Sequence[Run], decides: Monitor) -> tuple[str, list[tuple[float, int]]]:
+    """What is compared, and each run's value and number of examples."""
+    tests = [run.tests.get(run.best["epoch"], {}) for run in runs]
+    if all(_of_test(decides) in test for test in tests):
+        return _called(decides), [(test[_of_test(decides)], test["images"]) for test in tests]
+    return decides.label, [(run.best[decides.metric], run.cluster["counts"]["validation_images"]) for run in runs]
+
+
+def _of_test(decides: Monitor) -> str:
+    """Name of the same metric among an evaluation's."""
+    return decides.metric.removeprefix(VALIDATION)
+
+
+def _called(decides: Monitor) -> str:
+    return f"test {metric_name(_of_test(decides))}"
 
 
 def better(runs: Sequence[Run]) -> str:
     """Which run is best, by how much over the next one, at what cost."""
-    what, scores = _scores(runs)
-    order = sorted(range(len(runs)), key=lambda index: -scores[index][0])
+    decides = measure(runs)
+    if decides is None:
+        rules = listed([f"{code(run.name)} is that of {_rule(run.monitor)}" for run in runs])
+        return f"These runs are not compared: the best epoch of {rules}."
+    what, scores = _scores(runs, decides)
+    order = sorted(range(len(runs)), key=lambda index: scores[index][0], reverse=decides.highest)
     (high, images), (low, others) = scores[order[0]], scores[order[1]]
     first, second = (runs[index] for index in order[:2])
     one, other = f"{code(first.name)} ({code(first.model)})", f"{code(second.name)} ({code(second.model)})"
     if high == low:
-        return f"{one} and {other} are equal: {percent(high)} {what} in their best epochs."
-    lead = f"{points(high - low)} of {what} in the best epoch ({percent(high)} against {percent(low)})"
-    doubt = margin(high, min(images, others))
-    chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
+        return f"{one} and {other} are equal: {shown(decides.metric, high)} {what} in their best epochs."
+    apart, chance = f"{abs(high - low):.4f}", ""
+    if _is_share(decides.metric):
+        apart, doubt = points(high - low), margin(high, min(images, others))
+        chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
+    lead = f"{apart} of {what} in the best epoch ({shown(decides.metric, high)} against {shown(decides.metric, low)})"
     if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
         return (
-            f"{one} reaches {percent(high)} {what} in its best epoch, {other} {percent(low)}; these are "
+            f"{one} reaches {shown(decides.metric, high)} {what} in its best epoch, {other} {shown(decides.metric, low)}; these are "
             f"{noun(first.spec, second.spec)}s of different datasets, so they do not show which model is better."
         )
     better_than = f"{one} is better than {other} by" if len(runs) == 2 else f"{one} is the best of {len(runs)} runs, before {other} by"
     return f"{better_than} {lead}{chance}; {_cost(first, second)}."
+
+
+def _rule(decides: Monitor) -> str:
+    return f"the {'highest' if decides.highest else 'lowest'} {decides.label}"
 
 
 def _cost(run: Run, other: Run) -> str:
@@ -81,20 +120,30 @@ def beside(differing: Mapping[str, Sequence[str]]) -> str:
 
 def _table(runs: Sequence[Run]) -> Table:
     rate = f"{noun(*(run.spec for run in runs))}s/s"
-    header = ["run", "model", "parameters", "workers", "epochs", "best validation accuracy", "test accuracy", rate, "training time"]
-    return Table("The runs", header, [_row(run) for run in runs])
+    decides = measure(runs)
+    metrics = [f"best {decides.label}", _called(decides)] if decides else ["best epoch", "on the test examples"]
+    header = ["run", "model", "parameters", "workers", "epochs", *metrics, rate, "training time"]
+    return Table("The runs", header, [_row(run, decides is not None) for run in runs])
 
 
-def _row(run: Run) -> list[str]:
-    test, rate, seconds = run.tests.get(run.best["epoch"]), run.summary.get("images_per_s"), run.summary.get("seconds_training")
+def _row(run: Run, compared: bool) -> list[str]:
+    """The cells of a run; where they aren't `compared`, each value with its metric."""
+    decides, test = run.monitor, run.tests.get(run.best["epoch"], {})
+
+    def cell(values: Mapping[str, Any], metric: str) -> str:
+        if metric not in values:
+            return "-"
+        return f"{'' if compared else f'{metric_name(metric)} '}{shown(metric, values[metric])}"
+
+    rate, seconds = run.summary.get("images_per_s"), run.summary.get("seconds_training")
     return [
         code(run.name),
         code(run.model),
         f"{run.cluster['parameters']['total']:,}",
         str(len(trains(run.cluster["hosts"]))),
         str(run.last["epoch"]),
-        f"{percent(run.best['val_accuracy'])} (epoch {run.best['epoch']})",
-        percent(test["accuracy"]) if test else "-",
+        f"{cell(run.best, decides.metric)} (epoch {run.best['epoch']})",
+        cell(test, _of_test(decides)),
         f"{rate:,.0f}" if rate else "-",
         spent(seconds) if seconds else "-",
     ]

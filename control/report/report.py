@@ -76,8 +76,8 @@ def draw(request: Request, into: Path) -> None:
             plots.split(phases, into / _file("split", run))
         for key, drawn in mistakes.drawn(run).items():
             shutil.copyfile(drawn, into / _file(key, run))
-    if len(request.runs) > 1 and all(run.classifies for run in request.runs):
-        plots.compare({run.name: run.history for run in request.runs}, into / "compare.png")
+    if len(request.runs) > 1 and (decides := comparison.measure(request.runs)):
+        plots.compare({run.name: run.history for run in request.runs}, into / "compare.png", decides)
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
         shutil.copyfile(picture, into / sweeps.copied(picture))
 
@@ -90,7 +90,7 @@ def compose(request: Request, packed: Sequence[str]) -> Report:
         packed: sentences on the zip.
     """
     runs, several = request.runs, len(request.runs) > 1
-    sections = [comparison.section(runs, "compare.png")] if several and all(run.classifies for run in runs) else []
+    sections = [comparison.section(runs, "compare.png")] if several else []
     for run in runs:
         sections += [Section(f"Run {code(run.name)}")] if several else []
         sections += _of_run(run, 3 if several else 2)

@@ -50,20 +50,26 @@ def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
             f"{asked}, workers={len(hosts)}: the first host hands out steps and computes none, so at least {FEWEST} are needed. "
             "Fix: more workers (-e workers=N), or leave it out"
         )
-    if gpus := [host["name"] for host in hosts if host.get("gpus")]:
-        raise ConfigError(f"{asked}: {gpus[0]} has GPUs in the inventory, and its steps need processors only. Fix: leave it out")
+    if gpus := [host for host in hosts if host.get("gpus")]:
+        raise ConfigError(
+            f"{asked}: {gpus[0]['name']} has gpus={gpus[0]['gpus']} in the inventory, and an asynchronous run trains on processors only. "
+            "Fix: hosts without gpus (-e workers=A,B,C), or another strategy.name"
+        )
     others = {
-        "recovery.elastic": (config.recovery.elastic, "its workers come and go anyway"),
-        "recovery.standby": (config.recovery.standby, "a worker starts again while the others train"),
-        "train.batch_sizes": (config.train.batch_sizes, "each worker takes batches of train.batch_size, a fast one more of them"),
-        "reduction.name": (config.reduction.name != "auto" and config.reduction.name, "no gradients are summed"),
-        "schedule.scaling": (config.schedule.scaling != "none" and config.schedule.scaling, "a step is of one worker's batch"),
+        "recovery.elastic": (config.recovery.elastic, ": its workers come and go anyway"),
+        "recovery.standby": (config.recovery.standby, ": a worker starts again while the others train"),
+        "train.batch_sizes": (
+            config.train.batch_sizes,
+            " (also by worker_batch_size in the inventory): each worker takes batches of train.batch_size, a fast one more of them,",
+        ),
+        "reduction.name": (config.reduction.name != "auto" and config.reduction.name, ": no gradients are summed"),
+        "schedule.scaling": (config.schedule.scaling != "none" and config.schedule.scaling, ": a step is of one worker's batch"),
     }
     for key, (value, why) in others.items():
         if value:
-            raise ConfigError(f"{key}={value}: {why} with {asked}. Fix: leave one of them out")
+            raise ConfigError(f"{key}={value}{why} with {asked}. Fix: leave one of them out")
     if not config.recovery.max_restarts:
-        raise ConfigError(f"recovery.max_restarts=0: with {asked}, supervisors end the workers with the chief. Fix: leave it out")
+        raise ConfigError(f"recovery.max_restarts=0 leaves out the supervisors, which {asked} needs. Fix: a larger number")
 
 
 def useful(apart: Sequence[dict[str, Any]], test_examples: int, compiled: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[str]]:

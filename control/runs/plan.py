@@ -62,7 +62,7 @@ MAY_CHANGE = (
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 FIXED = ("global_batch", "class_counts")
 """Keys of `train` that a plan computes when a run starts."""
-NUMBERS = {"epochs": "train.epochs", "time_limit": "train.time_limit"}
+NUMBERS = {"epochs": "train.epochs"}
 """Keys that have a variable of their own."""
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
@@ -341,6 +341,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         if detected["source"] == "own":
             result["data.augment"] = rows.augmentation(user_file.find("dataset", str(detected["path"])))[0]
     result |= {key: integer(name, options[name]) for name, key in NUMBERS.items() if name in options}
+    if "time_limit" in options:
+        result["train.time_limit"] = integer("time_limit", options["time_limit"], least=0) or None
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
     result |= configs.parse_set(str(options.get("set", "")))
@@ -563,9 +565,9 @@ def check_roles(hosts: list[dict[str, Any]]) -> None:
     for host in hosts:
         if "role" in host:
             raise ConfigError(
-                f"worker_role={host['role']} of {host['name']}: it may be ps, for a host of the group parameter_servers that trains "
-                "nothing. The first of those that train is their chief, and hosts of the group evaluators evaluate. Fix: take worker_role "
-                "out of the inventory"
+                f"worker_role={host['role']} of {host['name']}: expected ps, and only for a host in the groups workers and "
+                f"parameter_servers. Fix: put {host['name']} into parameter_servers, too; an evaluator into evaluators, without "
+                "worker_role; or take worker_role out of the inventory"
             )
 
 

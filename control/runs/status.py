@@ -11,7 +11,7 @@ from control.runs import asynchronous, launches, outcome, run_results, step_prof
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
-from trainer.records import newest_generation, note
+from trainer.records import note
 from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY
@@ -29,6 +29,7 @@ def worker(
     phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
     steps = [record for record in records if record["kind"] == "steps"]
     epochs = [record for record in records if record["kind"] == "epoch"]
+    generations = [record for record in records if record["kind"] == "generation"]
     state = "running" if alive else "gone"
     if ended is not None:
         state = outcome.of_exit_code(ended["exit_code"], script)
@@ -45,7 +46,9 @@ def worker(
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": step_profile.median(step_profile.of_worker(records)),
         "straggler": stragglers.last(records),
-        "generation": newest_generation(records),
+        "generation": generations[-1] if generations else None,
+        # Of an asynchronous run, one worker starts again alone, in the same generation; one that was lost has missed some.
+        "restarts": max(generations[-1]["number"], len(generations)) - 1 if generations else 0,
     }
 
 
@@ -179,7 +182,7 @@ def table(
         looks = {name: {**look, "note": jobs.note(run, name) or look.get("note", "")} for name, look in looks.items()}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
     chief = by_host.get(members[0], {})
-    restarts, columns = [_restarts(look) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
+    restarts, columns = [look.get("restarts", 0) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
     if any(restarts):
         for cells, number in zip([columns, *rows], ["restarts", *restarts], strict=True):
             cells.insert(len(cells) - 1, number)
@@ -196,11 +199,6 @@ def table(
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
     slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
-
-
-def _restarts(look: dict[str, Any]) -> int:
-    """How often a launch's workers were started again, as far as a host knows."""
-    return max(0, look["generation"]["number"] - 1) if look.get("generation") else 0
 
 
 def _members(seen: list[dict[str, Any]]) -> list[str]:

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from control.runs import evaluations
 from tests.lab.conftest import NODES, Lab
 from tests.lab.test_cluster import cut, join
 from tests.project import EXHAUSTIVE, ROOT, Project, await_until
@@ -144,3 +146,29 @@ def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster:
     assert (summary["state"], summary["restarts"], summary["workers"]) == ("SUCCEEDED", 0, 5)
     assert summary["best"]["val_auc"] > 0.9
     assert "the others go on (restart 1 of this host)" in (cluster.run(run) / "workers" / "node5" / "worker.log").read_text()
+
+
+@pytest.fixture
+def roles(cluster: Lab) -> Iterator[None]:
+    """node4 only keeps weights, node5 only evaluates."""
+    groups = cluster.root / "inventory" / "lab" / "roles.yml"
+    groups.write_text("parameter_servers:\n  hosts:\n    node4:\n      worker_role: ps\nevaluators:\n  hosts:\n    node5:\n")
+    yield
+    groups.unlink()
+
+
+@EXHAUSTIVE
+@pytest.mark.usefixtures("roles")
+def test_five_ssh_hosts_have_four_roles(cluster: Lab):
+    """Each epoch is evaluated on a host of its own, and those numbers are what `evaluate.yml` finds."""
+    example, run = f"{cluster.root}/examples/taxi.py", "ssh-roles"
+    settings = "set=strategy.name=parameter_server,train.batch_size=64,train.steps_per_call=2,train.monitor=val_auc"
+    given = f"model={example}:build", f"dataset={example}:data", "workers=3", "epochs=3", settings
+    shown = cluster.play("train", f"run={run}", *given, timeout=600).stdout
+    assert "node1 hands out steps, node2, node3 compute, node4 keeps the weights, node5 evaluates snapshots" in shown
+    rows = evaluations.rows(cluster.run(run) / "evaluations.csv")
+    assert sorted(rows) == [1, 2, 3]
+    cluster.play("evaluate", f"run={run}", "epoch=3")
+    assert evaluations.rows(cluster.run(run) / "evaluations.csv")[3] == pytest.approx(rows[3], rel=1e-5)
+    for node in range(1, NODES + 1):
+        assert cluster.on(node, "ss -Htln sport = :12345 or sport = :12845") == "", "nobody listens any more"

@@ -154,8 +154,10 @@ def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, f
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 800, 0)
     why = "gave no sign of life" if frozen else "was killed by SIGKILL"
-    assert f"this worker {why}" in log(project, 3, run)
-    assert "it starts again, and the others go on (restart 1 of this host)" in log(project, 3, run)
+    named = rf"this worker {why}.*; it starts again, and the others go on \(restart 1 of this host\)"
+    assert re.search(named, log(project, 3, run))
+    assert re.search(f"worker3: {named}", output), output
+    assert "workers started again 1 time in this launch" in project.play("status", f"run={run}").stdout
 
 
 @pytest.mark.parametrize("lost", ["server", *(pytest.param(role, marks=EXHAUSTIVE) for role in ("chief", "supervisor"))])

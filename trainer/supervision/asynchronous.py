@@ -22,7 +22,7 @@ from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import Pulse
 from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
 from trainer.supervision.policy import FINAL, Decision, Report
-from trainer.supervision.supervisor import HOUR_S, Post, Supervisor, say
+from trainer.supervision.supervisor import Post, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """What the chief's supervisor says when its worker has ended for good, by its exit code."""
@@ -96,7 +96,9 @@ class WorkerSupervisor(AsynchronousSupervisor):
                     return dataclasses.replace(report, code=FAILED)
                 self._history.restarts.append(time.time())
                 restart = len(self._history.restarts)
-                say(f"this worker {policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)")
+                words = f"this worker {policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)"
+                say(words)
+                self._metrics.record("warning", text=words)
                 time.sleep(policy.backoff(self._failures - 1))
 
     def _as_the_chief(self, report: Report) -> Report:
@@ -111,8 +113,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
         limits, times = self._post.limits, self._history.restarts
         if len(times) >= limits.restarts:
             return f"recovery.max_restarts={limits.restarts} is reached"
-        recent = sum(time.time() - HOUR_S < at for at in times)
-        return f"recovery.max_restarts_per_hour={limits.per_hour} is reached" if recent >= limits.per_hour else ""
+        return f"recovery.max_restarts_per_hour={limits.per_hour} is reached" if self._history.recent() >= limits.per_hour else ""
 
     def _look(self, pulse: Pulse) -> str:
         why = super()._look(pulse)

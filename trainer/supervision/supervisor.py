@@ -121,6 +121,11 @@ class History:
                 return history
         return cls(launch)
 
+    def recent(self) -> int:
+        """How many restarts were in the last hour; those of the future were before the clock was set back."""
+        now = time.time()
+        return sum(now - HOUR_S < at <= now for at in self.restarts)
+
 
 class Asked(Exception):
     """This supervisor was asked to end while it waited for the others."""
@@ -258,9 +263,8 @@ class Supervisor:
 
     def _report(self, code: int, ago: float, message: str) -> Report:
         history, pulse = self._history, self._child.pulse if self._child else None
-        recent = sum(time.time() - HOUR_S < at <= time.time() for at in history.restarts)
         step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
-        rest = message, ago, len(history.restarts), recent, history.fruitless, history.reached, history.members
+        rest = message, ago, len(history.restarts), history.recent(), history.fruitless, history.reached, history.members
         return Report(history.generation, code, step, phase, *rest)
 
     def _is_cancelled(self, report: Report) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.remote import trainer_process
-from control.runs import script
+from control.runs import run_results, script
 from control.runs.plan import latest_run
 from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
@@ -31,15 +31,15 @@ class Export(Task):
         folder = project.EXPORTS / run.name
         same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
         if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
-            return {"changed": False, "show_last": _shown(run.name, folder / str(versions(folder)[-1]), False)}
+            return {"changed": False, "show_last": _shown(run, folder / str(versions(folder)[-1]), False)}
         if self.check_mode:
             return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
         request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
         made = trainer_process.run(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
-        return {"changed": True, "show_last": _shown(run.name, Path(made["folder"]), True)}
+        return {"changed": True, "show_last": _shown(run, Path(made["folder"]), True)}
 
 
-def _shown(run: str, folder: Path, changed: bool) -> str:
+def _shown(run: Path, folder: Path, changed: bool) -> str:
     exported = Exported.read(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     pairs = [
@@ -51,7 +51,12 @@ def _shown(run: str, folder: Path, changed: bool) -> str:
         *([("ONNX", project.relative(folder / onnx_file.FILE))] if (folder / onnx_file.FILE).is_file() else []),
         *((f"no {name}", why) for name, why in exported.left_out.items()),
     ]
+    if run_results.read_summary(run)["state"] in (None, "RUNNING"):
+        collect = f"ansible-playbook train.yml -e run={run.name}, then this again"
+        pairs.append(("warning", f"its end has not been seen: only epochs that are here were compared. Fix: {collect}"))
     older = [number for number in versions(folder.parent) if number != int(folder.name)]
-    begin = f"{run} is exported as version {folder.name}" if changed else f"{run}: version {folder.name} already holds this snapshot"
+    begin = (
+        f"{run.name} is exported as version {folder.name}" if changed else f"{run.name}: version {folder.name} already holds this snapshot"
+    )
     pairs += [("older", ", ".join(map(str, older)))] if older else []
-    return f"{begin}\n{text.fields(pairs)}\n\n" + text.next_commands([("serve it", f"ansible-playbook serve.yml -e run={run}")])
+    return f"{begin}\n{text.fields(pairs)}\n\n" + text.next_commands([("serve it", f"ansible-playbook serve.yml -e run={run.name}")])

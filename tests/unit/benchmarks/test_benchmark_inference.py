@@ -314,7 +314,8 @@ def test_what_does_not_go_together(runs):
         "set=seed=2: a run's snapshot is taken as it is; give config=NAME for a new model"
     )
     assert refusal(plan_inference.model_of, {"run": "new"}, runs) == (
-        "run=new: there are no snapshots yet; the first is written at the end of epoch 1"
+        "run=new: none of its snapshots is here; the first is written at the end of epoch 1. Fix: ansible-playbook train.yml -e run=new "
+        "watches it, or collects what it left if it has ended"
     )
     assert "model.filtres: deep_cnn has no such option" in refusal(
         plan_inference.model_of, {"config": "deep_cnn", "set": "model.filtres=2"}, runs

@@ -14,6 +14,7 @@ from control.sweep.scaling import Work
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
 from tests.unit.samples import ERRORS
 from trainer import telemetry
+from trainer.monitor import Monitor
 
 pytestmark = pytest.mark.filterwarnings("error")
 WORK = Work(WEAK, 64, 1_000_000)
@@ -35,6 +36,9 @@ SPLIT = {
     "node1": {"input": 1.0, "forward_backward": 70.0, "compression": 4.0, "all_reduce": 60.0, "apply": 5.0},
     "node2": {"input": 1.0, "forward_backward": 100.0, "all_reduce": 34.0, "apply": 5.0},
 }
+
+
+ACCURACY = Monitor("val_accuracy", highest=True)
 
 
 def epochs(*accuracies):
@@ -120,7 +124,7 @@ EVERY = [
     lambda path: plots.checkpoints([row(2, every=50), row(2, every=0, training=70.0)], path),
     lambda path: plots.split(SPLIT, path),
     lambda path: plots.history(epochs(0.1, 0.5, 0.4), path),
-    lambda path: plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path),
+    lambda path: plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path, ACCURACY),
     lambda path: plots.errors(ERRORS, path, "Errors"),
 ]
 
@@ -411,13 +415,19 @@ def test_history_of_both_splits_with_the_best_epoch(draw):
 
 
 def test_runs_are_compared(draw):
-    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)})
+    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
     assert drawn.lines() == {
         "task: best 50.0%, epoch 2": pytest.approx([10, 50, 50]),
         "deep: best 30.0%, epoch 1": pytest.approx([30]),
     }
     (legend,) = drawn.figure.legends
     assert [actual.get_text() for actual in legend.get_texts()] == list(drawn.lines())
+
+
+def test_runs_are_compared_by_another_metric(draw):
+    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5), "deep": epochs(0.3)}, decides=Monitor("val_loss", highest=False))
+    assert drawn.lines() == {"task: best 1.5000, epoch 2": pytest.approx([3, 1.5]), "deep: best 3.0000, epoch 1": pytest.approx([3])}
+    assert drawn.axes.get_ylabel() == "validation loss"
 
 
 def test_errors_have_the_limits_of_half_and_of_nearly_all(draw):

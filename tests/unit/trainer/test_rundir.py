@@ -85,7 +85,10 @@ def test_an_epoch_that_is_the_best_and_the_last_is_marked_as_both(run):
 
 @pytest.mark.parametrize("asked", ["1", "all", "best"])
 def test_run_without_snapshots(asked, tmp_path):
-    assert refusal(asked, tmp_path / "r1") == "run=r1: there are no snapshots yet; the first is written at the end of epoch 1"
+    assert refusal(asked, tmp_path / "r1") == (
+        "run=r1: none of its snapshots is here; the first is written at the end of epoch 1. "
+        "Fix: ansible-playbook train.yml -e run=r1 watches it, or collects what it left if it has ended"
+    )
 
 
 def test_best_without_a_history(run):

@@ -505,6 +505,15 @@ def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
     assert str(made.scan().table.spec.leaves[0]) == leaf
 
 
+@pytest.mark.parametrize("others", [14, 60])
+def test_numbers_among_the_names_of_classes_are_names(others, file):
+    """Sizes S, M and 42: classes, unless nearly all are numbers."""
+    path = file.with_name("sizes.csv")
+    path.write_text("a,y\n" + "1,42\n2,44\n" * 60 + "3,M\n" * others)
+    listing = open_source("columns", str(path), "y", None).scan()
+    assert listing.classes == ["42", "44", "M"]
+
+
 @pytest.mark.parametrize(
     ("text", "given", "message"),
     [
@@ -523,6 +532,17 @@ def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
         ("a,,y\n1,2,3\n", ("y",), "trips.csv: its first line has no name for column 2"),
         ("a,y\n", ("y",), "dataset=trips.csv: train is empty; it needs at least one example"),
         ("y\n1\n2\n", ("y",), "there is no column besides data.target=y"),
+        (
+            "a,y\n" + "1,2.5\n" * 99 + "1,?\n",
+            ("y",),
+            "data.target=y: '?' in row 100 of trips.csv is no number, and 99 of 100 values are; with it each value would name a class. "
+            "Fix: correct or remove that row",
+        ),
+        (
+            "a;y\n" + "1;2\n" * 9 + "1;4,69\n" * 9,
+            ("y",),
+            "data.target=y: '4,69' in row 10 of trips.csv has a decimal comma, and would name a class. Fix: a decimal point",
+        ),
         (CSV.replace("C1", "\udcff"), ("tips",), "trips.csv: not UTF-8 (invalid start byte at byte"),
         (CSV.replace("C1", "C" * 2**25, 1), ("tips",), "trips.csv, line 3: field larger than field limit"),
     ],

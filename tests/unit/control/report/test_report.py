@@ -493,6 +493,33 @@ def test_validation_accuracy_decides_where_a_test_is_missing(tmp_path, run):
     )
 
 
+def judged_by(tmp_path, name, metric, **more):
+    return made(tmp_path, name, config={"train": {"monitor": metric}}, **more)
+
+
+def test_runs_are_compared_by_the_metric_that_decides_on_their_best_epochs(tmp_path):
+    runs = [judged_by(tmp_path, "wide", "val_loss", tests={3: 0.5}), judged_by(tmp_path, "deep", "val_loss", tests={3: 0.7})]
+    section = comparison.section(runs, "compare.png")
+    assert "`deep` (`task_cnn`) is better than `wide` (`task_cnn`) by 0.2000 of test loss in the best epoch (1.3000 against 1.5000);" in (
+        text_of(section)
+    )
+    table = next(block for block in section.blocks if isinstance(block, Table))
+    assert table.header[5:7] == ["best validation loss", "test loss"]
+    assert [row[5:7] for row in table.rows] == [["1.4000 (epoch 3)", "1.5000"], ["1.4000 (epoch 3)", "1.3000"]]
+    assert isinstance(section.blocks[-1], blocks.Picture)
+
+
+def test_runs_that_different_metrics_judge_are_not_compared(tmp_path, run):
+    section = comparison.section([run, judged_by(tmp_path, "other", "val_loss")], "compare.png")
+    assert text_of(section).startswith(
+        "These runs are not compared: the best epoch of `first` is that of the highest validation accuracy and `other` is that of the "
+        "lowest validation loss."
+    )
+    table = next(block for block in section.blocks if isinstance(block, Table))
+    assert [row[5:7] for row in table.rows] == [["val accuracy 51.00% (epoch 3)", "accuracy 50.00%"], ["val loss 1.4000 (epoch 3)", "-"]]
+    assert not any(isinstance(block, blocks.Picture) for block in section.blocks)
+
+
 def test_equal_runs(tmp_path, run):
     other = made(tmp_path, tests=TESTS)
     assert (

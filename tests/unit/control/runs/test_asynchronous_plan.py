@@ -49,7 +49,7 @@ def test_tf_config_follows_from_the_servers():
     ("sections", "hosts", "why"),
     [
         ({}, HOSTS[:1], "workers=1: the first host hands out steps"),
-        ({}, [HOSTS[0], HOSTS[1] | {"gpus": 1}], "node2 has GPUs"),
+        ({}, [HOSTS[0], HOSTS[1] | {"gpus": 1}], "node2 has gpus=1"),
         ({"recovery": {"elastic": True}}, HOSTS, "recovery.elastic=True"),
         ({"recovery": {"standby": True}}, HOSTS, "recovery.standby=True"),
         ({"recovery": {"max_restarts": 0}}, HOSTS, "recovery.max_restarts=0"),

@@ -215,6 +215,8 @@ def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
         ({"set": "train.epochs=9"}, "epochs", 9),
         ({"set": "train.steps=50"}, "steps", 50),
         ({"set": "train.time_limit=60"}, "time_limit", 60.0),
+        ({"time_limit": "60"}, "time_limit", 60.0),
+        ({"time_limit": "0"}, "time_limit", None),
         ({"config": "lecture_cnn"}, "epochs", 3),
     ],
 )
@@ -277,8 +279,8 @@ def test_all_workers_take_as_many_gpus():
 def test_a_host_that_trains_has_no_other_role():
     plan.check_roles([{"name": "a"}])
     assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "master"}]) == (
-        "worker_role=master of b: it may be ps, for a host of the group parameter_servers that trains nothing. The first of those that "
-        "train is their chief, and hosts of the group evaluators evaluate. Fix: take worker_role out of the inventory"
+        "worker_role=master of b: expected ps, and only for a host in the groups workers and parameter_servers. Fix: put b into "
+        "parameter_servers, too; an evaluator into evaluators, without worker_role; or take worker_role out of the inventory"
     )
 
 

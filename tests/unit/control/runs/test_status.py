@@ -48,6 +48,13 @@ def test_a_lost_host_is_named_and_the_new_chief_says_how_far_the_run_is():
     assert line.split()[:3] == ["0", "a", "gone"]
 
 
+@pytest.mark.parametrize(("numbers", "restarts"), [([1], 0), ([1, 2, 3], 2), ([1, 1, 1], 2), ([1, 1, 2], 2), ([1, 4], 3), ([], 0)])
+def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
+    """Of an asynchronous run, a worker starts again in the same generation; a lost one has missed some."""
+    generations = [{"kind": "generation", "number": number, "rank": 0, "hosts": ["a"]} for number in numbers]
+    assert status.worker(generations, None, True, 1.0)["restarts"] == restarts
+
+
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
     looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": STANDING_BY, "steps": None}]

@@ -1,11 +1,13 @@
 import dataclasses
 import itertools
 import json
+import time
 
 import pytest
 
 from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
 from trainer.supervision.policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe, may_go_on
+from trainer.supervision.supervisor import History
 
 HOSTS = ("node1", "node2", "node3")
 LIMITS = Limits(restarts=10, per_hour=5)
@@ -189,3 +191,9 @@ def test_reports_travel():
 def test_what_is_no_report_is_refused(data):
     with pytest.raises(LockstepError, match="report"):
         Report.from_bytes(data)
+
+
+def test_restarts_of_the_last_hour_when_the_clock_was_set_back(monkeypatch):
+    """Restarts an hour from now were before that: they must not count for ever."""
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert History("x", restarts=[6_399.0, 6_401.0, 9_000.0, 10_001.0, 13_600.0]).recent() == 2
