@@ -1,10 +1,12 @@
-"""The taxi model of a run beside what is simpler: the majority class, and logistic regression; all trips, and cash and card apart.
+"""The taxi model of a run beside what is simpler; all trips, and cash and card apart.
+
+Simpler are the majority class (of each kind of trips apart), a tip if and only if paid by card, and logistic regression.
 
     .venv/bin/python benchmarks/taxi.py --run NAME [--epoch N]
 
-NAME is a run of `examples/taxi.py` on this control node, its best epoch by default. TAXI_TRIPS=FILE.csv as when it was trained. AUC and
-accuracy are those of the test trips, one in five, which no training sees. Whether a tip is recorded depends on how it is paid, so a model
-that only knows the payment is already good on all trips together.
+NAME is a run of `examples/taxi.py` on this control node, its best epoch by default. TAXI_TRIPS=FILE.csv as when it was trained. All
+figures are those of the test trips, one in five, which no training sees; ECE is the expected calibration error. Whether a tip is recorded
+depends on how it is paid, so a model that only knows the payment is already good on all trips together.
 """
 
 import importlib.util
@@ -17,13 +19,14 @@ import numpy as np
 import tensorflow as tf
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, roc_auc_score
+from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from benchmarks import script
 from benchmarks.script import ROOT
 from control import text
+from trainer.judging import Calibration
 from trainer.records import read_history
 from trainer.rundir import snapshot_path
 
@@ -48,15 +51,22 @@ def main() -> None:
     (x, y), (test_x, test_y) = taxi.data("train"), taxi.data("test")
     model = keras.models.load_model(snapshot_path(folder, epoch), compile=False)
     probabilities = {
-        "majority class": np.full(len(test_y), y.mean()),
+        "a tip if paid by card": is_paid(test_x, GROUPS["card"]).astype(float),
         "logistic regression": regression().fit(table(x), y.ravel()).predict_proba(table(test_x))[:, 1],
         f"{given.run}, epoch {epoch}": np.ravel(model.predict(as_tensors(test_x), batch_size=1024, verbose=0)),
     }
     rows = []
     for group, payment in GROUPS.items():
-        chosen = np.ones(len(test_y), bool) if payment is None else np.asarray(test_x["payment_type"]) == payment
-        rows += [[group, name, int(chosen.sum()), *scores(test_y.ravel()[chosen], one[chosen])] for name, one in probabilities.items()]
-    print(text.table(["trips", "model", "number", "tip of a fifth", "AUC", "accuracy"], rows))
+        chosen, share = is_paid(test_x, payment), float(y.ravel()[is_paid(x, payment)].mean())
+        rivals = {"majority class": np.full(len(test_y), share), **probabilities}
+        rows += [[group, name, int(chosen.sum()), *scores(test_y.ravel()[chosen], one[chosen])] for name, one in rivals.items()]
+    print(text.table(["trips", "model", "number", "tip of a fifth", "AUC", "accuracy", "precision", "recall", "ECE"], rows))
+
+
+def is_paid(x: dict[str, np.ndarray], payment: str | None) -> np.ndarray:
+    """Which trips are paid so; None: all."""
+    kinds = np.asarray(x["payment_type"])
+    return np.ones(len(kinds), bool) if payment is None else kinds == payment
 
 
 def example() -> ModuleType:
@@ -88,9 +98,19 @@ def as_tensors(x: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 
 def scores(y: np.ndarray, probability: np.ndarray) -> list[text.Number | str]:
-    """The share of positive trips, AUC and accuracy; `-` for the AUC where all trips are of one kind."""
-    auc: text.Number | str = text.Number(roc_auc_score(y, probability), 4) if 0 < y.mean() < 1 else "-"
-    return [text.Number(float(y.mean()), 3), auc, text.Number(accuracy_score(y, probability >= 0.5), 4)]
+    """The share of positive trips, AUC, accuracy, precision, recall, calibration error; `-` for what is not defined."""
+    positive, guess = y >= 0.5, probability >= 0.5
+    calibration = Calibration()
+    calibration.see(positive.astype(np.int64), probability)
+    figures = [
+        float(positive.mean()),
+        roc_auc_score(positive, probability) if 0 < positive.mean() < 1 else None,
+        accuracy_score(positive, guess),
+        precision_score(positive, guess) if guess.any() else None,
+        recall_score(positive, guess) if positive.any() else None,
+        calibration.result()["calibration"]["error"],
+    ]
+    return ["-" if value is None else text.Number(float(value), 3) for value in figures]
 
 
 if __name__ == "__main__":

@@ -310,7 +310,9 @@ def result(
 def _early(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if not summary.get("ended_early"):
         return []
-    return [("ended early", f"by a callback, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
+    best = summary["best"]["epoch"] if summary.get("best") else 0
+    why = f"none since epoch {best} was better (train.patience)" if summary.get("stalled") else "by a callback"
+    return [("ended early", f"{why}, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
 
 
 def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequence[str]) -> str:

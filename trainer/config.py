@@ -100,6 +100,8 @@ class Train:
     """Classifiers of images: fraction of each training label that is spread over all classes (Szegedy et al. 2016, arXiv:1512.00567)."""
     validate_every: int = 1
     """Validate at the end of every Nth epoch, and of the last."""
+    patience: int | None = None
+    """End the training once this many validations in a row were no better, by `monitor`, than one before (Prechelt 1998); null: never."""
     time_limit: float | None = None
     """Seconds after the launch at which the run saves its state and ends as CANCELLED; workers that start again by themselves count on."""
 
@@ -532,7 +534,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "recovery.max_restarts_per_hour recovery.min_workers",
     ),
     "null or at least 0": (lambda value: value is None or value >= 0, "strategy.staleness"),
-    "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps"),
+    "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps train.patience"),
     "null or above 0": (
         lambda value: value is None or value > 0,
         "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import balance, engines, initial, kept, keras_metrics, schedule
+from trainer import balance, engines, initial, kept, keras_metrics, monitor, schedule
 from trainer.agreement import digest
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Memories, States, save_snapshot
@@ -85,6 +85,7 @@ class Trainer:
         self._seconds_before = self.progress.seconds_total
         self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self.engine.results)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
+        self._stalled = self._has_stalled(self.recorder.history.rows)
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")
@@ -128,7 +129,11 @@ class Trainer:
             print(f"weights={given['file']}: {len(left)} layers keep their own initial weights: {', '.join(left)}", flush=True)
 
     def _is_over(self) -> bool:
-        return self.progress.ended or self.progress.step >= self.job.counts.total_steps
+        return self.progress.ended or self._stalled or self.progress.step >= self.job.counts.total_steps
+
+    def _has_stalled(self, rows: Sequence[dict[str, Any]]) -> bool:
+        train = self.job.config.train
+        return monitor.stalled(rows, train.monitor, train.patience)
 
     def _remember(self) -> None:
         """Store what was measured in the state, so that a resumed run keeps it."""
@@ -280,6 +285,7 @@ class Trainer:
         self._check_weights()
         row = self.recorder.row(epoch, validation, self._rate(epoch))
         progress.ended = self.callbacks.epoch_ends(epoch, metric_values(row))
+        self._stalled = self._has_stalled([*self.recorder.history.rows, row])
         if self._is_over():
             progress.finished = self.engine.finish() or progress.finished
             self.callbacks.end()
@@ -394,7 +400,7 @@ class Trainer:
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
         if self.cluster.member.is_chief:
-            self.recorder.summary(state, self._seconds_total(), self.engine.choice, self.engine.shares, by_rank)
+            self.recorder.summary(state, self._stalled, self._seconds_total(), self.engine.choice, self.engine.shares, by_rank)
 
 
 def _size(arrays: Sequence[Any]) -> int:

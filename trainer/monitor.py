@@ -41,6 +41,15 @@ def judged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if any(name.startswith("val_") for name in row)] or list(rows)
 
 
+def stalled(rows: Sequence[dict[str, Any]], asked: str | None, patience: int | None) -> bool:
+    """Whether the last `patience` validations were no better than one before them; None: never. As Keras' EarlyStopping counts."""
+    if patience is None or not rows:
+        return False
+    validations = judged(rows)
+    best = best_row(validations, asked)["epoch"]
+    return sum(row["epoch"] > best for row in validations) >= patience
+
+
 def best_row(rows: Sequence[dict[str, Any]], asked: str | None = None) -> dict[str, Any]:
     """The row of the best epoch; `asked` is `train.monitor`."""
     return monitor(judged(rows)[0], asked).best(rows)

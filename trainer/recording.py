@@ -116,8 +116,10 @@ class Recorder:
         self._job.metrics.record("epoch", **row)
         print(self._progress_lines.epoch(row), flush=True)
 
-    def summary(self, state: str, seconds_total: float, choice: Choice, shares: list[int], by_rank: list[str] | None) -> None:
-        """Write summary.json; `by_rank` are the digests of the workers' weights, None before the end."""
+    def summary(
+        self, state: str, stalled: bool, seconds_total: float, choice: Choice, shares: list[int], by_rank: list[str] | None
+    ) -> None:
+        """Write summary.json; `stalled`: `train.patience` is over; `by_rank`: digests of the workers' weights, None before the end."""
         progress, counts = self._progress, self._job.counts
         # The current epoch may already have a row if the run ended inside it.
         finished = progress.step // counts.steps_per_epoch
@@ -131,7 +133,8 @@ class Recorder:
             "total_steps": counts.total_steps,
             "in_steps": self._job.config.train.steps is not None,
             "restarts": progress.restarts,
-            "ended_early": progress.ended and progress.step < counts.total_steps,
+            "ended_early": (progress.ended or stalled) and progress.step < counts.total_steps,
+            "stalled": stalled,
             "reduction": dataclasses.asdict(choice),
             "shares": shares if len(set(shares)) > 1 else None,
             "seconds_total": round(seconds_total, 3),

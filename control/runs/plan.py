@@ -22,7 +22,7 @@ from control.operator_variables import boolean, integer
 from control.runs import asynchronous, mlflow_log, package, preset, run_results
 from control.runs.cluster import trains
 from trainer import config as configs
-from trainer import initial, models, rundir, schedule
+from trainer import initial, models, monitor, rundir, schedule
 from trainer import own as user_file
 from trainer.claims import RUN_NAME
 from trainer.config import Config, nearest
@@ -32,6 +32,7 @@ from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError, LockstepError, refusal
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own
+from trainer.records import read_history
 from trainer.rundir import recorded
 from trainer.terminal import printable
 
@@ -42,6 +43,7 @@ DEFAULT = "lecture_cnn"
 MAY_CHANGE = (
     "train.epochs",
     "train.steps",
+    "train.patience",
     "train.time_limit",
     "train.batch_sizes",
     "train.environment",
@@ -154,7 +156,10 @@ def make(request: Request) -> dict[str, Any]:
         hosts, warnings = asynchronous.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     check_classes(listing, size.pop("takes", None), config)
     if config.train.callbacks and not compiled:
-        raise ConfigError("callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...)")
+        raise ConfigError(
+            "callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...), or, to end the "
+            "training early, -e set=train.patience=3"
+        )
     return {
         "run": name,
         "resume": started is not None,
@@ -175,7 +180,7 @@ def make(request: Request) -> dict[str, Any]:
         "code": code[:16],
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
-        "complete": complete(started, sizes),
+        "complete": complete(started, sizes, config.train),
         "changes": changes(started, asked, config, sizes.workers),
         "warnings": []
         if started
@@ -250,10 +255,16 @@ def needs(
     }
 
 
-def complete(existing: Path | None, sizes: schedule.Counts) -> bool:
+def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
     """Whether a run has done everything asked of it, so that nothing is left to do."""
     summary = run_results.read_summary(existing) if existing else {}
-    return bool(summary.get("state") == "SUCCEEDED" and (summary.get("steps", 0) >= sizes.total_steps or summary.get("ended_early")))
+    if existing is None or summary.get("state") != "SUCCEEDED":
+        return False
+    if summary.get("steps", 0) >= sizes.total_steps:
+        return True
+    history = read_history(existing / "history.csv")
+    # More patience may have been asked for since.
+    return bool(summary.get("ended_early") and (not summary.get("stalled") or monitor.stalled(history, train.monitor, train.patience)))
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:

@@ -241,6 +241,25 @@ def numbers(history: list[dict[str, float]]) -> list[tuple[float, ...]]:
     return [tuple(row[name] for name in ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")) for row in history]
 
 
+def test_patience_ends_a_run_at_the_same_epoch_also_when_it_is_continued_and_more_of_it_goes_on(project, pictures):
+    def patient(run: str, patience: int, *more: str) -> str:
+        return train(project, pictures, run, f"{SMALL},train.patience={patience}", *more).stdout
+
+    shown = patient("patient", 2, "epochs=40")
+    summary = project.summary("patient")
+    best, done = summary["best"]["epoch"], summary["epochs_done"]
+    assert done == best + 2 < 40
+    assert f"ended early  none since epoch {best} was better (train.patience), after {done} epochs of 40" in shown
+    assert "train longer" not in shown
+    assert "Nothing to do" in patient("patient", 2, "epochs=40")
+    patient("patient-parts", 2, f"epochs={done - 1}")
+    patient("patient-parts", 2, "epochs=40")
+    assert project.summary("patient-parts")["weights_sha256"] == summary["weights_sha256"]
+    patient("patient", 4, "epochs=40")
+    later = project.summary("patient")
+    assert later["epochs_done"] == later["best"]["epoch"] + 4 > done
+
+
 @EXHAUSTIVE
 def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pictures, whole):
     one_call = SMALL.replace("steps_per_call=2", "steps_per_call=8").replace("profile_every=3", "profile_every=0")

@@ -221,7 +221,13 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
         raw = configs.override(
             configs.load(configs.find(str(options.get("config", "lecture_cnn")))), {"telemetry.profile_every": PROFILE_EVERY}
         )
-    return configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
+    config = configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
+    if config.strategy.asynchronous:
+        raise ConfigError(
+            f"strategy.name={config.strategy.name}: a sweep over numbers of workers measures and models synchronous steps. Fix: leave it "
+            "out, or try settings side by side: -e 'vary=\"...\"' (docs/settings.md)"
+        )
+    return config
 
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:

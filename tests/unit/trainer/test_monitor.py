@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.monitor import Monitor, best_row, judged, monitor
+from trainer.monitor import Monitor, best_row, judged, monitor, stalled
 
 ROWS = [
     {"epoch": 1, "loss": 3.0, "accuracy": 0.2, "val_loss": 2.0, "val_accuracy": 0.5, "val_auc": 0.7},
@@ -54,3 +54,27 @@ def test_epochs_without_a_validation_do_not_decide():
     assert best_row(rows)["epoch"] == 4
     assert best_row(rows, "loss")["epoch"] == 1
     assert judged(rows[:1]) == rows[:1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "patience", "over"),
+    [
+        (None, None, False),
+        (None, 1, True),
+        (None, 2, True),
+        (None, 3, False),
+        ("val_loss", 1, True),
+        ("val_loss", 2, False),
+        ("loss", 1, False),
+    ],
+)
+def test_patience_is_over_after_so_many_validations_without_a_better_one(asked, patience, over):
+    """Equal is not better: by accuracy, epoch 1 is the best of three."""
+    assert stalled(ROWS, asked, patience) is over
+
+
+def test_epochs_without_a_validation_do_not_try_patience():
+    unjudged = [{"epoch": number, "loss": 1.0, "accuracy": 0.5} for number in (2, 3, 5)]
+    rows = sorted([ROWS[0], *unjudged, {**ROWS[1], "epoch": 4}], key=lambda row: row["epoch"])
+    assert [stalled(rows, None, patience) for patience in (1, 2)] == [True, False]
+    assert not stalled([], None, 1)

@@ -123,7 +123,7 @@ def test_the_chief_writes_images_per_s_or_examples_of_columns(table, noun, tmp_p
 def test_the_summary_is_what_readers_accept(shares, shown, tmp_path):
     tested = recorder(tmp_path, is_chief=True)
     record_epoch(tested)
-    tested.summary("SUCCEEDED", 12.5, Choice("packed", "as configured", 100, sums=(116,)), shares, ["f" * 64] * 2)
+    tested.summary("SUCCEEDED", False, 12.5, Choice("packed", "as configured", 100, sums=(116,)), shares, ["f" * 64] * 2)
     written = (tmp_path / "summary.json").read_text()
     values = summary(written)
     assert values == json.loads(written)

@@ -14,6 +14,7 @@ from PIL import Image
 from control import operator_variables, text
 from control.datasets.sources import Listing
 from control.runs import plan, preset
+from tests.unit.report_samples import write_history
 from trainer import config as configs
 from trainer import schedule
 from trainer.claims import RUN_NAME
@@ -239,8 +240,8 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
 )
 def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
-        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.time_limit, train.batch_sizes, "
-        "train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
+        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.patience, train.time_limit, "
+        "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
         "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.standby, recovery.elastic, "
         "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
@@ -431,12 +432,19 @@ def test_just_enough_is_allowed():
 )
 def test_complete_when_all_steps_are_done(summary, done, existing):
     write_json(existing / "summary.json", summary)
-    assert plan.complete(existing, sizes(total=30)) is done
+    assert plan.complete(existing, sizes(total=30), configs.Train()) is done
+
+
+@pytest.mark.parametrize(("stalled", "patience", "done"), [(True, 2, True), (True, 3, False), (True, None, False), (False, None, True)])
+def test_a_run_that_ended_early_is_complete_until_it_gets_more_patience(stalled, patience, done, existing):
+    write_json(existing / "summary.json", {"state": "SUCCEEDED", "steps": 12, "ended_early": True, "stalled": stalled})
+    write_history(existing / "history.csv", [(1.0, 0.5, 1.0, 0.5), (0.9, 0.6, 1.0, 0.5), (0.8, 0.7, 1.1, 0.4)])
+    assert plan.complete(existing, sizes(total=30), configs.Train(patience=patience)) is done
 
 
 def test_not_complete_without_a_summary(existing):
-    assert plan.complete(existing, sizes()) is False
-    assert plan.complete(None, sizes()) is False
+    assert plan.complete(existing, sizes(), configs.Train()) is False
+    assert plan.complete(None, sizes(), configs.Train()) is False
 
 
 @pytest.fixture

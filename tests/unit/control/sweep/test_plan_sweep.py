@@ -86,6 +86,13 @@ def test_values_that_are_refused(options, message):
     assert refusal(plan_sweep.wants, options, 3) == message
 
 
+def test_asynchronous_steps_are_not_modelled():
+    message = refusal(plan_sweep.resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
+    assert message.startswith(
+        "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
+    )
+
+
 @pytest.mark.parametrize("text", ["0", "-3", "much", "nan", "inf"])
 def test_watts_that_are_none(text):
     message = refusal(plan_sweep.watts, {"watts_per_node": text})
