@@ -1,4 +1,4 @@
-"""From Enter to the first training step, where the time goes, and images/s; of one version of this project, or of two.
+"""From Enter to the first training step and from the last one to the prompt, where the time goes, and images/s; of one version or two.
 
     .venv/bin/python benchmarks/launch_time.py [--rounds 3] [--versions OLD NEW] [ansible-playbook arguments]
 
@@ -33,7 +33,13 @@ PARTS = {
     "training": "broadcast and compare weights",
     "steps": "run the first call",
 }
-WHOLE = {"first step": "s, Enter to first step", "prompt": "s, Enter to prompt", "images/s": "images/s in training steps"}
+AFTER = {"finishing": "validate and save the last epoch, compare weights", "leaving": "end, collect, show the result"}
+WHOLE = {
+    "first step": "s, Enter to first step",
+    "after": "s, last step to prompt",
+    "prompt": "s, Enter to prompt",
+    "images/s": "images/s in training steps",
+}
 
 
 def main() -> None:
@@ -46,7 +52,7 @@ def main() -> None:
         order = arguments.versions[:: 1 if number % 2 == 0 else -1]
         trained = {version: train(version, f"launch-time-{number}", more) for version in order}
         rounds.append([trained[version] for version in arguments.versions])
-    for value, meaning in {**WHOLE, **PARTS}.items():
+    for value, meaning in {**WHOLE, **PARTS, **AFTER}.items():
         report(meaning, [[training.get(value, 0.0) for training in one] for one in rounds[1:]])
 
 
@@ -65,15 +71,16 @@ def train(version: Path, run: str, more: list[str]) -> dict[str, float]:
         delete(version, run, more)
     begun = time.time()
     play(version, "train.yml", run, more)
-    total = time.time() - begun
+    prompt = time.time()
     ends = [json.loads(path.read_text()) for path in folder.glob("workers/*/exit.json")]
     chief = next(end["host"] for end in ends if end["rank"] == 0)
     # Read as plain JSON: an older version's records need not be what this version's reader accepts.
     records = [json.loads(line) for line in (folder / "workers" / chief / "metrics.jsonl").read_text().splitlines()]
     images_per_s = json.loads((folder / "summary.json").read_text())["images_per_s"]
     delete(version, run, more)
-    seconds = parts(begun, records)
-    return {"first step": sum(seconds.values()), "prompt": total, "images/s": images_per_s, **seconds}
+    before, after = parts(begun, records), ending(records, prompt)
+    whole = {"first step": sum(before.values()), "after": sum(after.values()), "prompt": prompt - begun, "images/s": images_per_s}
+    return {**whole, **before, **after}
 
 
 def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
@@ -84,6 +91,13 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
         first.setdefault(name, float(str(record["t"])))
     names = [name for name in PARTS if name in first]
     return {name: after - before for name, (before, after) in zip(names, itertools.pairwise([begun, *map(first.get, names)]), strict=True)}
+
+
+def ending(records: list[dict[str, object]], prompt: float) -> dict[str, float]:
+    """Seconds from the last step to the chief's end, and from there to the prompt."""
+    last = max(float(str(record["t"])) for record in records if record["kind"] == "steps")
+    ended = max(float(str(record["t"])) for record in records if record["kind"] == "phase" and record["phase"] == "ended")
+    return dict(zip(AFTER, (ended - last, prompt - ended), strict=True))
 
 
 def delete(version: Path, run: str, more: list[str]) -> None:

@@ -1,6 +1,6 @@
 """Keras programs on two workers with uneven shares of each batch, against Keras' own `fit` on one worker with the whole batch.
 
-python -m tests.follow_fit    prints the table of docs/own.md: the largest difference of a weight after 50 steps
+python -m tests.follow_fit    prints the table of docs/optimizers.md: the largest difference of a weight after 50 steps
 """
 
 import socket

@@ -43,9 +43,9 @@ class Data:
     image_size: tuple[int, ...] = (32, 32, 3)
     """Height, width (pixels) and channels (1 or 3) of a model's input."""
     validation_split: float = 0.2
-    """Fraction of `train/` held out for validation, stratified by class."""
+    """Fraction of the training examples held out for validation, stratified by class."""
     limit_train: int | float | None = None
-    """Use only part of the training images: a float up to 1.0 is a fraction, an integer a count."""
+    """Use only part of the training examples: a float up to 1.0 is a fraction, an integer a count."""
     cache_limit_mb: int = 2048
     """Largest packed cache on a node, MB; a larger dataset is decoded during training."""
     loaders: int | None = None
@@ -63,17 +63,17 @@ class Train:
     """How long and with what batch sizes to train."""
 
     epochs: int = 3
-    """Passes over the training images in total (a resumed run counts the ones already done)."""
+    """Passes over the training examples in total (a resumed run counts the ones already done)."""
     steps: int | None = None
     """Stop after this many steps in total, regardless of `epochs`."""
     steps_per_epoch: int | None = None
-    """Steps per epoch; default: enough to see every training image once."""
+    """Steps per epoch; default: enough to see every training example once."""
     batch_size: int = 64
-    """Images per step on each worker."""
+    """Examples per step on each worker."""
     batch_sizes: str | tuple[int, ...] | None = None
-    """Images per step on each worker, by rank, where they differ; `auto`: sized so that all take equally long, measured before training."""
+    """Examples per step on each worker, by rank, where they differ; `auto`: so that all take equally long, measured before training."""
     global_batch: int | None = None
-    """Images per step over all workers; default: batch_size times workers, or the sum of batch_sizes."""
+    """Examples per step over all workers; default: batch_size times workers, or the sum of batch_sizes."""
     steps_per_call: int = 8
     """Steps that TensorFlow runs between two returns to Python."""
     precision: str = "float32"

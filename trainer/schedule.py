@@ -45,9 +45,15 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
 def check_sizes(sizes: Counts, workers: int) -> None:
     """Refuse sizes that would leave one of the workers that share a step without images."""
     if sizes.global_batch < workers:
-        raise ConfigError(f"train.global_batch: {sizes.global_batch} is below the {workers} workers; each needs an image per step")
+        raise ConfigError(
+            f"train.global_batch={sizes.global_batch}: each of {workers} workers needs an example per step. "
+            f"Fix: at least {workers}, or fewer workers (-e workers=N)"
+        )
     if sizes.train_images < workers:
-        raise ConfigError(f"the dataset has {sizes.train_images} training images for {workers} workers; use fewer workers or more images")
+        raise ConfigError(
+            f"the dataset has {sizes.train_images} training examples, and each of {workers} workers needs one. Fix: fewer workers "
+            "(-e workers=N), or more examples"
+        )
 
 
 def global_batch(config: Config, workers: int) -> int:

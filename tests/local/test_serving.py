@@ -7,8 +7,10 @@ import re
 import urllib.error
 import urllib.request
 
+import numpy as np
 import pytest
 
+from control.runs import evaluations
 from tests.local.conftest import free_ports
 
 CONFIG = "config=task_cnn", "set=train.global_batch=20,train.steps=20,train.steps_per_epoch=10"
@@ -17,6 +19,20 @@ CONFIG = "config=task_cnn", "set=train.global_batch=20,train.steps=20,train.step
 def post(address: str, body: dict) -> dict:
     with urllib.request.urlopen(f"{address}:predict", json.dumps(body).encode(), timeout=60) as answer:
         return json.load(answer)
+
+
+def answers_as_evaluate_does(project, run: str, pictures, address: str) -> None:
+    """All test pictures, as files: the loss and the accuracy of the answers are those of evaluate.yml."""
+    project.play("evaluate", f"run={run}", "epoch=1")
+    classes = json.loads((project.run(run) / "cluster.json").read_text())["dataset"]["classes"]
+    files = sorted(pictures.glob("test/*/*.*"))
+    answers = np.array(
+        post(address, {"instances": [{"b64": base64.b64encode(file.read_bytes()).decode()} for file in files]})["predictions"]
+    )
+    labels = np.array([classes.index(file.parent.name) for file in files])
+    evaluated = evaluations.rows(project.run(run) / "evaluations.csv")[1]
+    assert (answers.argmax(axis=1) == labels).mean() == pytest.approx(evaluated["accuracy"], abs=1e-6)
+    assert -np.log(answers[np.arange(len(labels)), labels]).mean() == pytest.approx(evaluated["loss"], rel=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +67,7 @@ def test_an_exported_run_answers_as_predict_does(trained, project, pictures, tmp
         encoded = {"b64": base64.b64encode(picture.read_bytes()).decode()}
         answer = post(address, {"instances": [encoded]})["predictions"][0]
         assert max(answer) == pytest.approx(float(row["probability"]), abs=1e-6)
+        answers_as_evaluate_does(project, trained, pictures, address)
 
         second = project.play("export", "epoch=2").stdout
         assert re.search(r"older +1", second), second

@@ -297,7 +297,7 @@ def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whol
     done = project.play("train", "run=altered", "epochs=2", check=False)
     assert done.returncode != 0
     assert "run=altered: its dataset was" in done.stdout
-    assert "images were added, removed or changed" in done.stdout
+    assert "its examples have changed since. Fix: restore them" in done.stdout
 
 
 @EXHAUSTIVE

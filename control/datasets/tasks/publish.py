@@ -36,7 +36,7 @@ class Publish(Task):
         if plan["expected_digest"] not in (None, record["digest"]):
             raise LockstepError(
                 f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
-                "images were added, removed or changed. Restore them, or give a new run name."
+                "its examples have changed since. Fix: restore them, or give a new run name."
             )
         left_out = [printable(name) for name, _ in record["excluded"]]
         shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}

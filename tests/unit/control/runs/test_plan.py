@@ -404,12 +404,14 @@ def sizes(images=100, batch=10, total=30):
 
 
 def test_a_global_batch_below_the_workers():
-    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == "train.global_batch: 4 is below the 5 workers; each needs an image per step"
+    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == (
+        "train.global_batch=4: each of 5 workers needs an example per step. Fix: at least 5, or fewer workers (-e workers=N)"
+    )
 
 
 def test_fewer_images_than_workers():
     assert refusal(schedule.check_sizes, sizes(images=4), 5) == (
-        "the dataset has 4 training images for 5 workers; use fewer workers or more images"
+        "the dataset has 4 training examples, and each of 5 workers needs one. Fix: fewer workers (-e workers=N), or more examples"
     )
 
 
