@@ -113,7 +113,7 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
         ("hosts", _hosts(plan)),
-        ("model", f"{model_name(config['model'])}, {plan['parameters']['total']:,} parameters{'' if columns else f', input {size}'}"),
+        ("model", f"{model_name(config['model'])}, {_parameters(plan)}{'' if columns else f', input {size}'}"),
         ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
         *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
@@ -158,6 +158,13 @@ def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
         texts = [printable(str(leaf)) for leaf in leaves[:SHOWN_COLUMNS]]
         shown.append(({"x": "inputs", "y": "outputs", "sample_weight": "weights"}[part], ", ".join([*texts, *more])))
     return shown
+
+
+def _parameters(plan: dict[str, Any]) -> str:
+    """How many parameters the model has; how many train, if only its last layers do."""
+    total, last = plan["parameters"]["total"], plan["config"].get("train", {}).get("last_layers")
+    some = f", of which {plan['parameters']['trainable']:,} in the last {'layer' if last == 1 else f'{last} layers'} train" if last else ""
+    return f"{total:,} parameters{some}"
 
 
 def _initial(weights: dict[str, Any]) -> str:

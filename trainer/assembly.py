@@ -10,6 +10,7 @@ from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data import feeding
 from trainer.data.spec import Spec, of_images
+from trainer.errors import ConfigError
 from trainer.models import own
 from trainer.models.fused import fuse
 from trainer.program import Program
@@ -54,10 +55,25 @@ def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, 
     keras.config.set_dtype_policy(config.train.precision)
     keras.utils.set_random_seed(config.seed % 2**32)
     model = models.build(config.model, config.data.image_size, classes)
+    if config.train.last_layers is not None:
+        freeze(model, config.train.last_layers)
     if not model.compiled:
         return step.compile_classifier(model, augmentation.soft(config)), False
     step.build(model, spec)
     return model, True
+
+
+def freeze(model: keras.Model, last: int) -> None:
+    """Let only the last layers that have weights train; a model within the model counts as one layer.
+
+    Raises:
+        ConfigError: the model has fewer of them.
+    """
+    layers = [layer for layer in model.layers if layer.trainable_weights]
+    if len(layers) < last:
+        raise ConfigError(f"train.last_layers={last}: the model has {len(layers)} layers with weights that train. Fix: at most that many")
+    for layer in layers[:-last]:
+        layer.trainable = False
 
 
 def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step.Parts, Method]:

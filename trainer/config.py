@@ -91,6 +91,8 @@ class Train:
     """Whether layers that the file of `weights` does not fit keep their own initial weights; else they are refused."""
     weights_by_name: bool = False
     """Whether a layer takes the weights of the layer of its name, whatever other layers the models have; those without keep their own."""
+    last_layers: int | None = None
+    """Train only the last N layers that have weights, and keep the others' as they are, as with a model from `weights`; null: all."""
     class_weight: str | dict[str, float] | None = None
     """What examples of a class weigh in the training loss, by the class's name or number, as in `{cat: 2.5}` (others: 1); `balanced`:
     training examples / (classes * those of the class)."""
@@ -534,7 +536,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "recovery.max_restarts_per_hour recovery.min_workers",
     ),
     "null or at least 0": (lambda value: value is None or value >= 0, "strategy.staleness"),
-    "null or at least 1": (lambda value: value is None or value >= 1, "data.loaders checkpoint.every_steps train.patience"),
+    "null or at least 1": (
+        lambda value: value is None or value >= 1,
+        "data.loaders checkpoint.every_steps train.patience train.last_layers",
+    ),
     "null or above 0": (
         lambda value: value is None or value > 0,
         "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",

@@ -30,6 +30,7 @@ def examine(
     skip_mismatch: bool = False,
     fed: dict[str, Any] | None = None,
     by_name: bool = False,
+    last_layers: int | None = None,
 ) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 
@@ -43,6 +44,7 @@ def examine(
         skip_mismatch: `train.skip_mismatch`.
         fed: the spec of what a step is fed, as JSON; None: `spec`.
         by_name: `train.weights_by_name`.
+        last_layers: `train.last_layers`.
 
     Returns:
         `total` and `trainable` parameters; `compiled`: None, or what the plan shows of a compiled model; `left`: layers without weights
@@ -53,7 +55,8 @@ def examine(
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
     with own.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
-        model, compiled = assembly.build_model(configs.build({"model": section, "data": {"image_size": size}}), classes, examples)
+        given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
+        model, compiled = assembly.build_model(configs.build(given), classes, examples)
     if own_callbacks:
         callbacks.load(own_callbacks)
     optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []

@@ -735,8 +735,8 @@ def parameters(
 ) -> dict[str, Any]:
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
-    own = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
-    own |= {"by_name": config.train.weights_by_name}
+    own: dict[str, Any] = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
+    own |= {"by_name": config.train.weights_by_name, "last_layers": config.train.last_layers}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
     fed = (
         feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json() if config.train.class_weight else None
@@ -760,7 +760,11 @@ def parameters(
 
 def _models_digest() -> str:
     state = hashlib.sha256()
-    for path in (*sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")), Path(__file__).with_name("model.py")):
+    for path in (
+        *sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")),
+        package.TRAINER.root / "trainer" / "assembly.py",
+        Path(__file__).with_name("model.py"),
+    ):
         state.update(path.read_bytes())
     return state.hexdigest()
 

@@ -4,6 +4,8 @@ import csv
 import json
 import re
 
+import keras
+import numpy as np
 import pytest
 
 from tests.local.conftest import CLASSES, LocalProject
@@ -258,6 +260,19 @@ def test_patience_ends_a_run_at_the_same_epoch_also_when_it_is_continued_and_mor
     patient("patient", 4, "epochs=40")
     later = project.summary("patient")
     assert later["epochs_done"] == later["best"]["epoch"] + 4 > done
+
+
+def test_only_the_last_layers_train_on_from_the_weights_of_another_run(project, pictures, whole):
+    snapshot = project.run("whole") / "checkpoints" / "epoch-0004.keras"
+    shown = train(project, pictures, "head", "epochs=1", f"weights={snapshot}", f"{SMALL},train.last_layers=1").stdout
+    assert re.search(r"model +task_cnn, 3,\d{3},\d{3} parameters, of which [\d,]+ in the last layer train, input", shown), shown
+    before, after = (
+        keras.saving.load_model(path, compile=False).get_weights()
+        for path in (snapshot, project.run("head") / "checkpoints" / "epoch-0001.keras")
+    )
+    assert [np.array_equal(one, other) for one, other in zip(before, after, strict=True)] == [True] * (len(before) - 2) + [False] * 2
+    fewer = train(project, pictures, "no-head", f"weights={snapshot}", f"{SMALL},train.last_layers=99", check=False)
+    assert "train.last_layers=99: the model has" in fewer.stdout
 
 
 @EXHAUSTIVE
