@@ -387,8 +387,7 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
     if summary.get("best"):
         # Without validation there is nothing to evaluate either: the model has no loss.
         if not rows or any(name.startswith(VALIDATION) for name in rows[-1]):
-            label = "accuracy on the test images" if not rows or "val_accuracy" in rows[-1] else "metrics on the test examples"
-            commands.append((label, f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
+            commands.append(("metrics on the test examples", f"ansible-playbook evaluate.yml -e run={run} -e epoch=first,best,last"))
         commands.append(("curves", "ansible-playbook tensorboard.yml"))
     over = summary.get("ended_early") or "script" in summary or (rows and course.judge(rows).trend is course.Trend.OVERFITS)
     if summary["state"] == "SUCCEEDED" and not over:

@@ -232,9 +232,9 @@ def test_result_of_a_run_that_succeeded():
     assert "  results     runs/my-run" in shown
     assert shown[shown.index("Next") :] == [
         "Next",
-        "  accuracy on the test images  ansible-playbook evaluate.yml -e run=my-run -e epoch=first,best,last",
-        "  curves                       ansible-playbook tensorboard.yml",
-        "  train longer                 ansible-playbook train.yml -e run=my-run -e epochs=6",
+        "  metrics on the test examples  ansible-playbook evaluate.yml -e run=my-run -e epoch=first,best,last",
+        "  curves                        ansible-playbook tensorboard.yml",
+        "  train longer                  ansible-playbook train.yml -e run=my-run -e epochs=6",
     ]
 
 
