@@ -23,6 +23,8 @@ MOST_TICKS = 50
 """Of more classes, not every one is named."""
 KINDS = ("confusion", "errors")
 """Of what an output gets wrong, and of its picture."""
+RARE = 0.01
+"""Of the examples: a probability that fewer get shows little, and no line leads to it."""
 SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
 MOST_NAMED, MOST_SHOWN = 5, 60
 """Outputs in a line, and characters of the name of one."""
@@ -267,7 +269,8 @@ def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
     largest = max(figures["counts"])
     axes.plot((0, 1), (0, 1), color="#999999", linewidth=1, linestyle="--")
     predicted, observed = ([figures[key][index] for index in shown] for key in ("predicted", "observed"))
-    axes.plot(predicted, observed, color="black", linewidth=1)
+    often = [index for index in shown if figures["counts"][index] >= RARE * sum(figures["counts"])]
+    axes.plot(*([figures[key][index] for index in often] for key in ("predicted", "observed")), color="black", linewidth=1)
     sizes = [20 + 180 * figures["counts"][index] / largest for index in shown]
     axes.scatter(predicted, observed, s=sizes, color="black", alpha=0.6, linewidths=0)
     axes.set_xlim(0, 1)
