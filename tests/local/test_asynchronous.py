@@ -1,5 +1,6 @@
 """Asynchronous runs of three hosts: the first hands out steps and keeps the weights, the others compute."""
 
+import contextlib
 import json
 import os
 import re
@@ -27,8 +28,14 @@ def arguments(run: str, pictures, settings: str = "", epochs: int = 3) -> list[s
 
 
 def pid_of(project: LocalProject, worker: int, run: str) -> int:
-    """Process id of a worker; 0 while its supervisor is about to start it."""
-    return json.loads((project.node(worker, run) / "workers" / f"worker{worker}" / FILE).read_text())["pids"].get("worker", 0)
+    return json.loads((project.node(worker, run) / "workers" / f"worker{worker}" / FILE).read_text())["pids"]["worker"]
+
+
+def has_another(project: LocalProject, worker: int, run: str, before: int) -> bool:
+    """Whether a host has a worker with another process id; its supervisor's file names none while it is about to start one."""
+    with contextlib.suppress(KeyError):
+        return pid_of(project, worker, run) != before
+    return False
 
 
 def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
@@ -149,7 +156,7 @@ def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, f
     os.kill(before, signal.SIGSTOP if frozen else signal.SIGKILL)
     steps = project.steps(1, run)
     await_steps(project, playbook, run, steps + 20)
-    await_until(lambda: pid_of(project, 3, run) not in (0, before) or playbook.poll() is not None, 60, "the next worker")
+    await_until(lambda: has_another(project, 3, run, before) or playbook.poll() is not None, 60, "the next worker")
     output, _ = playbook.communicate(timeout=240)
     assert playbook.returncode == 0, output
     summary = project.summary(run)
