@@ -98,7 +98,7 @@ class Tables:
         wanted = None if self._features is None else [*self._features, *([self._target] if self._target else [])]
         read = _reader(every[0])(every, wanted)
         check_columns(read.names, self._target, self._features, called)
-        if self._target is not None and every[0].suffix.lower() != PARQUET:
+        if self._target is not None and self._target in read.texts:
             check_numbers(every, self._target, called)
         draws = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2]))
         for split in ("train", "validation", "test"):
@@ -124,6 +124,8 @@ class Read:
 
     names: list[str]
     tables: Callable[[Path], Iterator[tuple[int, Table]]]
+    texts: Sequence[str] = ()
+    """Columns of CSV files whose values are strings."""
 
 
 def _reader(file: Path) -> Callable[[Sequence[Path], Sequence[str] | None], Read]:
@@ -149,21 +151,23 @@ def of_text(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
         for first, table in _text_blocks(file, names):
             yield first, {name: kind.converted(table[name]) for name, kind in kinds.items()}
 
-    return Read(names, tables)
+    return Read(names, tables, [name for name, kind in kinds.items() if kind.dtype is str])
 
 
 def check_numbers(files: Sequence[Path], name: str, called: str) -> None:
-    """Refuse a column of CSV files in which most values are numbers: a few others would make them names.
+    """Refuse strings of CSV files that are numbers but for a few, which make names of all; missing values count as neither.
 
     Raises:
         DatasetError: the first value that is no number, its row and file.
     """
-    first, numbers, total, commas = "", 0, 0, 0
+    first, numbers, total, commas, kind = "", 0, 0, 0, _Kind()
     for file in files:
         for row, table in _text_blocks(file, _header(file)):
             for number, text in enumerate(table.get(name, ()), row):
+                if text in MISSING:
+                    continue
                 total += 1
-                if text in MISSING or ("_" not in text and _are_floats([text])):
+                if kind.of([text]) in (int, float):
                     numbers += 1
                     continue
                 commas += bool(DECIMAL_COMMA.fullmatch(text))
@@ -284,9 +288,10 @@ class _Kind:
         values = texts if MISSING.isdisjoint(texts) else [text for text in texts if text not in MISSING]
         self._missing = self._missing or len(values) < len(texts)
         if values:
-            self._kinds.add(self._kind_of(values))
+            self._kinds.add(self.of(values))
 
-    def _kind_of(self, values: Sequence[str]) -> type:
+    def of(self, values: Sequence[str]) -> type:
+        """That of some values, none of which is missing."""
         if all(value in TRUTH for value in values):
             return bool
         # Python reads 1_000 as a number; in a table it is a name.
@@ -299,16 +304,24 @@ class _Kind:
         self._largest = max([self._largest, *map(abs, numbers)])
         return int
 
+    @property
+    def dtype(self) -> type:
+        """That of all values seen."""
+        if self._kinds == {bool} and not self._missing:
+            return bool
+        exact = self._largest < 2**63 or float in self._kinds
+        if not exact or not self._kinds <= {int, float}:
+            return str
+        return int if self._kinds == {int} and not self._missing else float
+
     def converted(self, texts: Sequence[str]) -> np.ndarray:
         """An array `[n]` of values; missing numbers are NaN."""
-        if self._kinds == {bool} and not self._missing:
+        if self.dtype is bool:
             return np.array([TRUTH[text] for text in texts])
-        if self._kinds <= {int, float}:
-            exact = self._largest < 2**63 or float in self._kinds
-            if self._kinds == {int} and exact and not self._missing:
-                return np.array(list(map(int, texts)), np.int64)
-            if exact:
-                return np.array([float("nan" if text in MISSING else text) for text in texts] if self._missing else list(map(float, texts)))
+        if self.dtype is int:
+            return np.array(list(map(int, texts)), np.int64)
+        if self.dtype is float:
+            return np.array([float("nan" if text in MISSING else text) for text in texts] if self._missing else list(map(float, texts)))
         strings = np.empty(len(texts), object)
         strings[:] = texts
         return strings

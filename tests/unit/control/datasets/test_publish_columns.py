@@ -505,6 +505,14 @@ def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
     assert str(made.scan().table.spec.leaves[0]) == leaf
 
 
+def test_missing_names_are_no_numbers(file):
+    """A target that few examples have, such as a label that is given by hand, is no column of numbers with mistakes."""
+    path = file.with_name("labelled.csv")
+    path.write_text("a,y\n" + "1,\n" * 95 + "2,cat\n3,dog\n" * 20)
+    listing = open_source("columns", str(path), "y", None).scan()
+    assert {"cat", "dog"} <= set(listing.classes)
+
+
 @pytest.mark.parametrize("others", [14, 60])
 def test_numbers_among_the_names_of_classes_are_names(others, file):
     """Sizes S, M and 42: classes, unless nearly all are numbers."""
