@@ -148,9 +148,9 @@ def spans(space: Any) -> Iterator[Span]:
                     yield Span(thread, name, begin, begin + event.duration_ps / 1e9)
 
 
-def steps(spans: Iterable[Span]) -> list[list[Span]]:
+def steps(recorded: Iterable[Span]) -> list[list[Span]]:
     """Spans by step, in order, with times relative to the step. A step begins where the loop's condition is evaluated."""
-    ordered = sorted(spans, key=lambda span: span.begin)
+    ordered = sorted(recorded, key=lambda span: span.begin)
     begins = [span.begin for span in ordered if BEGIN.search(span.name)]
     return [
         [Span(span.thread, span.name, span.begin - first, span.end - first) for span in ordered if first <= span.begin < last]
@@ -172,9 +172,9 @@ def length(step: list[Span]) -> float:
     return max(span.end for span in step)
 
 
-def report(spans: list[Span], given: argparse.Namespace) -> None:
+def report(recorded: list[Span], given: argparse.Namespace) -> None:
     """Print the table and draw the picture."""
-    all_steps = steps(spans)
+    all_steps = steps(recorded)
     middle = statistics.median(length(one) for one in all_steps)
     parts = [milliseconds(one) for one in all_steps]
     print(f"{given.workers} workers, {given.model}, {given.reduction}, batch {BATCH} a worker: {len(all_steps)} steps of {middle:.1f} ms")

@@ -213,7 +213,7 @@ def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
 
 def compare(runs: Mapping[str, Sequence[dict[str, Any]]], path: Path, decides: Monitor) -> None:
     """Draw the metric that decides on the best epoch of several runs (name -> rows of history.csv) over their epochs."""
-    lines, share = {}, decides.metric.endswith("accuracy")
+    lines, share = {}, decides.is_share
     for name, rows in runs.items():
         best = decides.best(rows)
         value = f"{best[decides.metric]:.1%}" if share else f"{best[decides.metric]:.4f}"

@@ -84,8 +84,8 @@ class Trainer:
         self._remember()
         self._seconds_before = self.progress.seconds_total
         self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self.engine.results)
-        # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._stalled = self._has_stalled(self.recorder.history.rows)
+        # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
         self._same_weights("at the start")
         self._summary("RUNNING")

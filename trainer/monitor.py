@@ -20,6 +20,16 @@ class Monitor(NamedTuple):
         """As in a sentence: `validation accuracy`."""
         return self.metric.replace("val_", "validation ", 1).replace("_", " ")
 
+    @property
+    def rule(self) -> str:
+        """As in a sentence: `the highest validation accuracy`."""
+        return f"the {'highest' if self.highest else 'lowest'} {self.label}"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its values are shares, which percentages show best."""
+        return self.metric.endswith("accuracy")
+
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The row of the best epoch, the earliest of equals; a row without the metric comes last."""
         sign = 1 if self.highest else -1

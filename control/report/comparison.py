@@ -32,13 +32,9 @@ def section(runs: Sequence[Run], picture: str) -> Section:
     return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *table, *pictures])
 
 
-def shown(metric: str, value: float) -> str:
+def shown(decides: Monitor, value: float) -> str:
     """A value of a metric: a share as a percentage, anything else to four decimals."""
-    return percent(value) if _is_share(metric) else f"{value:.4f}"
-
-
-def _is_share(metric: str) -> bool:
-    return metric.endswith("accuracy")
+    return percent(value) if decides.is_share else f"{value:.4f}"
 
 
 def _scores(runs: Sequence[Run], decides: Monitor) -> tuple[str, list[tuple[float, int]]]:
@@ -62,7 +58,7 @@ def better(runs: Sequence[Run]) -> str:
     """Which run is best, by how much over the next one, at what cost."""
     decides = measure(runs)
     if decides is None:
-        rules = listed([f"{code(run.name)} is that of {_rule(run.monitor)}" for run in runs])
+        rules = listed([f"{code(run.name)} is that of {run.monitor.rule}" for run in runs])
         return f"These runs are not compared: the best epoch of {rules}."
     what, scores = _scores(runs, decides)
     order = sorted(range(len(runs)), key=lambda index: scores[index][0], reverse=decides.highest)
@@ -70,23 +66,19 @@ def better(runs: Sequence[Run]) -> str:
     first, second = (runs[index] for index in order[:2])
     one, other = f"{code(first.name)} ({code(first.model)})", f"{code(second.name)} ({code(second.model)})"
     if high == low:
-        return f"{one} and {other} are equal: {shown(decides.metric, high)} {what} in their best epochs."
+        return f"{one} and {other} are equal: {shown(decides, high)} {what} in their best epochs."
     apart, chance = f"{abs(high - low):.4f}", ""
-    if _is_share(decides.metric):
+    if decides.is_share:
         apart, doubt = points(high - low), margin(high, min(images, others))
         chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
-    lead = f"{apart} of {what} in the best epoch ({shown(decides.metric, high)} against {shown(decides.metric, low)})"
+    lead = f"{apart} of {what} in the best epoch ({shown(decides, high)} against {shown(decides, low)})"
     if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
         return (
-            f"{one} reaches {shown(decides.metric, high)} {what} in its best epoch, {other} {shown(decides.metric, low)}; these are "
+            f"{one} reaches {shown(decides, high)} {what} in its best epoch, {other} {shown(decides, low)}; these are "
             f"{noun(first.spec, second.spec)}s of different datasets, so they do not show which model is better."
         )
     better_than = f"{one} is better than {other} by" if len(runs) == 2 else f"{one} is the best of {len(runs)} runs, before {other} by"
     return f"{better_than} {lead}{chance}; {_cost(first, second)}."
-
-
-def _rule(decides: Monitor) -> str:
-    return f"the {'highest' if decides.highest else 'lowest'} {decides.label}"
 
 
 def _cost(run: Run, other: Run) -> str:
@@ -133,7 +125,7 @@ def _row(run: Run, compared: bool) -> list[str]:
     def cell(values: Mapping[str, Any], metric: str) -> str:
         if metric not in values:
             return "-"
-        return f"{'' if compared else f'{metric_name(metric)} '}{shown(metric, values[metric])}"
+        return f"{'' if compared else f'{metric_name(metric)} '}{shown(decides, values[metric])}"
 
     rate, seconds = run.summary.get("images_per_s"), run.summary.get("seconds_training")
     return [

@@ -43,7 +43,7 @@ def promising(run: Run) -> list[str]:
     """The best epoch, and the rule."""
     decides = run.monitor
     value = f", with a {decides.label} of {run.best[decides.metric]:.4f}" if decides.metric in run.best else ""
-    rule = f"The rule: the {'highest' if decides.highest else 'lowest'} {decides.label}, the earliest on a tie, as in summary.json."
+    rule = f"The rule: {decides.rule}, the earliest on a tie, as in summary.json."
     return [f"Epoch {run.best['epoch']} is the most promising{value}.", rule]
 
 

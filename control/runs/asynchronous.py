@@ -56,18 +56,18 @@ def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
             "Fix: hosts without gpus (-e workers=A,B,C), or another strategy.name"
         )
     others = {
-        "recovery.elastic": (config.recovery.elastic, ": its workers come and go anyway"),
-        "recovery.standby": (config.recovery.standby, ": a worker starts again while the others train"),
+        "recovery.elastic": (config.recovery.elastic, "its workers come and go anyway"),
+        "recovery.standby": (config.recovery.standby, "a worker starts again while the others train"),
         "train.batch_sizes": (
             config.train.batch_sizes,
-            " (also by worker_batch_size in the inventory): each worker takes batches of train.batch_size, a fast one more of them,",
+            "each worker takes batches of train.batch_size (worker_batch_size in the inventory sets it, too), a fast one more of them,",
         ),
-        "reduction.name": (config.reduction.name != "auto" and config.reduction.name, ": no gradients are summed"),
-        "schedule.scaling": (config.schedule.scaling != "none" and config.schedule.scaling, ": a step is of one worker's batch"),
+        "reduction.name": (config.reduction.name != "auto" and config.reduction.name, "no gradients are summed"),
+        "schedule.scaling": (config.schedule.scaling != "none" and config.schedule.scaling, "a step is of one worker's batch"),
     }
     for key, (value, why) in others.items():
         if value:
-            raise ConfigError(f"{key}={value}{why} with {asked}. Fix: leave one of them out")
+            raise ConfigError(f"{key}={value}: {why} with {asked}. Fix: leave one of them out")
     if not config.recovery.max_restarts:
         raise ConfigError(f"recovery.max_restarts=0 leaves out the supervisors, which {asked} needs. Fix: a larger number")
 

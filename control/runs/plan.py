@@ -64,8 +64,8 @@ MAY_CHANGE = (
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 FIXED = ("global_batch", "class_counts")
 """Keys of `train` that a plan computes when a run starts."""
-NUMBERS = {"epochs": "train.epochs"}
-"""Keys that have a variable of their own."""
+NUMBERS = {"epochs": ("train.epochs", 1), "time_limit": ("train.time_limit", 0)}
+"""Keys that have a variable of their own, and the least value of that; 0 sets none."""
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
 SELFTEST = {
@@ -260,11 +260,11 @@ def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train
     summary = run_results.read_summary(existing) if existing else {}
     if existing is None or summary.get("state") != "SUCCEEDED":
         return False
-    if summary.get("steps", 0) >= sizes.total_steps:
-        return True
-    history = read_history(existing / "history.csv")
+    all_steps = summary.get("steps", 0) >= sizes.total_steps
+    if all_steps or not summary.get("stalled"):
+        return bool(all_steps or summary.get("ended_early"))
     # More patience may have been asked for since.
-    return bool(summary.get("ended_early") and (not summary.get("stalled") or monitor.stalled(history, train.monitor, train.patience)))
+    return monitor.stalled(read_history(existing / "history.csv"), train.monitor, train.patience)
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:
@@ -351,9 +351,8 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
         if detected["source"] == "own":
             result["data.augment"] = rows.augmentation(user_file.find("dataset", str(detected["path"])))[0]
-    result |= {key: integer(name, options[name]) for name, key in NUMBERS.items() if name in options}
-    if "time_limit" in options:
-        result["train.time_limit"] = integer("time_limit", options["time_limit"], least=0) or None
+    given = {name: integer(name, options[name], least) for name, (_, least) in NUMBERS.items() if name in options}
+    result |= {NUMBERS[name][0]: number or None for name, number in given.items()}
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
     result |= configs.parse_set(str(options.get("set", "")))

@@ -11,7 +11,7 @@ from control.runs import asynchronous, launches, outcome, run_results, step_prof
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
-from trainer.records import note
+from trainer.records import newest_generation, note
 from trainer.rundir import recorded
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY
@@ -29,7 +29,7 @@ def worker(
     phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
     steps = [record for record in records if record["kind"] == "steps"]
     epochs = [record for record in records if record["kind"] == "epoch"]
-    generations = [record for record in records if record["kind"] == "generation"]
+    generation, starts = newest_generation(records), sum(record["kind"] == "generation" for record in records)
     state = "running" if alive else "gone"
     if ended is not None:
         state = outcome.of_exit_code(ended["exit_code"], script)
@@ -46,9 +46,9 @@ def worker(
         "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
         "split": step_profile.median(step_profile.of_worker(records)),
         "straggler": stragglers.last(records),
-        "generation": generations[-1] if generations else None,
+        "generation": generation,
         # Of an asynchronous run, one worker starts again alone, in the same generation; one that was lost has missed some.
-        "restarts": max(generations[-1]["number"], len(generations)) - 1 if generations else 0,
+        "restarts": max(generation["number"], starts) - 1 if generation else 0,
     }
 
 

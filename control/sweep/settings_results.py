@@ -157,12 +157,11 @@ def failures(results: Results) -> list[str]:
 def analysis(results: Results) -> str:
     """analysis.md."""
     header, rows = cells(results)
-    best = "highest" if results.metric.highest else "lowest"
     parts = [
         "# Which settings are best?",
         results.answer,
         f"Train with them:\n\n    {results.commands[0][1]}",
-        f"## Trials\n\nSorted by the {best} {results.metric.label} of any epoch; time is from the launch to the end of the last worker.",
+        f"## Trials\n\nSorted by {results.metric.rule} of any epoch; time is from the launch to the end of the last worker.",
         table(header, rows),
         f"![Each line is a trial]({PICTURE})",
     ]

@@ -19,7 +19,7 @@ from trainer.files import read_json, write_json
 from trainer.telemetry import chief_records
 
 ALONE = "recovery.max_restarts=0,recovery.elastic=false,train.patience=null"
-"""A training that started twice is no measurement."""
+"""A training that starts twice, or ends early, is no measurement."""
 MEASURED = ("seconds_end_to_end", "seconds_training", "images_per_s")
 
 

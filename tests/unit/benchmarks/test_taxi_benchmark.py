@@ -17,7 +17,7 @@ def test_kinds_of_trips():
 
 
 def test_scores_of_a_model():
-    """One of two tips is found, and one of three guesses of a tip is wrong."""
+    """One of two tips is found, and one of two guesses of a tip is wrong."""
     assert shown([1, 1, 0, 0], [0.9, 0.2, 0.6, 0.1]) == ["0.500", "0.750", "0.500", "0.500", "0.500", "0.400"]
 
 

@@ -81,7 +81,8 @@ def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
         "config": str(bench.folder / "config.yml"),
         "workers": "node1,node2",
         "epochs": 3,
-        "set": f"train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed,{timing_trials.ALONE}",
+        "set": "train.global_batch=null,checkpoint.every_steps=null,reduction.name=packed,recovery.max_restarts=0,recovery.elastic=false,"
+        "train.patience=null",
     }
     assert marks(bench) == {}
     assert sorted(path.name for path in (bench.folder / "trials" / "pi.w2-e3-r1").iterdir()) == ["cluster.json", "summary.json"]
@@ -103,7 +104,10 @@ def test_the_speed_is_that_of_the_median_step():
 def test_strong_scaling_and_saved_states_are_overrides(bench):
     bench.outcomes = [GOOD]
     bench.measure(Trial("strong", 50, 3, 2, 1), NODES, never)
-    assert bench.played[0][1]["set"] == f"train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed,{timing_trials.ALONE}"
+    assert bench.played[0][1]["set"] == (
+        "train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed,recovery.max_restarts=0,recovery.elastic=false,"
+        "train.patience=null"
+    )
 
 
 def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):

@@ -427,7 +427,7 @@ def test_two_of_three_go_on_without_a_lost_host(lost, begin):
     assert [run.processes[rank].wait(120) for rank in others] == [0, 0]
     words = f"rank {lost} ({NAMES[lost]}) did not come back; 2 of 3 workers start again from the last saved state"
     warnings = [[one["text"] for one in run.records(rank) if one["kind"] == "warning"] for rank in others]
-    assert len(warnings[0]) == 1, "whoever watches is told once, by the first"
+    assert len(warnings[0]) == 1, "only the first rank records the warning"
     assert words in warnings[0][0]
     assert not warnings[1]
 
