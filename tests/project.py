@@ -3,11 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ["ansible.cfg", "plugins", "roles", "playbooks", "templates", "trainer", "control", "inventory", "requirements"]
 PARTS += ["benchmarks", "examples"]
 LEFT = {"inventory": "lab", "benchmarks": "results"}
-
-
+SLOWEST = 3
+"""How many times slower than usual a machine that tests may be: waits that end a test are so much longer."""
 BETWEEN = """
 - ansible.builtin.import_playbook: playbooks/stages/plan.yml
 - ansible.builtin.import_playbook: playbooks/stages/distribute.yml
@@ -39,10 +40,12 @@ class Project:
 
     root: Path
     inventory: str = ""
+    started: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
+    """Commands that were started and not waited for at once."""
 
     def play(self, command: str, *arguments: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-        """Run a root playbook to its end."""
-        settings = {"cwd": self.root, "env": self.environment(), "capture_output": True, "text": True, "timeout": timeout}
+        """Run a root playbook to its end; `timeout` in seconds of a usual machine."""
+        settings = {"cwd": self.root, "env": self.environment(), "capture_output": True, "text": True, "timeout": SLOWEST * timeout}
         done = subprocess.run(self.argv(command, *arguments), check=False, **settings)
         if check:
             assert done.returncode == 0, f"{command} {arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
@@ -57,7 +60,16 @@ class Project:
         """Start a root playbook and return at once."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         settings = {"cwd": self.root, "env": self.environment(), "text": True, "start_new_session": True}
-        return subprocess.Popen(self.argv(command, *arguments), **settings, **pipes)
+        self.started.append(subprocess.Popen(self.argv(command, *arguments), **settings, **pipes))
+        return self.started[-1]
+
+    def end_started(self) -> None:
+        """Kill the commands that were started and have not ended."""
+        for playbook in self.started:
+            if playbook.poll() is None:
+                os.killpg(playbook.pid, signal.SIGKILL)
+                playbook.wait(20)
+        self.started.clear()
 
     def argv(self, command: str, *arguments: str) -> list[str]:
         """The command line; `a=b` arguments become `-e a=b`, as JSON where Ansible would split at a space."""
@@ -95,8 +107,8 @@ def copy_project(root: Path) -> None:
 
 
 def await_until(condition: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:
-    """Poll a condition; fail the test when it does not come true."""
-    deadline = time.monotonic() + seconds
+    """Poll a condition; fail the test when it does not come true in the seconds that it takes on the slowest machine."""
+    deadline = time.monotonic() + SLOWEST * seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {SLOWEST * seconds:.0f} s: {what}"
         time.sleep(every)

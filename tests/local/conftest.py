@@ -1,6 +1,9 @@
 """Real runs through the playbooks, in a scratch project: nothing here touches the person's own runs."""
 
+import contextlib
 import json
+import os
+import random
 import shutil
 import socket
 import subprocess
@@ -14,7 +17,9 @@ from PIL import Image
 
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
-from tests.project import Project, copy_project
+from tests.project import Project, await_until, copy_project
+from trainer.supervision.supervisor import FILE
+from trainer.telemetry import read_records
 
 CLASSES = ("cat", "dog and friends", "Käse")
 
@@ -33,18 +38,50 @@ class LocalProject(Project):
         """Process id of a worker's trainer."""
         marker = f"--run\0{self.node(worker, name)}\0"
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and marker in (line := _command_line(entry)) and SUPERVISOR not in line:
+            if entry.name.isdigit() and marker in (line := _command_line(entry)) and "trainer.supervision" not in line:
                 return int(entry.name)
         raise AssertionError(f"no trainer process for worker{worker} of {name}")
+
+    def pids(self, worker: int, name: str) -> dict[str, int]:
+        """Process ids of a worker's `supervisor` and `worker`; without the latter while the supervisor is about to start one."""
+        return json.loads((self.node(worker, name) / "workers" / f"worker{worker}" / FILE).read_text())["pids"]
+
+    def has_another(self, worker: int, name: str, before: int) -> bool:
+        """Whether a supervisor has started a worker with another process id."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.pids(worker, name).get("worker", before) != before
+        return False
+
+    def end_all(self) -> None:
+        """End what this copy has started and not ended: commands, sessions and workers."""
+        self.end_started()
+        for run in (self.root / "runs").glob("*/config.yml"):
+            for session in self.sessions(run.parent.name):
+                subprocess.run(["sh", "-c", by_hand(session)], capture_output=True, check=False)
+        await_until(lambda: not self.workers(), 60, "the end of all workers")
+
+    def workers(self) -> list[str]:
+        """Command lines of all workers and supervisors of this copy's runs."""
+        marker = f"\0{self.root}/.lockstep/worker"
+        lines = [_command_line(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
+        return [line for line in lines if marker in line and not line.startswith("tmux\0")]
+
+    def sessions(self, name: str) -> list[str]:
+        """The tmux sessions of a run of this copy."""
+        own = {session_name(name, rank, str(self.root / ".lockstep" / f"worker{rank + 1}")) for rank in range(len(self.ports))}
+        return sorted(own & set(all_sessions()))
 
     def steps(self, worker: int, name: str) -> int:
         """Steps that a worker has recorded so far."""
         path = self.node(worker, name) / "workers" / f"worker{worker}" / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
-        return max((json.loads(line)["step"] for line in lines if '"kind": "steps"' in line), default=0)
+        return max((record["step"] for record in read_records(path) if record["kind"] == "steps"), default=0)
 
 
-SUPERVISOR = "trainer.supervision"
+def all_sessions() -> list[str]:
+    """The names of the sessions of all projects on this machine."""
+    listing = ["tmux", "-L", "lockstep", "ls", "-F", "#{session_name}"]
+    return subprocess.run(listing, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def _command_line(entry: Path) -> str:
@@ -65,12 +102,34 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def worker_ports(count: int) -> list[int]:
+    """Below the kernel's range, in which a port may come up at any time; each lane of tests has its own.
+
+    Servers' ports are 500 higher than workers', direct ones 1000.
+    """
+    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        first = 10_000 + 2_000 * lane + random.randrange(450)
+        ports = [first + 10 * number for number in range(count)]
+        if all(_is_free(port + more) for port in ports for more in (0, 500, 1_000)):
+            return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> LocalProject:
     """A copy of the project for this session, with what it prepares once."""
     root = tmp_path_factory.mktemp("lockstep project")
     copy_project(root)
-    ports = free_ports(5)
+    ports = worker_ports(5)
     lines = [f"    worker{number}:\n      worker_port: {port}" for number, port in enumerate(ports, 1)]
     (root / "inventory/local/hosts.yml").write_text("workers:\n  hosts:\n" + "\n".join(lines) + "\n")
     return LocalProject(root, ports=ports)
@@ -80,12 +139,18 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> LocalProject:
 def project(scratch: LocalProject) -> Iterator[LocalProject]:
     """The scratch copy without a run of another file's tests; its tmux sessions are ended afterwards."""
     yield scratch
-    for run in (scratch.root / "runs").glob("*/config.yml"):
-        for rank in range(5):
-            session = session_name(run.parent.name, rank, str(scratch.root / ".lockstep" / f"worker{rank + 1}"))
-            subprocess.run(["sh", "-c", by_hand(session)], capture_output=True, check=False)
+    scratch.end_all()
     for runs in (scratch.root / "runs", *scratch.root.glob(".lockstep/*/runs")):
         shutil.rmtree(runs, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails in the middle of a run must not make the next one fail, whose ports are the same."""
+    failures = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failures and "project" in request.fixturenames:
+        request.getfixturevalue("project").end_all()
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,8 @@ GRACE_S = 3.0
 """Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
 """Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
+SAVE_S = 30.0
+"""Seconds in which a worker whose session was ended by hand may save its state."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,9 @@ class Supervisor:
         """Ranks of lost hosts that are to join the next generation."""
         self._enough_at = math.inf
         """Since when those that are there are enough to go on, on this process' clock."""
-        self._stop_asked = self._hung_up = self._waiting = False
+        self._hung_up_at = math.inf
+        """When the terminal ended, on this process' clock."""
+        self._stop_asked = self._waiting = False
 
     def run(self) -> int:
         """Supervise to the end of the run; return the exit code of the last worker."""
@@ -214,7 +218,9 @@ class Supervisor:
             return NOT_ALL
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
-        return "lost its tmux server" if self._must_return() else ""
+        if self._must_return():
+            return "lost its tmux server"
+        return "saved no state in time" if self._is_asked() and time.monotonic() - self._hung_up_at > SAVE_S else ""
 
     def _open_door(self) -> None:
         """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
@@ -418,9 +424,16 @@ class Supervisor:
             self._child.signal(number)
 
     def _hang_up(self, *_: Any) -> None:
-        """The tmux server is gone: the worker ends soon, and this supervisor returns in a new session."""
-        self._hung_up = True
-        self._break_off()
+        """The session is gone: at somebody's request, or with its tmux server, and this supervisor returns in a new one."""
+        self._hung_up_at = time.monotonic()
+        if self._is_asked():
+            self._stop(signal.SIGTERM, None)
+        else:
+            self._break_off()
+
+    @property
+    def _hung_up(self) -> bool:
+        return self._hung_up_at < math.inf
 
     def _break_off(self) -> None:
         """Leave the wait for the others; once, as signals come in pairs."""

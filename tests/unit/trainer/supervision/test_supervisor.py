@@ -17,11 +17,13 @@ from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK, Patience
 from trainer.supervision.policy import Elasticity, Limits
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING, SIGNALLED, STANDING_BY, Post, Supervisor
+from trainer.telemetry import read_records
 
 ROOT = Path(__file__).parents[4]
 WORKER = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, lambda *_: None if os.path.exists({own!r} + "/deaf") else os._exit(42))
 from trainer.metrics import Metrics
 from trainer.supervision.child import LET_IN, ROOM, die_with_parent
 generation, parent, elapsed = int(sys.argv[2]), int(sys.argv[4]), float(sys.argv[6])
@@ -32,7 +34,9 @@ metrics.step = 10 * generation
 def make_room(*_):
     open(f"{{own}}/asked", "w").close()
     for folder in () if os.path.exists(f"{{own}}/busy") else (own, *peers):
-        open(f"{{folder}}/do-{{generation}}", "w").write("175")
+        part = f"{{folder}}/.do-{{os.getpid()}}"
+        open(part, "w").write("175")
+        os.replace(part, f"{{folder}}/do-{{generation}}")
 signal.signal(LET_IN, make_room)
 starts = os.path.exists(f"{{own}}/start-{{generation}}")
 metrics.phase("joining" if starts else "training")
@@ -42,7 +46,7 @@ open(f"{{own}}/elapsed-{{generation}}", "w").write(str(elapsed))
 open(f"{{own}}/up-{{generation}}", "w").write(str(os.getpid()))
 def order(folder):
     try:
-        return int(open(f"{{folder}}/do-{{generation}}").read() or 0)
+        return int(open(f"{{folder}}/do-{{generation}}").read())
     except (OSError, ValueError):
         return None
 def ended(folder):
@@ -71,7 +75,8 @@ while True:
     if any(order(peer) not in (None, *TOGETHER) for peer in peers):
         os._exit(75)
     for peer in peers:
-        if order(peer) not in TOGETHER and ended(peer):
+        # Who ended by an order had it written before.
+        if ended(peer) and order(peer) not in TOGETHER:
             os._exit(75)
     time.sleep(0.02)
 """
@@ -115,7 +120,8 @@ class Run:
         # `python -m trainer ARGUMENTS` is the worker's command line: the file stands in for it.
         program = (
             "import dataclasses, sys\n"
-            "from trainer.supervision import __main__ as entry\n"
+            "from trainer.supervision import __main__ as entry, supervisor\n"
+            "supervisor.SAVE_S = 2.0\n"
             "real = entry.supervise\n"
             f"replaced = dict(program=[sys.executable, {str(own / 'worker.py')!r}], worker=[], session=[])\n"
             f"replaced |= dict(standby=[sys.executable, {str(own / 'standby.py')!r}] if {self.standby} else [])\n"
@@ -149,7 +155,9 @@ class Run:
         return int((self.folders[rank] / f"up-{generation}").read_text())
 
     def do(self, rank, generation, code):
-        (self.folders[rank] / f"do-{generation}").write_text(str(code))
+        part = self.folders[rank] / ".do"
+        part.write_text(str(code))
+        part.replace(self.folders[rank] / f"do-{generation}")
 
     def ends(self):
         return [process.wait(120) for process in self.processes]
@@ -158,7 +166,7 @@ class Run:
         return (self.folders[rank] / "log").read_text()
 
     def records(self, rank):
-        return [json.loads(line) for line in (self.folders[rank] / "metrics.jsonl").read_text().splitlines()]
+        return read_records(self.folders[rank] / "metrics.jsonl")
 
 
 @pytest.fixture
@@ -389,6 +397,22 @@ def test_the_worker_of_a_host_that_goes_down_goes_on_after_its_restart(begin, si
     assert "was lost with its supervisor, or its host restarted; all workers start again" in run.log(0)
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_session_that_is_ended_by_hand_takes_its_worker_along(begin, saves):
+    """The mark says that its end is wanted; a worker that does not save its state in time is killed."""
+    run = begin()
+    for own in run.folders:
+        (own / MARK).touch()
+    for rank in (0, 1):
+        if not saves:
+            (run.folders[rank] / "deaf").touch()
+        run.processes[rank].send_signal(signal.SIGHUP)
+    assert run.ends() == [PREEMPTED, PREEMPTED]
+    assert [phases(run, rank)[-1] for rank in (0, 1)] == ["ended", "ended"]
+    assert not any((own / FILE).exists() for own in run.folders)
+    assert not any(Path(f"/proc/{run.worker(rank, 1)}").exists() for rank in (0, 1))
+
+
 def phases(run, rank):
     return [record["phase"] for record in run.records(rank) if record["kind"] == "phase"]
 
@@ -441,13 +465,13 @@ def test_a_host_that_is_back_in_time_is_waited_for(begin):
 
 
 def test_a_second_fault_does_not_wait_for_the_host_that_was_lost_before(begin):
-    run = begin(workers=3, **ELASTIC | {"elastic-wait": 9})
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15})
     run.lose(1)
     run.await_generation(2, (0, 2))
     began = time.monotonic()
     os.kill(run.worker(2, 2), signal.SIGKILL)
     run.await_generation(3, (0, 2))
-    assert time.monotonic() - began < 9
+    assert time.monotonic() - began < 15
     assert run.cluster(2, 3)["cluster"] == {"worker": ["first", "third"]}
 
 
@@ -563,9 +587,12 @@ def await_visit(run, rank, others):
         return {(other, inode) for other, inode in there if other is not None}
 
     def stay():
-        before = connections()
-        time.sleep(0.5)
-        return {other for other, _ in before & connections()} == {*others}
+        try:
+            before = connections()
+            time.sleep(0.5)
+            return {other for other, _ in before & connections()} == {*others}
+        except FileNotFoundError:
+            return False  # a connection that ended meanwhile
 
     await_until(stay, 120, "the visit")
 

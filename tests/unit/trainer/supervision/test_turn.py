@@ -18,6 +18,7 @@ from trainer.errors import FAILED, PREEMPTED, RESTART
 from trainer.supervision.child import MARK
 from trainer.supervision.supervisor import DOWN, FILE
 from trainer.supervision.turn import QUEUED
+from trainer.telemetry import read_records
 
 ROOT = Path(__file__).parents[4]
 TMUX = """#!/bin/sh
@@ -115,8 +116,7 @@ class Hosts:
         await_until(lambda: self.started(run, 0) and self.started(run, 1), 20, f"{run} starts")
 
     def notes(self, run, rank):
-        path = self.path(run, rank) / "metrics.jsonl"
-        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        records = read_records(self.path(run, rank) / "metrics.jsonl")
         return [record["note"] for record in records if record["kind"] == "phase" and record["phase"] == QUEUED]
 
     def is_told(self, run, rank, note):
@@ -409,8 +409,9 @@ def test_without_its_tmux_server_it_returns_in_a_new_session(hosts):
 def test_both_signals_mean_that_the_host_goes_down(hosts):
     process = hosts.queue("a", 0, 1)
     hosts.is_told("a", 0, "next; waits for host1")
-    process.send_signal(signal.SIGHUP)
-    process.terminate()
+    # Both are there when it goes on.
+    for number in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+        process.send_signal(number)
     assert process.wait(10) == PREEMPTED
     assert not (hosts.folder / "commands").exists()
 
