@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT, Project, copy_project
+from tests.project import ROOT, Project, await_until, copy_project
 
 PREFIX, SUBNET, NODES = "lockstep-test", "10.89.78.0/24", 5
 SETTINGS = (f"lab_prefix={PREFIX}", f"lab_subnet={SUBNET}")
 SHARED = ("wheels", "sources")
+END = """cd /home/lockstep/lockstep && rm -f queue/* && for folder in runs/*/workers/*/; do touch "$folder/stop"; done
+runuser -u lockstep -- tmux -L lockstep kill-server"""
 TESTER = ".lockstep/tester"  # holds the id of the process that tests with this copy
 
 
@@ -66,6 +68,19 @@ class Lab(Project):
         name = next(link["ifname"] for link in links if any(one.get("local") == gateway for one in link["addr_info"]))
         return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text())
 
+    def sessions(self, node: int) -> list[str]:
+        """Names of the tmux sessions on a node; the user who trains has a server of his own."""
+        return self.on(node, "runuser -u lockstep -- tmux -L lockstep ls -F '#{session_name}' 2>/dev/null", check=False).split()
+
+    def end_all(self) -> None:
+        """End what this project has started and not ended: commands, and everything that its user runs on the nodes."""
+        self.end_started()
+        for node in range(1, NODES + 1):
+            self.on(node, END, check=False)
+            await_until(
+                lambda node=node: not self.on(node, "pgrep -u lockstep -f trainer", check=False), 60, f"the end of all on node{node}"
+            )
+
     def steps(self, node: int, run: str) -> int:
         """Steps that a node has recorded of a run."""
         path = f"/home/lockstep/lockstep/runs/{run}/workers/node{node}/metrics.jsonl"
@@ -109,6 +124,15 @@ def in_use(project: Path) -> bool:
         return False
     tester = project / TESTER
     return not tester.is_file() or Path("/proc", tester.read_text()).exists()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails in the middle of a run must not make the next one fail, whose ports are the same."""
+    failures = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failures and "lab" in request.fixturenames:
+        request.getfixturevalue("lab").end_all()
 
 
 @pytest.fixture(scope="session")

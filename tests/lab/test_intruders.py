@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.conftest import Lab
 from tests.lab.test_attacks import ROOT, USER, python
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
 PORTS = (12345, 13345, 24007)
 IDLE = 1000
@@ -143,5 +143,5 @@ def test_an_ordinary_user_of_a_member_sees_no_run_and_no_secret(cluster, user):
     shown = cluster.on(user, f"cd /; runuser -u {USER} -- ps -eo args")
     assert "--run" in shown
     assert secret not in shown
-    playbook.communicate(timeout=400)
+    playbook.communicate(timeout=400 * SLOWEST)
     cluster.play("playbooks/delete_run", "run=watched")

@@ -15,7 +15,7 @@ import pytest
 from control.runs import evaluations
 from tests.lab.conftest import NODES, Lab
 from tests.lab.test_cluster import cut, join
-from tests.project import EXHAUSTIVE, ROOT, Project, await_until
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_until
 
 SCRIPTS = ROOT / "tests" / "scripts"
 SETTINGS = "set=train.steps=30,train.batch_sizes=[14,10,8],telemetry.profile_every=0,reduction.name=packed"
@@ -34,7 +34,7 @@ def train(project: Project, run: str, name: str) -> None:
 
 
 @EXHAUSTIVE
-@pytest.mark.parametrize("name", ["regression", "addition", "gan"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "text"))
 def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
     """`tests/local/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
     local = Project(cluster.root)
@@ -80,7 +80,7 @@ def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(clust
     try:
         await_until(lambda: "pid " in cluster.on(3, f"cat {log} 2>/dev/null", check=False) or playbook.poll() is not None, 60, "its start")
         cluster.on(3, f"kill -9 $(grep -oE 'pid [0-9]+' {log} | tail -n 1 | cut -c5-)")
-        output, _ = playbook.communicate(timeout=90)
+        output, _ = playbook.communicate(timeout=90 * SLOWEST)
     finally:
         if playbook.poll() is None:
             playbook.send_signal(signal.SIGINT)
@@ -140,7 +140,7 @@ def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster:
     assert playbook.poll() is None, playbook.communicate()[0]
     before = json.loads(cluster.on(5, f"cat {supervisor}"))["pids"]["worker"]
     cluster.on(5, f"kill -9 {before}")
-    output, _ = playbook.communicate(timeout=300)
+    output, _ = playbook.communicate(timeout=300 * SLOWEST)
     assert playbook.returncode == 0, output
     summary = json.loads((cluster.run(run) / "summary.json").read_text())
     assert (summary["state"], summary["restarts"], summary["workers"]) == ("SUCCEEDED", 0, 5)

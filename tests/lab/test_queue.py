@@ -4,7 +4,7 @@ import re
 import signal
 
 from tests.lab.conftest import PREFIX, Lab
-from tests.project import await_until
+from tests.project import SLOWEST, await_until
 
 TRAINING = ("config=task_cnn", "epochs=3")
 LONG = ("config=task_cnn", "epochs=40")
@@ -26,7 +26,7 @@ def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(
     watching = cluster.start("train", "run=queued-2", "queue=true", "detach=false", *TRAINING, more)
     await_until(lambda: "behind run queued-1" in cluster.on(1, f"cat {own(RUNS[1], 1)}/worker.log", check=False), 120, "it waits", every=1)
     watching.send_signal(signal.SIGKILL)
-    watching.communicate(timeout=60)
+    watching.communicate(timeout=60 * SLOWEST)
     assert (
         "queued-3 is queued: behind run queued-2, which was queued before"
         in cluster.play("train", "run=queued-3", "queue=true", *TRAINING, more).stdout

@@ -3,7 +3,7 @@
 import json
 import signal
 
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
 SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=15", "workers=2", "set=train.global_batch=20")
 
@@ -15,7 +15,7 @@ def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
     run = "compared.task_cnn.packed.s1"
     await_until(lambda: project.steps(1, run) > 20 or process.poll() is not None, 90, "the first training")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=60 * SLOWEST)
     assert process.returncode != 0
     # Its child outlives it, and stops the workers.
     await_until(lambda: not list((project.root / ".lockstep").glob("worker*/locks/*.json")), 60, "the workers have ended")

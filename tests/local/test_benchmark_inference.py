@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.local.conftest import LocalProject
-from tests.project import await_until
+from tests.project import SLOWEST, await_until
 
 SNAPSHOT = """
 import sys
@@ -70,7 +70,7 @@ def test_ended_half_way_it_leaves_nothing(bench):
         await_until(lambda: bool(list(sessions.glob("inference-*/metrics.jsonl"))), 60, "the benchmark runs")
         name = next(sessions.iterdir()).name
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=30 * SLOWEST)
         await_until(lambda: nothing_is_left(bench), 20, "its folder is removed")
     finally:
         if process.poll() is None:

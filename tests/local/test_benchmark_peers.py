@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.project import await_until
+from tests.project import SLOWEST, await_until
 
 ASKED = ("peers=few", "workers=1,2", "rounds=1", "steps=8", "systems=lockstep,ideal,stock-loop,keras-fit-loop")
 
@@ -25,7 +25,7 @@ def test_it_measures_ends_cleanly_and_goes_on(project):
     await_until(lambda: measured.is_file() or process.poll() is not None, 180, "the first cell")
     await_until(lambda: "peers=-w0" in sessions() or process.poll() is not None, 60, "the next cell is under way")
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=120)[0]
+    output = process.communicate(timeout=120 * SLOWEST)[0]
     assert process.returncode != 0, output
     await_until(lambda: "peers=-w" not in sessions(), 60, "its sessions are ended")
 

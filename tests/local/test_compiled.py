@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import EXHAUSTIVE, ROOT, await_until
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
+from trainer import sealed
 
 FILE = Path(__file__).with_name("compiled.py")
 UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
@@ -132,7 +133,7 @@ def end(playbook: subprocess.Popen[str], number: int, begun: Path) -> None:
         await_until(lambda: begun.exists() or playbook.poll() is not None, 60, "its beginning", every=0.02)
         assert playbook.poll() is None, playbook.communicate()[0]
         os.killpg(playbook.pid, number)
-        playbook.communicate(timeout=60)
+        playbook.communicate(timeout=60 * SLOWEST)
     finally:
         playbook.kill()
     assert playbook.returncode != 0
@@ -224,8 +225,9 @@ def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
     train(project, "quiet", uneven, model="variational", data="rows")
     process = project.start("train", "run=killed", f"model={FILE}:variational", f"dataset={FILE}:rows", UNEVEN, uneven)
     await_until(lambda: project.steps(1, "killed") >= 16, 90, "some steps", every=0.02)
+    await_until(lambda: sealed.names(project.node(2, "killed") / "state"), 60, "a state")
     os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=240 * SLOWEST)
     assert process.returncode == 0, output
     assert project.summary("killed")["restarts"] == 1
     assert project.summary("killed")["weights_sha256"] == project.summary("quiet")["weights_sha256"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.distributed_worker import WAYS
 from tests.local.conftest import free_ports
-from tests.project import ROOT
+from tests.project import ROOT, SLOWEST
 
 USER = ROOT / "trainer" / "user"
 
@@ -39,10 +39,10 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     files = [folder / f"{name}.npz" for name in ("0", "1", "alone")]
     both = together(lambda rank: ["-m", "tests.distributed_worker", files[rank]], folder)
-    errors = [worker.communicate(timeout=300)[1] for worker in both]
+    errors = [worker.communicate(timeout=300 * SLOWEST)[1] for worker in both]
     assert [worker.returncode for worker in both] == [0, 0], errors
     alone = start(["-m", "tests.distributed_worker", files[2]])
-    assert alone.communicate(timeout=300)[1] is not None
+    assert alone.communicate(timeout=300 * SLOWEST)[1] is not None
     return [dict(np.load(file)) for file in files]
 
 
@@ -69,6 +69,6 @@ def test_different_data_is_refused_with_the_reason(tmp_path):
     (tmp_path / "script.py").write_text(DIFFERENT)
     both = together(lambda rank: [tmp_path / "script.py"], tmp_path)
     for worker in both:
-        error = worker.communicate(timeout=120)[1]
+        error = worker.communicate(timeout=120 * SLOWEST)[1]
         assert worker.returncode == 1
         assert "LockstepError: the workers have different batches, and each takes its rows of the same one. Fix: shuffle by a seed" in error

@@ -92,7 +92,9 @@ class Scene:
     def pids(self) -> list[int]:
         """Trainers of the run, and what starts them."""
         marks = [str(self.project.node(worker, self.name)).encode() for worker in (1, 2)]
-        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if any(mark in _read(path) for mark in marks)]
+        lines = {int(path.parent.name): _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+        # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
+        return [pid for pid, line in lines.items() if any(mark in line for mark in marks) and not line.startswith(b"tmux\0")]
 
     def claims(self) -> list[Path]:
         """Claims of the run."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import LocalProject
-from tests.project import await_until
+from tests.project import SLOWEST, await_until
 from trainer.supervision.turn import QUEUED
 from trainer.telemetry import read_records
 
@@ -52,10 +52,12 @@ def holder(project, tmp_path):
     script.write_text(HOLDS.format(path=str(tmp_path / "go")))
     run = f"now{len(list(project.root.glob('runs/now*')))}"
     output = queued(project, run, f"script={script}")
-    assert f"{run} is under way" in output, output
+    assert re.search(f"{run} is (under way|queued: next)", output), output
+    queues = [project.root / f".lockstep/worker{worker}/queue" for worker in (1, 2)]
+    await_until(lambda: not any([*queue.iterdir()] for queue in queues), 60, "the script's turn")
     yield run
     (tmp_path / "go").touch()
-    await_until(lambda: ended(project, run), 30, "the script ends")
+    await_until(lambda: ended(project, run), 60, "the script ends")
 
 
 def test_queued_runs_end_in_their_order_though_their_command_and_what_waits_are_killed(project, pictures, tmp_path, holder):
@@ -65,7 +67,7 @@ def test_queued_runs_end_in_their_order_though_their_command_and_what_waits_are_
     watching = project.start("train", "run=second", "queue=true", "detach=false", *training)
     await_until(lambda: is_told(project, "second") == "behind run first, which was queued before", 60, "the second run waits")
     watching.send_signal(signal.SIGKILL)
-    watching.communicate(timeout=30)
+    watching.communicate(timeout=30 * SLOWEST)
     queued(project, "unwanted", f"script={tmp_path / 'holds.py'}")
     assert len(list((project.root / ".lockstep/worker1/queue").iterdir())) == 3
 

@@ -1,6 +1,5 @@
 """A run goes on by itself after a fault, and ends with the weights of an undisturbed one."""
 
-import json
 import os
 import re
 import signal
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from control.runs.cluster import session_name
-from tests.local.conftest import SUPERVISOR, LocalProject
-from tests.project import EXHAUSTIVE, ROOT, await_until
+from tests.local.conftest import LocalProject
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from tests.unit.conftest import load_file
 from trainer.records import read_history
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING
@@ -28,13 +27,13 @@ def undisturbed(scratch: LocalProject, pictures) -> str:
     return scratch.summary("undisturbed")["weights_sha256"]
 
 
-def disturbed(project: LocalProject, pictures, run: str, disturb) -> str:
+def disturbed(project: LocalProject, pictures, run: str, disturb, silence: int = 45) -> str:
     """What `train.yml` prints of a run that is disturbed in its second epoch."""
-    more = f"set={SETTINGS},recovery.max_restarts=5", "worker_silence=15"
+    more = f"set={SETTINGS},recovery.max_restarts=5", f"worker_silence={silence}"
     playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
     await_steps(project, playbook, run, 44)
     disturb(playbook)
-    output, _ = playbook.communicate(timeout=240)
+    output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
     return output
 
@@ -44,13 +43,23 @@ def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
     assert playbook.poll() is None, playbook.communicate()[0]
 
 
+def await_state(project: LocalProject, run: str, workers, step: int) -> None:
+    """Until a state is on the workers' disks: it is written beside the steps after it."""
+    paths = [project.node(worker, run) / "state" / f"step-{step:09d}.npz" for worker in workers]
+    await_until(lambda: all(path.exists() for path in paths), 60, f"the state of step {step}")
+
+
 def test_killed_workers_start_again_with_all_others(project, pictures, undisturbed):
     """First a worker, then the chief."""
     run = "killed"
 
     def disturb(playbook):
-        os.kill(project.trainer_pid(2, run), signal.SIGKILL)
+        await_state(project, run, (1, 2), 40)
+        killed = project.trainer_pid(2, run)
+        os.kill(killed, signal.SIGKILL)
+        await_until(lambda: project.has_another(2, run, killed), 60, "the next worker")
         await_steps(project, playbook, run, 84)
+        await_state(project, run, (1, 2), 80)
         os.kill(project.trainer_pid(1, run), signal.SIGKILL)
 
     output = disturbed(project, pictures, run, disturb)
@@ -100,12 +109,10 @@ def test_the_next_workers_stand_by(project, tmp_path):
     project.play("train", "run=without-fault", *given)
     playbook = project.start("train", f"run={run}", *given)
 
-    def pids():
-        return json.loads((project.node(1, run) / "workers" / "worker1" / FILE).read_text())["pids"]
-
     def is_ready():
         """Whether a process that has nothing more to do stands by: only its main thread is left."""
-        others = [pid for pid in _children(pids()["supervisor"]) if pid != pids()["worker"]]
+        pids = project.pids(1, run)
+        others = [pid for pid in _children(pids["supervisor"]) if pid != pids.get("worker")]
         return any("_pywrap_tensorflow" in _maps(pid) and len(os.listdir(f"/proc/{pid}/task")) == 1 for pid in others)
 
     try:
@@ -113,12 +120,12 @@ def test_the_next_workers_stand_by(project, tmp_path):
             await_steps(project, playbook, run, steps)
             hold.touch()
             await_until(lambda: is_ready() or playbook.poll() is not None, 120, "the import")
-            first = pids()["worker"]
+            first = project.pids(1, run)["worker"]
             os.kill(first, signal.SIGKILL)
-            await_until(lambda before=first: pids().get("worker", before) != before, 60, "the next worker")
-            assert "trainer.standby" in Path(f"/proc/{pids()['worker']}/cmdline").read_text()
+            await_until(lambda before=first: project.has_another(1, run, before), 60, "the next worker")
+            assert "trainer.standby" in Path(f"/proc/{project.pids(1, run)['worker']}/cmdline").read_text()
             hold.unlink()
-        output, _ = playbook.communicate(timeout=240)
+        output, _ = playbook.communicate(timeout=240 * SLOWEST)
     finally:
         hold.unlink(missing_ok=True)
     assert playbook.returncode == 0, output
@@ -139,13 +146,14 @@ def test_a_frozen_worker_and_a_killed_supervisor(project, pictures, undisturbed)
     run = "twice"
 
     def disturb(playbook):
-        os.kill(project.trainer_pid(2, run), signal.SIGSTOP)
+        frozen = project.trainer_pid(2, run)
+        os.kill(frozen, signal.SIGSTOP)
         log = project.node(1, run) / "workers" / "worker1" / "worker.log"
-        await_until(lambda: "restart 1 of this launch" in log.read_text(), 60, "the first restart")
-        await_until(lambda: project.trainer_pid(2, run) > 0, 20, "the next worker")
-        os.kill(_supervisor(project, 2, run), signal.SIGKILL)
+        await_until(lambda: "restart 1 of this launch" in log.read_text(), 120, "the first restart")
+        await_until(lambda: project.has_another(2, run, frozen), 60, "the next worker")
+        os.kill(project.pids(2, run)["supervisor"], signal.SIGKILL)
 
-    output = disturbed(project, pictures, run, disturb)
+    output = disturbed(project, pictures, run, disturb, silence=15)
     assert "gave no sign of life for" in output
     assert re.search(r"rank 1 \(worker2\) was lost with its supervisor.*\(restart 2 of this launch\)", output), output
     assert project.summary(run)["weights_sha256"] == undisturbed
@@ -159,8 +167,9 @@ def test_the_others_go_on_without_a_host_that_is_lost(workers, lost, chief, proj
     more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=5", f"workers={workers}"
     playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
     await_steps(project, playbook, run, 44)
+    await_state(project, run, range(1, workers + 1), 40)
     _lose(project, lost, run)
-    output, _ = playbook.communicate(timeout=300)
+    output, _ = playbook.communicate(timeout=300 * SLOWEST)
     assert playbook.returncode == 0, output
     assert f"rank {lost - 1} (worker{lost}) did not come back; {workers - 1} of {workers} workers start again" in output
     records = read_records(project.node(chief, run) / "workers" / f"worker{chief}" / "metrics.jsonl")
@@ -183,7 +192,7 @@ def test_a_worker_whose_host_restarts_goes_on(project, pictures, undisturbed):
     folder = root / "runs" / run / "workers" / "worker2"
 
     def disturb(playbook):
-        worker, supervisor = project.trainer_pid(2, run), _supervisor(project, 2, run)
+        worker, supervisor = project.trainer_pid(2, run), project.pids(2, run)["supervisor"]
         for pid in (_parent(supervisor), supervisor, worker):
             os.kill(pid, signal.SIGTERM)
         # The session goes with its shell, before the worker has saved its state.
@@ -212,7 +221,7 @@ def test_the_command_may_go_away_while_the_others_go_on_without_a_host(project, 
     came_back = project.start("train", f"run={run}")
     status = project.play("status", f"run={run}").stdout
     assert re.search(r"0 +worker1 .*lost: the others go on without it", status), status
-    output, _ = came_back.communicate(timeout=400)
+    output, _ = came_back.communicate(timeout=400 * SLOWEST)
     assert came_back.returncode == 0, output
     assert f"{run} goes on without worker1" in output
     summary = project.summary(run)
@@ -237,7 +246,7 @@ def test_the_command_that_comes_back_while_a_host_restarts_ends_nothing(project,
     # The host is back only after the command has looked.
     assert any("the others wait for worker2" in line for line in again.stdout)
     _bring_back(project, 2, run)
-    output, _ = again.communicate(timeout=240)
+    output, _ = again.communicate(timeout=240 * SLOWEST)
     assert again.returncode == 0, output
     summary = project.summary(run)
     assert (summary["state"], summary["restarts"], summary["weights_sha256"]) == ("SUCCEEDED", 1, undisturbed)
@@ -270,7 +279,7 @@ def test_a_lost_host_that_is_back_joins_the_others_again(project, pictures):
     log = project.node(1, run) / "workers" / "worker1" / "worker.log"
     await_until(lambda: "2 of 3 workers start again" in log.read_text(), 90, "the others")
     _bring_back(project, 3, run)
-    output, _ = playbook.communicate(timeout=400)
+    output, _ = playbook.communicate(timeout=400 * SLOWEST)
     assert playbook.returncode == 0, output
     assert re.search(rf"{MADE_ROOM}, at step \d+; all workers start again .* \(restart 2 of this launch\)", output), output
     summary = project.summary(run)
@@ -285,13 +294,14 @@ def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
     run, groups = "replaced", project.root / "inventory" / "local" / "spares.yml"
     groups.write_text("spares:\n  hosts:\n    worker3:\n")
     try:
-        more = f"set={SETTINGS},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=3", "workers=2"
+        settings = SETTINGS.replace("steps=160", "steps=600")
+        more = f"set={settings},recovery.max_restarts=5,recovery.elastic=true,recovery.elastic_wait=10", "workers=2"
         playbook = project.start("train", f"run={run}", f"dataset={pictures}", CONFIG, *more)
         await_steps(project, playbook, run, 44)
         status = project.play("status", f"run={run}").stdout
         assert re.search(r"2 +worker3 +running +standing by .*spare: takes the place of a lost host", status), status
         _lose(project, 2, run)
-        output, _ = playbook.communicate(timeout=400)
+        output, _ = playbook.communicate(timeout=400 * SLOWEST)
     finally:
         groups.unlink()
     assert playbook.returncode == 0, output
@@ -299,7 +309,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
     assert "rank 1 (worker2) did not come back; rank 2 (worker3) takes the place of a lost host; all workers start again" in output
     assert re.search(r"spares +worker3 took the place of a lost host", output), output
     summary = project.summary(run)
-    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 160, 1)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 600, 1)
     assert ([one["host"] for one in summary["lost"]], summary["took_places"]) == (["worker2"], ["worker3"])
     assert len({*summary["weights_sha256_by_rank"]}) == 1
 
@@ -315,7 +325,7 @@ def _lose_the_first_unwatched(project: LocalProject, pictures: Path, run: str, s
 
 def _lose(project: LocalProject, worker: int, run: str) -> None:
     """Kill a worker's session for good: shell and supervisor, which takes its worker along."""
-    supervisor = _supervisor(project, worker, run)
+    supervisor = project.pids(worker, run)["supervisor"]
     for pid in (_parent(supervisor), supervisor):
         os.kill(pid, signal.SIGKILL)
 
@@ -331,10 +341,3 @@ def _bring_back(project: LocalProject, worker: int, run: str) -> None:
 def _parent(pid: int) -> int:
     with open(f"/proc/{pid}/stat", encoding="ascii") as stream:
         return int(stream.read().rpartition(")")[2].split()[1])
-
-
-def _supervisor(project: LocalProject, worker: int, run: str) -> int:
-    parent = _parent(project.trainer_pid(worker, run))
-    with open(f"/proc/{parent}/cmdline", "rb") as stream:
-        assert SUPERVISOR.encode() in stream.read()
-    return parent

@@ -3,12 +3,13 @@
 import json
 import re
 import signal
+from pathlib import Path
 
 import pytest
 
 from control.sweep import settings, timings
 from tests.local.conftest import LocalProject
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
 QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")
 
@@ -23,9 +24,16 @@ def asked(pictures, name, *more):
 
 def nothing_is_left(project: LocalProject, name: str) -> bool:
     """No file of a trial on any worker, no claim, no trial noted as under way."""
+    try:
+        return not _left(project, name)
+    except FileNotFoundError:
+        return False  # it is being removed
+
+
+def _left(project: LocalProject, name: str) -> list[Path]:
     files = [path for path in (project.root / ".lockstep").glob(f"worker*/trials/{name}/**/*") if path.is_file()]
     claims = [path for path in (project.root / ".lockstep").glob("worker*/locks/*.json") if f'"{name}.' in path.read_text()]
-    return not files and not claims and not list((project.root / "sweeps" / name).glob("under_way/*.json"))
+    return files + claims + list((project.root / "sweeps" / name).glob("under_way/*.json"))
 
 
 def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
@@ -76,7 +84,7 @@ def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pi
         )
         await_until(lambda: list((project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")), 60, "running")
         playbook.send_signal(number)
-        playbook.communicate(timeout=60)
+        playbook.communicate(timeout=60 * SLOWEST)
     finally:
         playbook.kill()
     await_until(lambda: nothing_is_left(project, name), 60, "the trial under way is taken away")
@@ -162,10 +170,11 @@ def test_settings_are_tried_side_by_side_and_a_killed_sweep_goes_on(project, pic
     folder = project.root / "sweeps" / "best"
     playbook = project.start("sweep", *asked(pictures, "best", VARY, "workers=2", "config=task_cnn"))
     try:
-        await_until(lambda: len(list(folder.glob("under_way/*.json"))) == 2, 60, "two trials at once")
-        await_until(lambda: results(project) and list(folder.glob("under_way/*.json")), 120, "one has ended, another is under way")
+        await_until(lambda: playbook.poll() is not None or len(list(folder.glob("under_way/*.json"))) == 2, 60, "two trials at once")
+        await_until(lambda: playbook.poll() is not None or (results(project) and list(folder.glob("under_way/*.json"))), 120, "one end")
+        assert playbook.poll() is None, playbook.communicate()[0]
         playbook.send_signal(signal.SIGKILL)
-        playbook.communicate(timeout=60)
+        playbook.communicate(timeout=60 * SLOWEST)
     finally:
         playbook.kill()
     await_until(lambda: nothing_is_left(project, "best"), 60, "the trials under way are taken away")

@@ -1,5 +1,6 @@
 """tensorboard.yml as a person sees it: curves of both splits, a row for every run and trial, in Chromium."""
 
+import contextlib
 import io
 import json
 import re
@@ -91,6 +92,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     started = made.play(f"tensorboard_port={made.port}")
     assert f"here            {made.address}" in started.stdout
     assert "changed=1" in started.stdout
+    await_until(lambda: _rows(made.port) == {"first", "pi.w1.r1"}, 60, "its data")
     yield made
     made.play("state=absent")
 
@@ -108,9 +110,10 @@ def trouble(shown: pages.Shown, board: Board) -> list[str]:
 
 def curves_of(card) -> dict[str, tuple[float, str]]:
     """What the table below a curve's picture says: run -> last value and colour."""
-    card.locator("tb-data-table-content-row").first.wait_for()
+    rows = card.locator("tb-data-table-content-row")
+    await_until(lambda: rows.count() == 6, 30, "two curves of each run")
     actual = {}
-    for row in card.locator("tb-data-table-content-row").all():
+    for row in rows.all():
         name, _, value, *_ = row.inner_text().split()
         actual[name] = float(value), row.locator(".row-circle span").evaluate("node => getComputedStyle(node).backgroundColor")
     return actual
@@ -132,6 +135,13 @@ def table_of(page) -> list[dict[str, str]]:
     return [dict(zip(head, line, strict=True)) for line in rest]
 
 
+def _is_complete(page) -> bool:
+    with contextlib.suppress(ValueError):
+        rows = table_of(page)
+        return len(rows) == 2 and all(all(row.values()) for row in rows)
+    return False
+
+
 def session_groups(port: int) -> dict[str, dict[str, float]]:
     """What the table is made of: run -> metric -> value."""
     asked = {"allowedStatuses": ["STATUS_SUCCESS", "STATUS_UNKNOWN"], "colParams": [], "startIndex": 0, "sliceSize": 100}
@@ -150,18 +160,22 @@ def test_curves_of_both_splits_are_there_for_runs_and_trials(board, browser):
     with pages.opened(browser, f"{board.address}#timeseries") as shown:
         card = shown.page.locator("scalar-card").first
         curves = curves_of(card)
-        drawn = card.locator("canvas").screenshot()
+
+        def undrawn():
+            drawn = card.locator("canvas").screenshot()
+            return [name for name, (_, color) in curves.items() if pixels(drawn, color) < 50]
+
+        await_until(lambda: not undrawn(), 30, "the curves")
         assert trouble(shown, board) == []
     expected = {}
     for folder, lift in (("runs/first", 0.0), ("runs/older", 0.2), ("sweeps/pi/trials/pi.w1.r1", 0.1)):
         expected |= {f"{folder}/logs/train": accuracy(EPOCHS, lift), f"{folder}/logs/validation": accuracy(EPOCHS, lift) - 0.05}
     assert {name: value for name, (value, _) in curves.items()} == pytest.approx(expected, abs=1e-4)
-    assert {name: pixels(drawn, color) for name, (_, color) in curves.items() if pixels(drawn, color) < 50} == {}
 
 
 def test_every_run_and_trial_is_a_row_with_its_configuration_and_what_came_of_it(board, browser):
     with pages.opened(browser, f"{board.address}#hparams", width=2000) as shown:
-        shown.page.locator("vaadin-grid-cell-content", has_text="pi.w1.r1").wait_for()
+        await_until(lambda: _is_complete(shown.page), 30, "the table")
         rows = table_of(shown.page)
         assert trouble(shown, board) == []
     shown_first = ["Trial ID", "Show Metrics", *FIRST, "best val_accuracy", "images_per_s", "val_accuracy", "accuracy", "val_loss"]
@@ -203,14 +217,18 @@ def test_the_loader_of_machines_without_the_fast_one_finds_the_same(board):
         assert "first" in session_groups(port)
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 def _answers(port: int) -> bool:
+    return bool(_rows(port))
+
+
+def _rows(port: int) -> set[str]:
     try:
-        return bool(session_groups(port))
+        return set(session_groups(port))
     except OSError:
-        return False
+        return set()
 
 
 def test_a_run_whose_files_can_not_be_read_is_named_and_all_the_rest_is_shown(board):
@@ -245,7 +263,7 @@ def test_stopped_and_a_port_that_is_taken_is_refused(board):
         refused = board.play(f"tensorboard_port={port}", check=False)
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=60)
     assert refused.returncode != 0
     assert f"port {port} is taken at 127.0.0.1; name another with -e tensorboard_port=N" in refused.stdout
     assert "TensorBoard was not running" in board.play("state=absent").stdout

@@ -66,8 +66,9 @@ def test_training_lasts_from_its_beginning_to_the_end_and_states_are_saved_meanw
         "step 12",
         "epoch 2",
     ]
-    # The clock of records is not the one that training is timed by.
-    assert project.summary("job-straight")["seconds_training"] == pytest.approx(phases[-1]["t"] - begun, abs=1)
+    # The clock of records is not the one that training is timed by; the last record follows TensorFlow's end.
+    last_save = max(record["t"] for record in phases if record["phase"] == "saving")
+    assert last_save - begun - 0.5 <= project.summary("job-straight")["seconds_training"] <= phases[-1]["t"] - begun + 0.5
 
 
 def test_steps_are_told_in_the_log_and_the_end_is_evaluated(project, straight):

@@ -195,8 +195,8 @@ def test_name_that_nobody_knows():
 def test_look_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(probe, "PATIENCE_S", 0.1)
     start = time.monotonic()
-    assert probe.Bounded(time.sleep, 2).result() == {"error": "no answer in 0 s"}
-    assert time.monotonic() - start < 1
+    assert probe.Bounded(time.sleep, 20).result() == {"error": "no answer in 0 s"}
+    assert time.monotonic() - start < 10
 
 
 # --- shared folder

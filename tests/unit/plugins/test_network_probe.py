@@ -198,7 +198,7 @@ def test_bytes_and_seconds_bound_a_measurement():
         assert probe.push(ours, limit, seconds) > 0
         reader.join()
         assert 0 < sum(seen) <= most
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 5
     ours.close()
     theirs.close()
 
@@ -342,8 +342,8 @@ def test_a_caller_who_does_not_know_the_nonce_gets_no_service():
 
 def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
     hosts = cluster(3)
-    started, queue = start([params(rank, hosts, bandwidth=True, pair_seconds=1.0, bytes=1 << 40) for rank in range(3)])
-    time.sleep(1.5)
+    started, queue = start([params(rank, hosts, bandwidth=True, pair_seconds=3.0, bytes=1 << 40) for rank in range(3)])
+    time.sleep(4)
     started[2].kill()
     for process in started:
         process.join(25)

@@ -17,8 +17,8 @@ from trainer.metrics import Metrics
 
 watchdog.HEARTBEAT_S = 0.05
 metrics = Metrics(Path(sys.argv[1]))
-watchdog.Watchdog(metrics, start_deadline=0.3).start()
 metrics.phase(sys.argv[2])
+watchdog.Watchdog(metrics, start_deadline=0.3).start()
 threading.Event().wait(float(sys.argv[3]))
 """
 
