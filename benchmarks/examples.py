@@ -9,13 +9,15 @@ what is there is not measured again.
 
 import csv
 import json
-import re
+import shlex
 import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 from benchmarks import script
 from benchmarks.analysis import epochs
@@ -38,6 +40,7 @@ METRICS = {
     "vae": "squared_error",
     "gan": "near",
     "siamese": "accuracy",
+    "finetuning": "accuracy",
 }
 """The metric of each example."""
 WORKERS = (1, 2, 5)
@@ -70,46 +73,86 @@ def main() -> None:
     print(table(rows))
 
 
-def head(name: str) -> tuple[int, int]:
-    """Epochs, and examples per step on two workers, of an example's own command."""
-    words = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-    numbers = [re.search(pattern, words) for pattern in (r"-e epochs=(\d+)", r"train\.batch_size=(\d+)")]
-    return int(numbers[0][1]), 2 * int(numbers[1][1])  # type: ignore[index]
+class Stage(NamedTuple):
+    """One of the trainings of an example, as its head has it; most have one, fine-tuning several."""
+
+    given: dict[str, str]
+    """The command's variables."""
+    settings: dict[str, str]
+    """Those of `set=`, without the batch."""
+    batch: int
+    """Examples per step on two workers."""
+
+    def options(self) -> dict[str, object]:
+        """What the command gives to `build`."""
+        return {key.removeprefix("model."): yaml.safe_load(value) for key, value in self.settings.items() if key.startswith("model.")}
+
+
+def stages(name: str) -> list[Stage]:
+    """The trainings in an example's head, in order: each `train.yml`."""
+    head = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1].replace("\\\n", " ")
+    return [_stage(shlex.split(line)) for line in head.splitlines() if line.strip().startswith("ansible-playbook train.yml ")]
+
+
+def _stage(words: Sequence[str]) -> Stage:
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    settings = dict(pair.split("=", 1) for pair in given.pop("set").split(","))
+    return Stage(given, settings, 2 * int(settings.pop("train.batch_size")))
 
 
 def trained(name: str, workers: int, seed: int, more: list[str]) -> Row:
-    """One training, which is then deleted."""
-    run = f"example-{name}-{workers}"
-    if (ROOT / "runs" / run).exists():
+    """The trainings of an example; their runs are then deleted."""
+    runs = [_run(stage.given["run"], workers) for stage in stages(name)]
+    for run in runs:
+        if (ROOT / "runs" / run).exists():
+            delete(ROOT, run, more)
+    metric, rate = fitted(runs[-1], name, seed, more) if workers == 1 else distributed(name, workers, seed, more)
+    for run in runs[-1:] if workers == 1 else runs:
         delete(ROOT, run, more)
-    metric, rate = fitted(run, name, seed, more) if workers == 1 else distributed(run, name, workers, seed, more)
-    delete(ROOT, run, more)
     return Row(name, workers, seed, metric, rate)
+
+
+def _run(own: str, workers: int) -> str:
+    return f"example-{own}-{workers}"
 
 
 def fitted(run: str, name: str, seed: int, more: list[str]) -> tuple[float, float]:
     """Metric and examples/s of `fit` on the first host."""
+    asked = [
+        {
+            "data": stage.given["dataset"].rpartition(":")[2],
+            "options": stage.options(),
+            "epochs": int(stage.given["epochs"]),
+            "batch": stage.batch,
+            "skip_mismatch": stage.settings.get("train.skip_mismatch") == "true",
+        }
+        for stage in stages(name)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for file in (ROOT / "examples" / f"{name}.py", ROOT / "benchmarks" / "fit" / "main.py"):
             shutil.copy(file, folder)
-        asked = {"script": folder, "args": f"{name} {head(name)[0]} {head(name)[1]} {seed}", "workers": 1}
-        play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
+        args = shlex.join([name, str(seed), json.dumps(asked)])
+        play(ROOT, "train.yml", run, [*more, "-e", json.dumps({"script": folder, "args": args, "workers": 1})])
     result = json.loads((ROOT / "runs" / run / "output" / "result.json").read_text(encoding="utf-8"))
     return result["metrics"][METRICS[name]], result["examples_per_s"]
 
 
-def distributed(run: str, name: str, workers: int, seed: int, more: list[str]) -> tuple[float, float]:
+def distributed(name: str, workers: int, seed: int, more: list[str]) -> tuple[float, float]:
     """Metric and examples/s of `train.yml`."""
-    count, batch = head(name)
-    asked = {"model": f"examples/{name}.py:build", "dataset": f"examples/{name}.py:data", "workers": workers, "epochs": count}
-    asked |= {"set": f"train.global_batch={batch},seed={seed}", "evaluate": name != "gan"}
-    play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
+    for stage in stages(name):
+        settings = {**stage.settings, "train.global_batch": str(stage.batch), "seed": str(seed)}
+        asked = {**stage.given, "workers": workers, "set": ",".join(f"{key}={value}" for key, value in settings.items())}
+        run = _run(asked.pop("run"), workers)
+        if "weights" in asked:
+            _, other, *rest = stage.given["weights"].split("/")
+            asked["weights"] = "/".join(["runs", _run(other, workers), *rest])
+        play(ROOT, "train.yml", run, [*more, "-e", json.dumps(asked)])
     folder = ROOT / "runs" / run
-    if name == "gan":
-        metric = read_history(folder / "history.csv")[-1][METRICS[name]]
-    else:
+    if "evaluate" in asked:
         with (folder / "evaluations.csv").open(encoding="utf-8", newline="") as stream:
             metric = float(list(csv.DictReader(stream))[-1][METRICS[name]])
+    else:
+        metric = read_history(folder / "history.csv")[-1][METRICS[name]]
     return metric, epochs.images_per_s(epochs.timed(folder))
 
 

@@ -1,4 +1,4 @@
-"""Keras' own `fit` of an example on one host, in seconds and metrics: name, epochs, global batch, seed. Sent beside the examples."""
+"""Keras' own `fit` of an example on one host, in seconds and metrics: name, seed, and its trainings in JSON. Sent beside the example."""
 
 import importlib
 import json
@@ -30,15 +30,27 @@ def numbered(data, names):
 
 def main():
     """Train, evaluate, write `result.json`."""
-    name, epochs, batch, seed = sys.argv[1], *map(int, sys.argv[2:])
+    name, seed, stages = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     tf.config.threading.set_intra_op_parallelism_threads(1)
     example = importlib.import_module(name)
     keras.utils.set_random_seed(seed)
-    model, data = example.build(), example.data("train")
+    model = None
+    for stage in stages:
+        before, model = model, example.build(**stage["options"])
+        if before is not None:
+            before.save_weights("before.weights.h5")
+            model.load_weights("before.weights.h5", skip_mismatch=stage["skip_mismatch"])
+        result = fit(model, getattr(example, stage["data"]), stage["epochs"], stage["batch"], seed)
+    Path(os.environ["LOCKSTEP_OUTPUT"], "result.json").write_text(json.dumps(result))
+
+
+def fit(model, of_split, epochs, batch, seed):
+    """Train and evaluate: metrics, and examples/s from the second epoch on."""
+    data = of_split("train")
     names = np.unique(data[1]) if len(data) > 1 and isinstance(data[1], np.ndarray) else None
     rows = len(tf.nest.flatten(data)[0])
     # As many rows as Lockstep trains on when data("validation") has none.
-    chosen = np.random.default_rng(seed).permutation(rows)[rows // 5 :] if example.data("validation") is None else np.arange(rows)
+    chosen = np.random.default_rng(seed).permutation(rows)[rows // 5 :] if of_split("validation") is None else np.arange(rows)
     picked = numbered(tf.nest.map_structure(lambda array: np.asarray(array)[chosen], data), names)
     begun, ended = [], []
     clock = keras.callbacks.LambdaCallback(
@@ -52,12 +64,11 @@ def main():
     ).history
     metrics = {key: values[-1] for key, values in history.items()}
     if model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss:
-        test = numbered(example.data("test"), names)
+        test = numbered(of_split("test"), names)
         metrics = model.evaluate(tf.data.Dataset.from_tensor_slices(test).batch(batch), verbose=0, return_dict=True)
     # The first epoch traces.
     seconds = np.subtract(ended, begun)[1:]
-    result = {"metrics": metrics, "examples_per_s": len(chosen) // batch * batch * len(seconds) / seconds.sum()}
-    Path(os.environ["LOCKSTEP_OUTPUT"], "result.json").write_text(json.dumps(result))
+    return {"metrics": metrics, "examples_per_s": len(chosen) // batch * batch * len(seconds) / seconds.sum()}
 
 
 if __name__ == "__main__":
