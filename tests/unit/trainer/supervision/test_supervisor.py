@@ -457,7 +457,7 @@ def test_two_of_three_go_on_without_a_lost_host(lost, begin):
 
 
 def test_a_host_that_is_back_in_time_is_waited_for(begin):
-    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15})
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15, "rejoin-wait": 60})
     run.lose(2)
     run.processes[2] = run.begin(2)
     run.await_generation(2)
@@ -465,7 +465,7 @@ def test_a_host_that_is_back_in_time_is_waited_for(begin):
 
 
 def test_a_second_fault_does_not_wait_for_the_host_that_was_lost_before(begin):
-    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15})
+    run = begin(workers=3, **ELASTIC | {"elastic-wait": 15, "rejoin-wait": 60})
     run.lose(1)
     run.await_generation(2, (0, 2))
     began = time.monotonic()
