@@ -4,7 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-LOWEST = re.compile(r"loss|error|divergence|perplexity|crossentropy|hinge|poisson|(^|_)(mae|mse|rmse|msle|mape|fid)($|_)")
+LOWEST = re.compile(
+    r"loss|error|divergence|perplexity|crossentropy|hinge|poisson|log_?cosh|huber|brier|false_(positives|negatives)"
+    r"|(^|_)(mae|mse|rmse|msle|mape|fid)($|_)"
+)
 """Metrics of which the lowest value is best."""
 DEFAULTS = ("val_accuracy", "val_loss", "loss")
 

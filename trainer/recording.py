@@ -1,7 +1,7 @@
 """What a worker records of its training: lines in worker.log, metrics.jsonl, history.csv, TensorBoard's events and summary.json."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch, Call
 from trainer.data.spec import noun
+from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.job import Job
-from trainer.records import STRAGGLER
+from trainer.monitor import monitor
+from trainer.records import STRAGGLER, rounded
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.straggler import UNKNOWN, Straggler, diagnose
@@ -36,6 +38,8 @@ class Recorder:
         self._detailed = is_chief and job.config.telemetry.log_every > 0
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
         self._suspect: int | None = None
+        self._not_finite: set[str] = set()
+        """Metrics that were no number, and of which the user has been warned."""
 
     def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
         """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate."""
@@ -68,10 +72,16 @@ class Recorder:
     def row(self, epoch: int, validation: dict[str, float], rate: float) -> dict[str, Any]:
         """The row of history.csv of the epoch that just ended: the model's metrics, those of `validation`, the learning rate, times."""
         progress = self._progress
+        metrics = {**self._results(progress.metrics), **{f"val_{name}": value for name, value in validation.items()}}
+        asked = self._job.config.train.monitor
+        if asked and validation and monitor([], asked).metric not in metrics:
+            raise ConfigError(f"train.monitor={asked}: the model computes no such metric; it has: {', '.join(metrics)}")
+        for name in [name for name, value in metrics.items() if not math.isfinite(value) and name not in self._not_finite]:
+            self._not_finite.add(name)
+            self._job.metrics.warning(f"{name} is {metrics[name]} in epoch {epoch}: history.csv and all that compares epochs go without it")
         return {
             "epoch": epoch,
-            **rounded(self._results(progress.metrics)),
-            **{f"val_{name}": value for name, value in rounded(validation).items()},
+            **rounded(metrics),
             "learning_rate": float(rate),
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
@@ -149,8 +159,3 @@ class Recorder:
         }
         path = self._job.run / "summary.json"
         self._saver.save("summary.json", path, None, lambda: write_json(path, summary))
-
-
-def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics for a file."""
-    return {name: round(value, 6) for name, value in metrics.items()}

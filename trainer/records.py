@@ -341,6 +341,11 @@ def metric_values(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in (*EPOCH, "t", "kind")}
 
 
+def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics for a file, without those that are no number: a ratio of sums may be 0/0."""
+    return {name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)}
+
+
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items() if value != ""}
     missing = [key for key in EPOCH if key not in values]

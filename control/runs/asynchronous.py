@@ -88,11 +88,16 @@ def of_launch(run: Path | None) -> list[dict[str, Any]]:
 
 
 def check_model(compiled: dict[str, Any] | None) -> None:
-    """Refuse a model whose own step would update shared variables in between.
+    """Refuse a model whose steps would lose what another worker wrote in between.
 
     Raises:
-        ConfigError: what is its own.
+        ConfigError: a step of its own, or an optimizer that collects gradients.
     """
+    if compiled and compiled["accumulates"]:
+        raise ConfigError(
+            "strategy.name=parameter_server: the model's optimizer has gradient_accumulation_steps; workers would write over each other's "
+            "sums and counts. Fix: leave it out, and take a larger train.batch_size"
+        )
     if compiled and compiled["own"]:
         raise ConfigError(
             f"strategy.name=parameter_server: the model has a {compiled['own'][0]} of its own, which can't be trained asynchronously. "

@@ -1,7 +1,6 @@
 """Evaluations on the test examples: the table, evaluations.csv, pictures of confusion matrices and of errors."""
 
 import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ import numpy as np
 
 from control import text
 from trainer import rundir
-from trainer.files import replacing, sha256_file, write_json, write_text
-from trainer.records import evaluation, read_history
+from trainer.files import replacing, sha256_file, write_json, write_rows, write_text
+from trainer.records import evaluation, metric_values, read_history
 from trainer.terminal import printable
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
@@ -32,13 +31,15 @@ MOST_NAMED, MOST_SHOWN = 5, 60
 
 def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
     """Append one row per evaluation, in order; the file is complete at all times."""
-    stream = io.StringIO()
-    # The same run has the same metrics, so rows fit the header that is there.
-    writer = csv.DictWriter(stream, [*FIRST, *evaluations[0]["metrics"], *LAST], extrasaction="ignore", lineterminator="\n")
-    if not path.is_file():
-        writer.writeheader()
-    writer.writerows({**row, **row["metrics"]} for row in evaluations)
-    write_text(path, (path.read_text(encoding="utf-8") if path.is_file() else "") + stream.getvalue())
+    before: list[dict[str, Any]] = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as stream:
+            before = list(csv.DictReader(stream))
+    # A metric that is no number is left out of its row.
+    columns = dict.fromkeys([*(name for row in before for name in row), *(name for row in evaluations for name in row["metrics"])])
+    names = [*FIRST, *(name for name in columns if name not in (*FIRST, *LAST)), *LAST]
+    new = [{name: value for name, value in {**row, **row["metrics"]}.items() if name in names} for row in evaluations]
+    write_rows(path, names, [*before, *new])
 
 
 def take(run: Path, hosts: Sequence[str]) -> list[str]:
@@ -48,9 +49,12 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
         run: a run directory, with what was collected from these hosts.
         hosts: names of the evaluators.
     """
-    last = max((row["epoch"] for row in read_history(run / "history.csv")), default=0)
+    history = read_history(run / "history.csv")
+    last = max((row["epoch"] for row in history), default=0)
     table, warnings, new = run / "evaluations.csv", [], []
     columns, recorded = _columns(table)
+    # A metric that is no number is left out of its row.
+    known = {*FIRST, *LAST, *(name for row in history for name in metric_values(row))}
     for host in hosts:
         for path in sorted((run / "workers" / host / rundir.EVALUATIONS).glob("epoch-*.json")):
             one = evaluation(path.read_text(encoding="utf-8"))
@@ -58,7 +62,8 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
             # An epoch after the last belongs to an attempt that was not continued.
             if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run, one):
                 continue
-            if names != (columns := columns or names):
+            columns = columns or names
+            if not {*names} <= {*columns, *known}:
                 warnings.append(f"{host}: {path.name} is not recorded in {table.name}: it has other metrics than the rows there")
                 continue
             new.append(one)
@@ -101,7 +106,7 @@ def rows(path: Path) -> dict[int, dict[str, float]]:
         return {}
     with path.open(encoding="utf-8", newline="") as stream:
         tests = [row for row in csv.DictReader(stream) if row["split"] == "test"]
-    return {int(row["epoch"]): {name: float(row[name]) for name in row if name not in (*FIRST, *LAST)} for row in tests}
+    return {int(row["epoch"]): {name: float(row[name]) for name in row if name not in (*FIRST, *LAST) and row[name]} for row in tests}
 
 
 def accuracy_by_epoch(path: Path) -> dict[int, float]:
@@ -177,11 +182,11 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mappi
         what: `images` or `examples`.
     """
     last = evaluated[-1]
-    names = list(last["metrics"])
+    names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"]))
     rows = [
         [
             f"{row['epoch']} ({marks[row['epoch']]})" if row["epoch"] in marks else str(row["epoch"]),
-            *(text.Number(row["metrics"][name], 4) for name in names),
+            *(text.Number(row["metrics"][name], 4) if name in row["metrics"] else "-" for name in names),
             row["images"],
             text.Number(row["seconds"], 1),
         ]

@@ -161,6 +161,7 @@ def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
         "own": global_loss.overridden(model),
+        "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": keras_metrics.validates(model),
     }
 

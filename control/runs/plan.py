@@ -147,6 +147,7 @@ def make(request: Request) -> dict[str, Any]:
     size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
     compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
     check_compiled(compiled, request.options, config)
+    check_monitor(compiled, config.train.monitor)
     if config.strategy.asynchronous:
         asynchronous.check_model(compiled)
         # A run that may be under way keeps its hosts, whatever the inventory says now.
@@ -648,6 +649,19 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
                 f"{key}={given[key]}: the model is compiled with an optimizer of its own ({(compiled or {})['optimizer']}), so this would "
                 "change nothing. Fix: leave it out, or make it an option of the function: def build(rate=0.001), -e set=model.rate=0.01"
             )
+
+
+def check_monitor(compiled: dict[str, Any] | None, asked: str | None) -> None:
+    """Refuse a `train.monitor` that the model does not compute, without which the first epoch would be the best for ever.
+
+    What a step of the model's own returns is only known when it has run: a worker then refuses the same.
+    """
+    if asked is None or (compiled and compiled["own"]):
+        return
+    computed = list(compiled["metrics"]) if compiled else ["loss", "accuracy"]
+    columns = [*computed, *(f"val_{name}" for name in computed)]
+    if monitor.monitor([], asked).metric not in columns:
+        raise ConfigError(f"train.monitor={asked}: this model has no such metric; it has: {', '.join(columns)}")
 
 
 def check_classes(listing: Listing, takes: int | None, config: Config) -> None:

@@ -152,25 +152,34 @@ class Service:
         self, http: Http, convert: Callable[[dict[str, Any], Exported], protocol.Request], version: Version
     ) -> protocol.Request:
         """The request of a body; a large one, or images, are converted beside other requests."""
-        size = _announced(http)
-        if size > MOST_BYTES:
+        if _announced(http) > MOST_BYTES:
             raise TooLarge
-        if self.bytes + size > MOST_BYTES_AT_ONCE:
-            raise Overloaded(
-                f"bodies of {self.bytes / 2**20:,.0f} MiB are being read, and at most {MOST_BYTES_AT_ONCE // 2**20} may; try again later"
-            )
-        self.bytes += size
+        body = bytearray()
         try:
-            body = await _body(http)
+            async with asyncio.timeout(READ_S):
+                async for part in http.stream():
+                    # Only what has come counts: an announcement costs nothing.
+                    self._take(len(part))
+                    body += part
+                    if len(body) > MOST_BYTES:
+                        raise TooLarge
 
             def convert_body() -> protocol.Request:
-                return convert(protocol.parse(body), version.exported)
+                return convert(protocol.parse(bytes(body)), version.exported)
 
             slow = len(body) > LARGE_BYTES or version.exported.image_size
             request: protocol.Request = await self.on(self.converting, convert_body) if slow else convert_body()
             return request
         finally:
-            self.bytes -= size
+            self.bytes -= len(body)
+
+    def _take(self, count: int) -> None:
+        """Count bytes of a body, unless there are too many already."""
+        if self.bytes + count > MOST_BYTES_AT_ONCE:
+            raise Overloaded(
+                f"bodies of {self.bytes / 2**20:,.0f} MiB are being read, and at most {MOST_BYTES_AT_ONCE // 2**20} may; try again later"
+            )
+        self.bytes += count
 
     async def status(self, http: Http) -> Response:
         """Which versions there are, and whether they can be loaded."""
@@ -288,26 +297,15 @@ STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
     ClientDisconnect: (400, "the connection ended before the body did", {}),
     BadRequest: (400, "", {}),
     LockstepError: (404, "", {}),
-    Overloaded: (503, "", {"Retry-After": "1"}),
+    Overloaded: (503, "", {"Retry-After": "1", "Connection": "close"}),
 }
 """Status, words (empty: the error's own) and headers of an error's answer; the first kind that fits."""
 
 
 def _announced(http: Http) -> int:
-    """Bytes that a body will have; as many as it may have, if it does not say."""
+    """Bytes that a body will have; 0 if it does not say."""
     announced = http.headers.get("Content-Length", "")
-    return int(announced[:18]) if announced.isascii() and announced.isdecimal() else MOST_BYTES
-
-
-async def _body(http: Http) -> bytes:
-    """The body, read no further than its limit, and no longer than its deadline."""
-    body = bytearray()
-    async with asyncio.timeout(READ_S):
-        async for part in http.stream():
-            body += part
-            if len(body) > MOST_BYTES:
-                raise TooLarge
-    return bytes(body)
+    return int(announced[:18]) if announced.isascii() and announced.isdecimal() else 0
 
 
 def _number(http: Http) -> int | None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from control.serving.protocol import Arrays, Call
+from control.serving.protocol import MOST_ARRAY_BYTES, Arrays, Call
 from trainer.predict import BLOCK
+
+MOST_BYTES_WAITING = 2 * MOST_ARRAY_BYTES
 
 
 class Overloaded(Exception):
@@ -25,6 +27,10 @@ class _Waiting:
     @property
     def rows(self) -> int:
         return len(next(iter(self.arrays.values())))
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -45,9 +51,11 @@ class Batcher:
     async def submit(self, call: Call, arrays: Arrays, alone: bool = False) -> Arrays:
         """The outputs of some rows; Overloaded, or what the call raises. Those that are `alone` are one call, without other rows."""
         request = _Waiting(call, arrays, alone)
-        waiting = sum(one.rows for one in self._waiting)
+        waiting, held = (sum(getattr(one, what) for one in self._waiting) for what in ("rows", "bytes"))
         if waiting and waiting + request.rows > self._most:
             raise Overloaded(f"{waiting:,} rows wait already, and at most {self._most:,} may; try again later")
+        if waiting and held + request.bytes > MOST_BYTES_WAITING:
+            raise Overloaded(f"{held / 2**20:,.0f} MiB wait already, and at most {MOST_BYTES_WAITING // 2**20} may; try again later")
         self._waiting.append(request)
         self._arrived.set()
         return await request.answer

@@ -27,6 +27,10 @@ MOST_ARRAY_BYTES = 256 * 1024 * 1024
 """Of the arrays of one request: a body of a few kilobytes may describe gigabytes."""
 MOST_PIXELS = 50_000_000
 """Of an encoded image, likewise."""
+MOST_PIXELS_AT_ONCE = 4 * MOST_PIXELS
+"""Of all encoded images of a request."""
+AT_ONCE = 16_384
+"""Numbers of an answer."""
 INFINITE = 2**1023
 """Whole numbers from here are infinite as floats."""
 
@@ -81,6 +85,11 @@ def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
     if not isinstance(examples, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in examples):
         raise BadRequest('the body needs "examples", a list of objects with a value per feature, and perhaps "context", an object')
     _signature(body.get("signature_name", ""), model)
+    # Each example has a copy of the context.
+    _check_rows(len(examples))
+    known = {IMAGES, *(leaf.name for leaf in model.inputs)}
+    if unknown := [name for name in context if name not in known]:
+        raise BadRequest(f"context: unknown: {printable(', '.join(unknown), SHOWN)}; this model takes: {', '.join(sorted(known))}")
     rows = [{**context, **one} for one in examples]
     if model.image_size:
         rows = [row[IMAGES] if set(row) == {IMAGES} else row for row in rows]
@@ -219,7 +228,7 @@ def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
         if leaf.dtype.startswith("float"):
             return float(value) if abs(value) < INFINITE or isinstance(value, float) else math.inf
         limits = np.iinfo(leaf.dtype)
-        if math.isfinite(value) and value == int(value) and limits.min <= value <= limits.max:
+        if (isinstance(value, int) or math.isfinite(value)) and value == int(value) and limits.min <= value <= limits.max:
             return int(value)
     shown = printable(json.dumps(value), SHOWN) if isinstance(value, str | int | float | bool | None) else _kind(value)
     raise BadRequest(f"{_at(leaf, place)}: {shown} is not of type {leaf.dtype}")
@@ -248,24 +257,28 @@ def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
     assert size is not None
     pixels, encoded = Leaf(name, "uint8", size), Leaf(name, STRING, ())
     _check_size(len(values), size, np.dtype(np.uint8), name)
-    made = np.zeros((len(values), *size), np.uint8)
+    made, count = np.zeros((len(values), *size), np.uint8), 0
     for number, value in enumerate(values):
         if isinstance(value, list):
             _fill(made, (number,), value, pixels, size)
             continue
         data = _text(value, encoded, (number,))
         try:
-            made[number] = _decoded(data, size)
+            count += _pixels(data)
+            if count > MOST_PIXELS_AT_ONCE:
+                raise ValueError(f"more than {MOST_PIXELS_AT_ONCE:,} pixels in one request; send fewer or smaller images")
+            made[number] = fit(decode(data), size)
         except ValueError as error:
             raise BadRequest(f"row {number}, {name}: {printable(str(error), SHOWN)}") from None
     return made
 
 
-def _decoded(data: bytes, size: tuple[int, ...]) -> np.ndarray:
+def _pixels(data: bytes) -> int:
+    """How many an encoded image has."""
     width, height = stated_size(data)
     if width * height > MOST_PIXELS:
         raise ValueError(f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded")
-    return fit(decode(data), size)
+    return width * height
 
 
 def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
@@ -281,8 +294,10 @@ def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
 
 def _plain(name: str, output: np.ndarray) -> Any:
     if output.dtype == np.float32:
-        # The shortest digits that are this number in 32 bits, as TensorFlow Serving writes them.
-        return output.astype(str).astype(np.float64).tolist()
+        # The shortest digits that are this number in 32 bits, as TensorFlow Serving writes them; in parts, between which other threads run.
+        rows = max(1, AT_ONCE // max(1, math.prod(output.shape[1:])))
+        parts = (output[start : start + rows] for start in range(0, len(output), rows))
+        return [row for part in parts for row in part.astype(str).astype(np.float64).tolist()]
     if output.dtype != object:
         return output.tolist()
     encode = (

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from control.serving import onnx_file, protocol
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, named, next_version
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, named, next_version
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import LockstepError
 from trainer.files import sha256_file
@@ -69,7 +69,7 @@ def _sync(folder: Path) -> None:
 def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
     trained = Trained.of(run)
     predictor, spec = trained.snapshot(epoch), trained.spec
-    inputs, outputs = named(spec.inputs.leaves), named(predictor.outputs)
+    inputs, outputs = arguments(spec.inputs.leaves), named(predictor.outputs)
 
     def answer(values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip((leaf.name for leaf in outputs), predictor.call(spec.inputs.pack(values)), strict=True))

@@ -1,6 +1,7 @@
 """What an exported model takes and gives by name, in a file beside it. Neither TensorFlow nor the user's code is needed to read it."""
 
 import contextlib
+import keyword
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -73,8 +74,29 @@ def _leaf(raw: Any) -> Leaf:
 
 def named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
     """Arrays under the names that clients use: `x.age` is `age`, `x[1]` is `x_1`; each once."""
-    short = [re.sub(r"[^A-Za-z0-9_.-]+", "_", leaf.name.removeprefix("x.").replace("]", "")) for leaf in leaves]
-    return tuple(Leaf(name, leaf.dtype, leaf.shape) for name, leaf in zip(text.distinct(short), leaves, strict=True))
+    return _under(text.distinct(_short(leaf) for leaf in leaves), leaves)
+
+
+def arguments(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    """Likewise, under names that differ, and are allowed, as TensorFlow makes arguments of a function of them, too."""
+    short = [_argument(_short(leaf)) for leaf in leaves]
+    plain = [re.sub(r"[.-]", "_", name).lower() for name in short]
+    return _under([name if one == own else own for name, one, own in zip(short, plain, text.distinct(plain), strict=True)], leaves)
+
+
+def _short(leaf: Leaf) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", leaf.name.removeprefix("x.").replace("]", ""))
+
+
+def _under(names: Sequence[str], leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+    return tuple(Leaf(name, leaf.dtype, leaf.shape) for name, leaf in zip(names, leaves, strict=True))
+
+
+def _argument(name: str) -> str:
+    """A name that an argument of a function may have."""
+    if not name[:1].isalnum():
+        return f"x{name}"
+    return f"{name}_" if keyword.iskeyword(name) or name == "self" else name
 
 
 def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> Exported | None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from trainer import assembly, keras_metrics, step
 from trainer.asynchronous.cluster import Coordinator
-from trainer.asynchronous.window import may_begin
+from trainer.asynchronous.window import QUEUED, may_begin
 from trainer.checkpoint import Progress
 from trainer.config import Reduction
 from trainer.data.pipeline import Batch, Call
@@ -124,8 +124,13 @@ class Asynchronous(Gradients):
 
     def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
-        results = [self._coordinator.schedule(self._test, args=(tf.nest.map_structure(tf.constant, data),)) for data in batches]
-        return sum(map(self._validated, results), np.zeros(keras_metrics.size(self.model)))
+        waiting, sums = deque[Any](), np.zeros(keras_metrics.size(self.model))
+        for data in batches:
+            # The examples may be larger than this host's memory.
+            if len(waiting) >= QUEUED * len(self._addresses):
+                sums += self._validated(waiting.popleft())
+            waiting.append(self._coordinator.schedule(self._test, args=(tf.nest.map_structure(tf.constant, data),)))
+        return sum(map(self._validated, waiting), sums)
 
     def _validated(self, result: Any) -> np.ndarray:
         hang = self._job.config.recovery.hang

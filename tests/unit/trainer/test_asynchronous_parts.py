@@ -1,11 +1,14 @@
 """Asynchronous runs without processes: roles, the bound of staleness, sizes."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from trainer import config as configs
 from trainer import schedule
+from trainer.asynchronous.engine import Asynchronous
 from trainer.asynchronous.roles import CHIEF, SERVER, WORKER, Task, of_host
 from trainer.asynchronous.window import QUEUED, may_begin
 from trainer.errors import ClusterError
@@ -51,6 +54,32 @@ def test_a_cluster_without_servers_is_refused():
     cluster = of_host(HOSTS, {}, {}, 0)
     with pytest.raises(ClusterError, match="one each of chief, worker, ps is needed"):
         Task.from_environment(environment(cluster))
+
+
+def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
+    """The examples may be larger than the chief's memory."""
+    engine, taken, most = Asynchronous.__new__(Asynchronous), [0, 0], [0]
+
+    def batches():
+        for number in range(50):
+            taken[0] += 1
+            most[0] = max(most[0], taken[0] - taken[1])
+            yield (np.array([float(number)]),)
+
+    def fetch(data):
+        taken[1] += 1
+        return data[0].numpy()
+
+    def schedule(_, args):
+        done = SimpleNamespace(wait=lambda _: True)
+        return SimpleNamespace(_status_available_event=done, fetch=lambda: fetch(args[0]))
+
+    engine._coordinator, engine._addresses, engine._test = SimpleNamespace(schedule=schedule), HOSTS[1:], None
+    engine._job, engine.model = SimpleNamespace(config=configs.build({})), SimpleNamespace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.asynchronous.engine.keras_metrics.size", lambda _: 1)
+        assert engine.validate(batches()).tolist() == [sum(range(50))]
+    assert most[0] == QUEUED * 2 + 1
 
 
 def furthest(workers: int, staleness: int | None, ended: set[int]) -> int:

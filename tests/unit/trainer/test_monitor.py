@@ -33,7 +33,10 @@ def test_what_decides_if_nothing_is_asked_for(columns, expected):
     assert monitor(columns) == expected
 
 
-@pytest.mark.parametrize("name", ["val_mae", "val_root_mean_squared_error", "loss", "val_kl_divergence", "val_perplexity"])
+@pytest.mark.parametrize(
+    "name",
+    ["val_mae", "val_root_mean_squared_error", "loss", "val_kl_divergence", "val_perplexity", "logcosh", "val_huber", "false_positives"],
+)
 def test_of_an_error_the_lowest_is_best(name):
     assert not monitor([], name).highest
 

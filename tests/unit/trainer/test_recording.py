@@ -9,6 +9,7 @@ import pytest
 from trainer import config as configs
 from trainer.checkpoint import Progress
 from trainer.data.pipeline import Batch, Call
+from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.metrics import Metrics
 from trainer.recording import Recorder
@@ -24,9 +25,9 @@ SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
 
 
-def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0):
+def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0, monitor=None):
     given = {"telemetry": {"log_every": log_every, "sample_every": 1}, "recovery": {"max_restarts": max_restarts}}
-    config = configs.build({**given, "train": {"steps_per_call": 2}})
+    config = configs.build({**given, "train": {"steps_per_call": 2, "monitor": monitor}})
     metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
     job = Job(config, counts, folder, SimpleNamespace(table=table), {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
@@ -53,6 +54,26 @@ def test_a_straggler_without_a_cause_is_one_twice_in_a_row(actual, kept, tmp_pat
     stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in actual]
     confirmed = [tested._confirmed(straggler) for straggler in stragglers]
     assert [straggler and straggler.rank for straggler in confirmed] == kept
+
+
+def test_a_metric_that_is_no_number_is_left_out_and_warned_of_once(tmp_path, capsys):
+    """0/0, as a precision without positives: history.csv is read again by whoever continues."""
+    tested = recorder(tmp_path, is_chief=True)
+    for epoch in (1, 2):
+        row = tested.row(epoch, {"loss": 0.7, "f1": float("nan")}, 0.01)
+        assert (row["val_loss"], "val_f1" in row) == (0.7, False)
+        tested.add(row)
+    assert [row["epoch"] for row in read_history(tmp_path / "history.csv")] == [1, 2]
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert warning == "warning: val_f1 is nan in epoch 1: history.csv and all that compares epochs go without it"
+
+
+def test_a_metric_that_nobody_computes_can_not_decide(tmp_path):
+    tested = recorder(tmp_path, is_chief=True, monitor="val_f1")
+    assert "val_f1" not in tested.row(1, {}, 0.01), "without a validation nothing is known"
+    assert "val_f1" not in tested.row(1, {"f1": float("nan")}, 0.01)
+    with pytest.raises(ConfigError, match=r"train.monitor=val_f1: the model computes no such metric; it has: loss, accuracy, val_loss"):
+        tested.row(2, {"loss": 0.5}, 0.01)
 
 
 def record_epoch(recorder):

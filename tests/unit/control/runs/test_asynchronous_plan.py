@@ -66,9 +66,11 @@ def test_what_it_can_not_follow_is_refused_with_the_fix(sections, hosts, why):
 
 def test_a_model_with_a_step_of_its_own_is_refused():
     asynchronous.check_model(None)
-    asynchronous.check_model({"own": []})
+    asynchronous.check_model({"own": [], "accumulates": False})
     with pytest.raises(ConfigError, match=r"a train_step of its own"):
-        asynchronous.check_model({"own": ["train_step"]})
+        asynchronous.check_model({"own": ["train_step"], "accumulates": False})
+    with pytest.raises(ConfigError, match=r"optimizer has gradient_accumulation_steps; workers would write over each other's sums"):
+        asynchronous.check_model({"own": [], "accumulates": True})
 
 
 def test_the_plan_names_who_does_what():

@@ -50,6 +50,18 @@ def test_each_evaluation_is_recorded_once(run):
     assert evaluations.rows(run / "evaluations.csv")[2]["accuracy"] == 1.0, "of an epoch that was trained again, the latest counts"
 
 
+def test_a_metric_that_was_no_number_is_missing_in_its_row_alone(run):
+    write(run, 1, metrics={"loss": 0.25})
+    write(run, 2)
+    write(run, 3, metrics={"loss": 0.125})
+    assert evaluations.take(run, ["node5"]) == []
+    table = evaluations.rows(run / "evaluations.csv")
+    assert table == {1: {"loss": 0.25}, 2: {"loss": 0.25, "accuracy": 0.875}, 3: {"loss": 0.125}}
+    every = [evaluation((run / "evaluate" / f"epoch-000{epoch}.json").read_text()) for epoch in (2, 3)]
+    shown = evaluations.show("one", [{**one, "outputs": []} for one in every], [{}, {}], {}, "images")
+    assert re.search(r"3 +0\.1250 +- +8", shown), shown
+
+
 def test_an_epoch_of_an_attempt_that_was_not_continued_is_none(run):
     write(run, 4)
     assert evaluations.take(run, ["node5"]) == []
@@ -73,7 +85,7 @@ def test_what_another_host_wrote_is_not_read(run):
     assert not (run / "evaluations.csv").exists()
 
 
-@pytest.mark.parametrize("metrics", [{"loss": 0.5, "accuracy,\n=cmd()": 1.0}, {"loss": 0.5}])
+@pytest.mark.parametrize("metrics", [{"loss": 0.5, "accuracy,\n=cmd()": 1.0}, {"loss": 0.5, "accuracy": 1.0, "f1": 0.5}])
 def test_other_metrics_do_not_mix_up_the_table(run, metrics):
     write(run, 1)
     assert evaluations.take(run, ["node5"]) == []

@@ -611,6 +611,19 @@ def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
     plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
 
 
+def test_a_metric_that_decides_is_one_of_the_models():
+    compiled = {"metrics": ["loss", "auc"], "own": []}
+    for asked in ("val_auc", "max:loss", "auc"):
+        plan.check_monitor(compiled, asked)
+    plan.check_monitor(compiled, None)
+    plan.check_monitor({**compiled, "own": ["train_step"]}, "score")
+    plan.check_monitor(None, "min:val_accuracy")
+    assert refusal(plan.check_monitor, compiled, "val_acc") == (
+        "train.monitor=val_acc: this model has no such metric; it has: loss, auc, val_loss, val_auc"
+    )
+    assert refusal(plan.check_monitor, None, "max:val_auc").endswith("it has: loss, accuracy, val_loss, val_accuracy")
+
+
 @pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
 def test_soft_labels_are_refused_for_a_loss_of_the_models_own(key):
     compiled, config = {"loss": "mse", "own": [], "validates": True}, configs.build(configs.override({}, {key: 0.2}))

@@ -12,12 +12,21 @@ import numpy as np
 import pytest
 import uvicorn
 
-from control.serving import app
+from control.serving import app, server
+from control.serving.server import Prompt
 from control.serving.versions import Model, tensorflow_loader
 from tests.project import await_until
 from tests.unit.control.serving.conftest import SIZE
 from tests.unit.control.serving.test_saved_model import png, snapshot
 from trainer.data.spec import of_images
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _idle():
+    """Silent connections end soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "IDLE_S", 1)
+        yield
 
 
 class Served:
@@ -26,7 +35,7 @@ class Served:
     def __init__(self, folder):
         """Start a server on a free port."""
         self.model = Model(folder, tensorflow_loader)
-        settings = uvicorn.Config(app.application(self.model), log_level="critical", timeout_graceful_shutdown=1)
+        settings = uvicorn.Config(app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
@@ -184,6 +193,38 @@ def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
     status, answer = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
     assert status == 503
     assert "bodies of 0 MiB are being read, and at most 0 may" in answer["error"]
+
+
+def test_what_is_only_announced_keeps_nobody_out(rows, monkeypatch):
+    """Neither a length, nor a body in chunks that ends soon."""
+    monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", app.MOST_BYTES)
+    announcing = [http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60) for _ in range(3)]
+    for connection in announcing:
+        connection.putrequest("POST", "/v1/models/rows:predict")
+        connection.putheader("Content-Length", str(app.MOST_BYTES))
+        connection.endheaders()
+    body = b'{"instances": [{"miles": 1, "company": "a"}]}'
+    for connection in announcing:
+        assert rows.ask("/v1/models/rows:predict", body)[0] == 200
+        assert rows.ask("/v1/models/rows:predict", b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), headers=CHUNKED)[0] == 200
+        connection.close()
+
+
+CHUNKED = {"Transfer-Encoding": "chunked"}
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /he"])
+def test_a_connection_on_which_no_request_comes_is_ended(rows, sent):
+    """Others are not refused for it."""
+    with socket.create_connection(rows.socket.getsockname()[:2], timeout=60) as silent:
+        silent.sendall(sent)
+        answer = b""
+        try:
+            while part := silent.recv(4096):
+                answer += part
+        except ConnectionResetError:
+            pass
+    assert answer.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
 
 
 def test_requests_side_by_side_are_all_answered_and_counted(rows):

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from control.serving import batching
 from control.serving.batching import BLOCK, Batcher, Overloaded
 
 
@@ -120,6 +121,24 @@ def test_too_many_rows_do_not_wait():
         return await asyncio.gather(first, second)
 
     assert len(batched(work, most_rows=3)) == 2
+
+
+def test_too_many_bytes_do_not_wait(monkeypatch):
+    """A row of inputs whose length varies may be large."""
+    monkeypatch.setattr(batching, "MOST_BYTES_WAITING", 3 * rows(0)["x"].nbytes)
+    model = Model(free=False)
+
+    async def work(batcher):
+        first = asyncio.create_task(batcher.submit(model, rows(0)))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(batcher.submit(model, rows(1, 2)))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="MiB wait already"):
+            await batcher.submit(model, rows(1, 2))
+        model.may.set()
+        return await asyncio.gather(first, second)
+
+    assert len(batched(work)) == 2
 
 
 def test_one_that_went_away_is_not_computed():

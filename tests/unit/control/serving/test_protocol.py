@@ -132,6 +132,31 @@ def test_a_small_body_does_not_become_a_large_array(body, of, words):
         protocol.predict_request(body, of)
 
 
+def test_the_images_of_a_request_have_so_many_pixels_at_most(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_PIXELS_AT_ONCE", 200)
+    assert len(protocol.predict_request({"instances": [encoded(10), encoded(10)]}, PICTURES).arrays["image"]) == 2
+    with pytest.raises(BadRequest, match=r"row 2, image: more than 200 pixels in one request; send fewer or smaller images"):
+        protocol.predict_request({"instances": [encoded(10), encoded(10), encoded(1)]}, PICTURES)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"context": {f"name {number}": 1 for number in range(2000)}, "examples": [{}] * 5}, "context: unknown: name 0, name 1, "),
+        ({"context": {"miles": 1}, "examples": [{}] * 5000}, "5,000 rows; at most 4,096 per request"),
+    ],
+)
+def test_a_context_is_not_copied_into_examples_without_bound(body, words):
+    with pytest.raises(BadRequest, match=words) as refused:
+        protocol.examples_request(body, ROWS)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_whole_number_of_any_length_is_one_that_does_not_fit():
+    with pytest.raises(BadRequest, match=r"row 0, x\[0\]: 1000000"):
+        protocol.predict_request({"instances": [[10**400]]}, WORDS)
+
+
 def test_base64_may_have_line_breaks_and_no_padding():
     value = {"b64": base64.encodebytes(b"x" * 100).decode().replace("=", "")}
     assert arrays({"instances": [{"miles": 1, "company": value}]}, ROWS)["company"] == [b"x" * 100]
@@ -145,6 +170,15 @@ def test_examples_of_any_length_are_computed_alone():
 
 def test_numbers_have_as_many_digits_as_32_bits_need():
     assert protocol.predict_answer({"y": np.array([0.1, np.nan, 1e-30], np.float32)}, True)["predictions"][::2] == [0.1, 1e-30]
+
+
+def test_a_large_answer_is_that_of_its_parts(monkeypatch):
+    output = np.linspace(0, 1, 30, dtype=np.float32).reshape(5, 3, 2)
+    whole = protocol.predict_answer({"y": output}, True)
+    for count in (1, 7, 12, 100):
+        monkeypatch.setattr(protocol, "AT_ONCE", count)
+        assert protocol.predict_answer({"y": output}, True) == whole
+    assert protocol.predict_answer({"y": np.zeros((2, 0), np.float32)}, True) == {"predictions": [[], []]}
 
 
 def test_numbers_too_large_for_a_float_are_infinite():

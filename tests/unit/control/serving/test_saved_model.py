@@ -2,13 +2,14 @@
 
 import io
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 from control.serving import onnx_file, saved_model
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
 from trainer import config as configs
 from trainer import predict
@@ -68,6 +69,27 @@ def test_arrays_of_any_length_are_padded_in_examples_and_no_lines(runs, exports)
     made = [features(x_0=[1.0, 2.0], x_1=[5, 6]), features(x_0=[3.0, 4.0], x_1=[7])]
     (answer,) = loaded[EXAMPLES](example=tf.constant(made)).values()
     np.testing.assert_array_equal(answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        (["class", "self", "None"], ["class_", "self_", "None_"]),
+        (["_id", "(cm) size", "größe", "日本"], ["x_id", "x_cm_size", "gr_e", "x_"]),
+        (["Age", "age", "1st", "a-b", "a.b", "a_b"], ["Age", "age_2", "1st", "a-b", "a_b_2", "a_b_3"]),
+    ],
+)
+def test_any_column_is_an_argument(columns, names, tmp_path):
+    inputs = arguments([Leaf(f"x.{name}", "float32", ()) for name in columns])
+    assert [leaf.name for leaf in inputs] == names
+    archive, model = keras.export.ExportArchive(), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    archive.track(model)
+    specs = [tf.TensorSpec([None], "float32", name=leaf.name) for leaf in inputs]
+    archive.add_endpoint("f", lambda *values: model(values[-1][:, None]), input_signature=specs)
+    archive.write_out(tmp_path, verbose=False)
+    values = {name: tf.constant([float(number)]) for number, name in enumerate(names)}
+    (answer,) = tf.saved_model.load(tmp_path).signatures["f"](**values).values()
+    np.testing.assert_allclose(answer, model(np.array([[len(names) - 1.0]])), rtol=1e-6)
 
 
 def test_images_as_arrays_and_encoded(runs, exports):
