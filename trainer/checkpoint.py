@@ -11,6 +11,7 @@ Each file carries its digest (`trainer.sealed`). A damaged one is moved to `dama
 """
 
 import contextlib
+import errno
 import functools
 import json
 import math
@@ -27,7 +28,7 @@ import numpy as np
 
 from trainer import sealed
 from trainer.errors import LockstepError
-from trainer.files import replacing, sync
+from trainer.files import AWAY, replacing, sync
 from trainer.member import Member
 from trainer.rundir import snapshot_path
 
@@ -235,10 +236,15 @@ class Memories:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file; whether there was one. A folder of its name stays: it was not written here, and is in nobody's way."""
+    """Delete a file; whether there was one. A folder of its name stays: it was not written here, and is in nobody's way.
+
+    So does what lies on a disk that is read-only or away.
+    """
     try:
         path.unlink()
-    except (FileNotFoundError, IsADirectoryError):
+    except OSError as error:
+        if error.errno not in (*AWAY, errno.EISDIR):
+            raise
         return False
     return True
 

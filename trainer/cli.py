@@ -65,6 +65,9 @@ def parameter_server(arguments: argparse.Namespace) -> int:
     from trainer.errors import ClusterError
 
     die_with_parent(arguments.parent)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # The chief reads the weights from here when it saves the state.
+        signal.signal(number, signal.SIG_IGN)
     worker.quiet_tensorflow()
     task = Task.from_environment()
     if task is None:

@@ -113,6 +113,7 @@ class Trainer:
         """Whether all workers end with this epoch, whose state is saved, and start again with a host that was lost."""
         makes_room = self.job.config.recovery.elastic and self._any(self.job.room_asked())
         if makes_room:
+            self.saving.settle()
             self.job.metrics.phase("ended", ROOM)
         return makes_room
 

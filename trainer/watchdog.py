@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from trainer.asynchronous.server import SERVING
 from trainer.errors import FAILED, PREEMPTED
 from trainer.metrics import Metrics
 from trainer.supervision.child import LET_IN
@@ -67,7 +68,8 @@ class Watchdog(threading.Thread):
         if number == LET_IN:
             self.room_asked.set()
             return
-        if self._metrics.phase_name == "ended":
+        # A worker that computes for a chief is ended by its supervisor, once the chief has saved the state.
+        if self._metrics.phase_name in ("ended", SERVING):
             return
         name = signal.Signals(number).name
         if self._metrics.phase_name not in ("training", "validating", "saving", "evaluating"):

@@ -50,9 +50,9 @@ def enable(module, unit):
     run(module, "systemctl", "enable", os.path.basename(unit))
 
 
-def remove_unit(module, unit):
-    """Stop a unit and remove its file."""
-    run(module, "systemctl", "disable", "--now", os.path.basename(unit))
+def remove_unit(module, unit, stop=True):
+    """Remove a unit's file, and stop what it has started."""
+    run(module, "systemctl", "disable", *(["--now"] if stop else []), os.path.basename(unit))
     os.unlink(unit)
     run(module, "systemctl", "daemon-reload")
 

@@ -116,7 +116,8 @@ def absent(module):
     there = [path for path in (UNIT, PROGRAM) if os.path.exists(path)]
     if there and not module.check_mode:
         if UNIT in there:
-            host.remove_unit(module, UNIT)
+            # Sessions that began after it has started the tmux server are its processes, too.
+            host.remove_unit(module, UNIT, stop=False)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(PROGRAM)
         files.remove_if_empty(os.path.dirname(PROGRAM))

@@ -12,6 +12,7 @@ from control.runs import evaluations
 from tests.local.conftest import LocalProject
 from tests.local.test_recovery import await_steps
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
+from trainer import sealed
 from trainer.asynchronous.server import LOG, SERVING
 from trainer.records import read_history
 from trainer.supervision.supervisor import FILE
@@ -178,8 +179,8 @@ def _children(pid: int) -> list[str]:
         return stream.read().split()
 
 
-@EXHAUSTIVE
 def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
+    """All processes are sent SIGTERM, the server, too, from which the chief reads what it saves."""
     run = "stopped-apart"
     project.play("train", *arguments(run, pictures, epochs=500), "detach=true")
     await_until(lambda: project.steps(1, run) > 40, 120, "40 steps")
@@ -194,6 +195,7 @@ def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
     assert summary["state"] == "CANCELLED"
     steps = summary["steps"]
     assert 40 < steps < 50_000
+    assert sealed.names(project.node(1, run) / "state")[-1] == f"step-{steps:09d}.npz" == f"step-{project.steps(1, run):09d}.npz"
     for worker in (1, 2, 3):
         assert json.loads((project.run(run) / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 42
     epochs = steps // 100 + 2

@@ -22,7 +22,7 @@ from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import Pulse
 from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
 from trainer.supervision.policy import FINAL, Decision, Report
-from trainer.supervision.supervisor import Post, Supervisor, say
+from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """What the chief's supervisor says when its worker has ended for good, by its exit code."""
@@ -89,7 +89,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
                 begun = time.monotonic()
                 report = self._as_the_chief(super()._train())
                 self._failures = 1 if time.monotonic() - begun >= SETTLED_S else self._failures + 1
-                if self._stop_asked or self._hung_up or report.code in (DONE, PREEMPTED, FAILED) or self._attendance.over:
+                if self._is_over() or report.code in (DONE, PREEMPTED, FAILED):
                     return report
                 if refused := self._limit():
                     say(f"error: this worker {policy.describe(report)}; {refused}")
@@ -99,7 +99,18 @@ class WorkerSupervisor(AsynchronousSupervisor):
                 words = f"this worker {policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)"
                 say(words)
                 self._metrics.record("warning", text=words)
-                time.sleep(policy.backoff(self._failures - 1))
+                self._pause(policy.backoff(self._failures - 1))
+                if self._is_over():
+                    return self._as_the_chief(report)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the run is over for this host."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._is_over():
+            time.sleep(AGAIN_S)
+
+    def _is_over(self) -> bool:
+        return self._stop_asked or self._hung_up or self._attendance.over
 
     def _as_the_chief(self, report: Report) -> Report:
         """The report of a worker that was ended because the chief's has ended."""

@@ -56,7 +56,7 @@ GRACE_S = 3.0
 """Seconds that hosts which may go on wait for one that had been lost before."""
 HANGUP_S = 1.0
 """Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
-SAVE_S = 30.0
+SAVE_S = 120.0
 """Seconds in which a worker whose session was ended by hand may save its state."""
 
 
@@ -129,8 +129,8 @@ class History:
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
-class Asked(Exception):
-    """This supervisor was asked to end while it waited for the others."""
+class Asked(KeyboardInterrupt):
+    """This supervisor was asked to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
 
 
 class Supervisor:
@@ -202,7 +202,7 @@ class Supervisor:
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
         code = self._child.wait(post.patience, self._look)
-        self._close_door(code == DONE)
+        self._close_door(code == DONE or self._was_cancelled(code))
         self._leave_start(code == DONE)
         if self._child.why == NOT_ALL:
             return self._report(RESTART, 0.0, "")
@@ -218,7 +218,8 @@ class Supervisor:
             return NOT_ALL
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
-        if self._must_return():
+        # A host that goes down may send SIGTERM next.
+        if self._must_return() and time.monotonic() - self._hung_up_at >= HANGUP_S:
             return "lost its tmux server"
         return "saved no state in time" if self._is_asked() and time.monotonic() - self._hung_up_at > SAVE_S else ""
 
@@ -275,7 +276,10 @@ class Supervisor:
 
     def _is_cancelled(self, report: Report) -> bool:
         """Whether the worker ended together with all others because somebody asked one of them, or because the time is over."""
-        return report.code == PREEMPTED and self._child is not None and self._child.pulse.end == "CANCELLED"
+        return self._was_cancelled(report.code)
+
+    def _was_cancelled(self, code: int) -> bool:
+        return code == PREEMPTED and self._child is not None and self._child.pulse.end == "CANCELLED"
 
     # --- between two generations
 
@@ -465,9 +469,17 @@ class Supervisor:
             # Without a mark the host goes down, and what is started at its boot finds the file.
             self._metrics.phase(DOWN)
             return PREEMPTED
+        if self._hung_up and self._is_asked():
+            self._write_end(code)
         self._file.unlink(missing_ok=True)
         self._metrics.phase("ended")
         return code
+
+    def _write_end(self, code: int) -> None:
+        """As the session's shell does, which has gone with it."""
+        post = self._post
+        times = {"started_at": self._history.began, "ended_at": time.time()}
+        write_json(post.folder / claims.EXIT, {"host": post.hosts[post.rank], "rank": post.rank, "exit_code": code, **times})
 
 
 def say(words: str) -> None:

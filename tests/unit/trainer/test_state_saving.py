@@ -2,17 +2,20 @@
 
 import errno
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.unit.workers import together, workers
-from trainer import sealed
+from trainer import checkpoint, sealed
 from trainer.agreement import digest
 from trainer.checkpoint import Memories, Progress, States
 from trainer.hostarray import HostArray
+from trainer.loop import Trainer
 from trainer.saving import Saver
 from trainer.state_saving import COPY, PART, STATE, StateSaving
+from trainer.supervision.child import ROOM
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -239,3 +242,28 @@ def test_a_state_that_is_saved_again_and_does_not_fit_is_still_the_one_before(co
     assert together(lambda place: place.saved(1), copied) == [False] * 3
     assert [place.steps() for place in copied] == [([], [1]), ([1], [1]), ([], [1])]
     assert [place.saving.saved for place in copied] == [1] * 3
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EROFS, errno.EIO])
+def test_what_can_not_be_deleted_on_a_disk_that_is_away_stays(monkeypatch, tmp_path, number):
+    def unlink(_):
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(type(tmp_path), "unlink", unlink)
+    assert checkpoint._delete(tmp_path / "state") is False
+    number = errno.EPERM
+    with pytest.raises(OSError, match="no"):
+        checkpoint._delete(tmp_path / "state")
+
+
+def test_who_makes_room_for_a_host_has_the_state_of_its_last_epoch_written():
+    """What ends next does not wait for the thread."""
+    order = []
+    trainer = Trainer.__new__(Trainer)
+    phase = SimpleNamespace(phase=lambda *words: order.append(words))
+    config = SimpleNamespace(recovery=SimpleNamespace(elastic=True))
+    trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
+    trainer.cluster = SimpleNamespace(sum=lambda value: value)
+    trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
+    assert trainer._makes_room()
+    assert order == ["settled", ("ended", ROOM)]

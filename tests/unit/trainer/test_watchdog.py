@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.unit.conftest import ROOT
+from trainer.asynchronous.server import SERVING
 from trainer.errors import PREEMPTED
 
 STUCK = """
@@ -52,7 +53,7 @@ dog = watchdog.Watchdog(metrics, start_deadline=60)
 dog.start()
 metrics.phase(sys.argv[2])
 os.kill(os.getpid(), signal.SIGTERM)
-sys.exit(7 if dog.stop_asked.wait(20) else 8)
+sys.exit(7 if dog.stop_asked.wait(float(sys.argv[3])) else 8)
 """
 
 
@@ -61,5 +62,11 @@ sys.exit(7 if dog.stop_asked.wait(20) else 8)
     [*((phase, 7) for phase in ("training", "validating", "saving", "evaluating")), ("tracing", PREEMPTED)],
 )
 def test_a_worker_that_has_something_to_save_ends_by_itself_when_it_is_asked(phase, code, tmp_path):
-    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), phase]
+    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), phase, "20"]
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == code
+
+
+def test_a_worker_that_computes_for_a_chief_is_there_until_its_supervisor_ends_it(tmp_path):
+    """The chief saves its state with it."""
+    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), SERVING, "1"]
+    assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == 8

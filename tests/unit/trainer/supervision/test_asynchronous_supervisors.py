@@ -2,7 +2,9 @@
 
 import dataclasses
 import secrets
+import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,15 @@ def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(tmp_path,
         assert supervisor._meet(Report(1, code, 0, "starting", "", 0.0, 0, 0, 0, -1, [0, 1, 2])) == expected
     finally:
         chief.close()
+
+
+def test_nobody_waits_to_start_a_worker_again_that_is_not_wanted_any_more(tmp_path):
+    supervisor = WorkerSupervisor(post(tmp_path, 1))
+    supervisor._attendance = Attendance(1, [("127.0.0.1", 1)], SECRET)
+    begun = time.monotonic()
+    threading.Timer(0.3, supervisor._stop, (signal.SIGTERM, None)).start()
+    supervisor._pause(60.0)
+    assert time.monotonic() - begun < 30
 
 
 def test_a_worker_that_is_killed_again_and_again_is_given_up(tmp_path):

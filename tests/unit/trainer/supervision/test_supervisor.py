@@ -1,5 +1,6 @@
 """Supervisors as real processes that meet on this machine; their workers are a few lines of Python that do as a file says."""
 
+import asyncio
 import json
 import os
 import secrets
@@ -14,9 +15,9 @@ import pytest
 from tests.local.conftest import free_ports
 from tests.project import await_until
 from trainer.errors import PREEMPTED
-from trainer.supervision.child import MARK, Patience
+from trainer.supervision.child import MARK, Patience, Pulse
 from trainer.supervision.policy import Elasticity, Limits
-from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING, SIGNALLED, STANDING_BY, Post, Supervisor
+from trainer.supervision.supervisor import DOWN, FILE, HANGUP_S, MADE_ROOM, REJOINING, SIGNALLED, STANDING_BY, Asked, Post, Supervisor
 from trainer.telemetry import read_records
 
 ROOT = Path(__file__).parents[4]
@@ -83,6 +84,13 @@ while True:
 
 
 NAMES = ("first", "second", "third")
+
+
+def alone(folder, elastic=None):
+    """The post of a supervisor in this process."""
+    limits, patience = Limits(5, 5), Patience(60.0, 60.0)
+    addresses = [("127.0.0.1", port) for port in range(3)]
+    return Post(folder, 0, NAMES, 3, NAMES, addresses, b"", "l", [], [], [], [], limits, patience, 600.0, elastic)
 
 
 STANDBY = """
@@ -410,7 +418,36 @@ def test_a_session_that_is_ended_by_hand_takes_its_worker_along(begin, saves):
     assert run.ends() == [PREEMPTED, PREEMPTED]
     assert [phases(run, rank)[-1] for rank in (0, 1)] == ["ended", "ended"]
     assert not any((own / FILE).exists() for own in run.folders)
+    ends = [json.loads((own / "exit.json").read_text()) for own in run.folders]
+    assert [(end["host"], end["rank"], end["exit_code"]) for end in ends] == [("first", 0, PREEMPTED), ("second", 1, PREEMPTED)]
     assert not any(Path(f"/proc/{run.worker(rank, 1)}").exists() for rank in (0, 1))
+
+
+def test_only_a_signal_that_stays_alone_means_that_the_session_is_gone(tmp_path):
+    """A host that goes down sends another; until then the worker may save its state."""
+    supervisor = Supervisor(alone(tmp_path))
+    pulse = Pulse(tmp_path / "metrics.jsonl")
+    supervisor._hang_up()
+    assert supervisor._look(pulse) == ""
+    supervisor._hung_up_at -= HANGUP_S
+    assert supervisor._look(pulse) == "lost its tmux server"
+    supervisor._stop(signal.SIGTERM, None)
+    assert supervisor._look(pulse) == ""
+
+
+def test_a_request_reaches_who_waits_though_it_comes_while_a_task_runs():
+    """asyncio keeps an Exception of a task until somebody asks for its result."""
+
+    async def ask():
+        raise Asked
+
+    async def wait():
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(20)
+        await asking
+
+    with pytest.raises(Asked):
+        asyncio.run(wait())
 
 
 def phases(run, rank):
@@ -477,10 +514,7 @@ def test_a_second_fault_does_not_wait_for_the_host_that_was_lost_before(begin):
 
 def test_who_waited_alone_waits_for_the_rest_once_another_comes(monkeypatch, tmp_path):
     """Otherwise it would take the first that comes away from those that train, or that come a moment later."""
-    limits, patience = Limits(5, 5), Patience(60.0, 60.0)
-    addresses = [("127.0.0.1", port) for port in range(3)]
-    post = Post(tmp_path, 0, NAMES, 3, NAMES, addresses, b"", "l", [], [], [], [], limits, patience, 600.0, Elasticity(wait=60.0, least=1))
-    supervisor, now = Supervisor(post), 0.0
+    supervisor, now = Supervisor(alone(tmp_path, Elasticity(wait=60.0, least=1))), 0.0
     monkeypatch.setattr("trainer.supervision.supervisor.time.monotonic", lambda: now)
     steps = [(0, {0}, False), (500, {0}, False), (501, {0, 2}, False), (550, {0, 2}, False), (562, {0, 2}, True), (563, {0}, False)]
     for now, there, goes_on in steps:  # noqa: B007 - the clock reads it
@@ -561,7 +595,8 @@ def test_a_spare_takes_the_place_of_a_lost_worker(begin):
     assert all(words in run.log(rank) for rank in (0, 2))
 
 
-def test_a_spare_waits_behind_the_doors_of_a_run_that_has_lost_nobody_and_ends_with_it(begin):
+@pytest.mark.parametrize(("order", "code"), [(0, 0), (142, PREEMPTED)])
+def test_a_spare_waits_behind_the_doors_of_a_run_that_has_lost_nobody_and_ends_with_it(begin, order, code):
     run = begin(workers=2, spares=1, **ELASTIC)
     await_spare(run, 2)
     os.kill(run.worker(1, 1), signal.SIGKILL)
@@ -570,8 +605,8 @@ def test_a_spare_waits_behind_the_doors_of_a_run_that_has_lost_nobody_and_ends_w
     await_visit(run, 2, (0, 1))
     assert not any((run.folders[rank] / "asked").exists() for rank in (0, 1)), "nobody makes room for it"
     for rank in (0, 1):
-        run.do(rank, 2, 0)
-    assert run.ends() == [0, 0, 0]
+        run.do(rank, 2, order)
+    assert run.ends() == [code, code, 0]
     assert not (run.folders[2] / "up-1").exists()
     assert "error" not in run.log(2)
 
