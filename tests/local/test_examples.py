@@ -28,6 +28,8 @@ FOLLOW_FIT = {
     "finetuning": ({"dropout": 0.0}, 1e-3),
     "taxi": ({}, 1e-3),
 }
+STEPS, FEW = 8, {"finetuning": 2}
+"""Steps of one epoch that are compared; there are few digits."""
 DRAW = {"classification", "gan", "vae", "text"}
 """They draw random numbers while they train, or normalise by a worker's part of the batch, so `fit` on one worker differs."""
 FIRST = {"regression"}
@@ -144,7 +146,7 @@ def test_trips_are_read_from_the_file_that_a_variable_names_and_unusable_ones_ar
 @pytest.mark.parametrize("name", each(FOLLOW_FIT))
 def test_two_workers_train_as_fit_does(project, name):
     options, tolerance = FOLLOW_FIT[name]
-    run, steps = f"fit-{name}", 8
+    run, steps = f"fit-{name}", FEW.get(name, STEPS)
     train(project, name, run, steps, **options)
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["shares"]) == ("SUCCEEDED", steps, [20, 12])

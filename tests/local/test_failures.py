@@ -504,11 +504,12 @@ def test_a_disk_that_fills_stops_no_training_and_the_end_says_what_is_missing(pr
     await_until(lambda: choke(disk) or warned(project, worker, run), 60, "the warning")
     before = project.steps(3 - worker, run)
     await_until(lambda: choke(disk) or project.steps(3 - worker, run) > before + 16, 60, "two epochs on a full disk")
-    kept = sorted(path.name for path in states.glob("step-*.npz"))
+    # A state of which a worker can't write its part is there for a moment.
+    kept = min(path.name for path in states.glob("step-*.npz"))
     before = project.steps(3 - worker, run)
     await_until(lambda: project.steps(3 - worker, run) > before + 40, 60, "training to go on")
-    assert sorted(path.name for path in states.glob("step-*.npz")) == kept
-    assert len(kept) in (1, 2)
+    names = sorted(path.name for path in states.glob("step-*.npz"))
+    assert (names[0], len(names) <= 3) == (kept, True)
     (disk / "filler").unlink()
     await_until(lambda: any("the disk takes files again" in text for text in warned(project, worker, run)), 60, "all to be saved again")
     count = len(warned(project, worker, run))

@@ -89,12 +89,12 @@ class Scene:
         self.process.wait(120)
         return self.output.read_text()
 
-    def pids(self) -> list[int]:
-        """Trainers of the run, and what starts them."""
+    def processes(self) -> dict[int, bytes]:
+        """Trainers of the run, and what starts them: command lines by process id."""
         marks = [str(self.project.node(worker, self.name)).encode() for worker in (1, 2)]
         lines = {int(path.parent.name): _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
         # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
-        return [pid for pid, line in lines.items() if any(mark in line for mark in marks) and not line.startswith(b"tmux\0")]
+        return {pid: line for pid, line in lines.items() if any(mark in line for mark in marks) and not line.startswith(b"tmux\0")}
 
     def claims(self) -> list[Path]:
         """Claims of the run."""
@@ -149,7 +149,7 @@ def test_after_ctrl_c_the_last_words_are_true_and_nothing_is_in_the_way(project,
     ended.append(name)
     assert word or moment in ("at once", "Ansible starts", "planning"), output
     assert f"{name}-w" not in sessions()
-    assert scene.pids() == []
+    assert scene.processes() == {}
     assert scene.claims() == []
 
 
@@ -231,7 +231,7 @@ def test_ctrl_c_while_one_of_two_workers_is_started_takes_it_back(project, pictu
     assert "half-cut-w" not in sessions()
     assert scene.claims() == []
     # What was killed takes a moment to be gone.
-    await_until(lambda: not scene.pids(), 30, "the end of what was killed")
+    await_until(lambda: not scene.processes(), 30, "the end of what was killed")
     # Nothing is fixed by a launch that never was: another configuration is welcome under the same name.
     done = project.play("train", "run=half-cut", f"dataset={pictures}", *SHORT[:1], SHORT[1] + ",optimizer.learning_rate=0.01")
     assert "half-cut: SUCCEEDED" in done.stdout
