@@ -62,10 +62,9 @@ class LocalProject(Project):
 
     def workers(self) -> list[str]:
         """Command lines of all workers and supervisors of this copy's runs."""
-        marker = f"\0{self.root}/.lockstep/worker"
+        marks = (f"--run\0{self.root}/", f"--folder={self.root}/")
         lines = [_command_line(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
-        return [line for line in lines if marker in line and not line.startswith("tmux\0")]
+        return [line for line in lines if any(mark in line for mark in marks)]
 
     def sessions(self, name: str) -> list[str]:
         """The tmux sessions of a run of this copy."""
