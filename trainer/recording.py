@@ -76,9 +76,8 @@ class Recorder:
         asked = self._job.config.train.monitor
         if asked and validation and monitor([], asked).metric not in metrics:
             raise ConfigError(f"train.monitor={asked}: the model computes no such metric; it has: {', '.join(metrics)}")
-        for name in [name for name, value in metrics.items() if not math.isfinite(value) and name not in self._not_finite]:
-            self._not_finite.add(name)
-            self._job.metrics.warning(f"{name} is {metrics[name]} in epoch {epoch}: history.csv and all that compares epochs go without it")
+        if self._is_chief:
+            self._warn(epoch, {name: value for name, value in metrics.items() if not math.isfinite(value)})
         return {
             "epoch": epoch,
             **rounded(metrics),
@@ -86,6 +85,12 @@ class Recorder:
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
         }
+
+    def _warn(self, epoch: int, metrics: dict[str, float]) -> None:
+        """Warn of metrics that are no number, once of each."""
+        for name in [name for name in metrics if name not in self._not_finite]:
+            self._not_finite.add(name)
+            self._job.metrics.warning(f"{name} is {metrics[name]} in epoch {epoch}: history.csv and all that compares epochs go without it")
 
     def compare(self, epoch: int, cluster: Cluster) -> None:
         """Compare the workers' own work and what their hosts did since the last call; all call it, and the chief records a straggler."""
