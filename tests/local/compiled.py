@@ -132,6 +132,29 @@ def largest():
     return model
 
 
+@keras.saving.register_keras_serializable()
+class Precision(keras.metrics.Metric):
+    """Of what is called a hit, how much is one: 0/0 here, where nothing is."""
+
+    def __init__(self, name="precision", **more):
+        super().__init__(name=name, **more)
+        self.hits, self.called = (self.add_weight(name=name, initializer="zeros") for name in ("hits", "called"))
+
+    def update_state(self, y, predicted, sample_weight=None):
+        called = keras.ops.cast(predicted[:, 0] > 1e9, "float32")
+        self.called.assign_add(keras.ops.sum(called))
+        self.hits.assign_add(keras.ops.sum(called * keras.ops.cast(y > 0, "float32")))
+
+    def result(self):
+        return self.hits / self.called
+
+
+def precise():
+    model = build()
+    model.compile("sgd", loss="mse", metrics=[Precision()])
+    return model
+
+
 class Unknown(layers.Layer):
     """A layer that no snapshot could name."""
 

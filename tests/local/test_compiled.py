@@ -233,6 +233,16 @@ def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
     assert project.summary("killed")["weights_sha256"] == project.summary("quiet")["weights_sha256"]
 
 
+def test_a_metric_that_is_no_number_is_left_out_and_the_run_goes_on(project):
+    for epochs in (1, 2):
+        shown = train(project, "precise", f"epochs={epochs}", "evaluate=true", model="precise").stdout
+        assert "precision is nan in epoch" in shown
+    assert [set(row) & {"loss", "val_loss", "precision", "val_precision"} for row in rows(project, "precise")] == [{"loss", "val_loss"}] * 2
+    assert project.summary("precise")["best"]["epoch"] in (1, 2)
+    refused = project.play("train", "run=other", f"model={FILE}:precise", f"dataset={FILE}:data", f"{UNEVEN},train.monitor=f1", check=False)
+    assert "train.monitor=f1: this model has no such metric; it has: loss, precision, val_loss, val_precision" in refused.stdout
+
+
 def test_what_train_step_returns_besides_metrics_is_a_mean_over_all_rows(project):
     train(project, "returned", "epochs=2", model="variational", data="rows")
     first, second = rows(project, "returned")
