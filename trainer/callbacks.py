@@ -45,7 +45,8 @@ class Callbacks:
         self._model, every = model, load(given) if given else []
         self._every, self._callbacks = every, [one for one in every if is_chief or not isinstance(one, WRITERS)]
         self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, verbose=0)
-        restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", False)]
+        # Keras' own keep weights only if they are to restore them; those of a user's own may always do.
+        restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", hasattr(one, WEIGHTS))]
         self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]
         """Best weights that callbacks keep, as a state holds them."""
         self._restoring = restoring
@@ -69,7 +70,7 @@ class Callbacks:
                 setattr(callback, name, value)
         count = len(self._model.weights)
         for number, callback in enumerate(self._restoring):
-            if getattr(callback, WEIGHTS, None) is not None:
+            if getattr(callback, WEIGHTS, None) is True:
                 callback.best_weights = [one.numpy() for one in self.variables[count * number : count * (number + 1)]]
 
     def epoch_begins(self, epoch: int) -> None:
@@ -93,15 +94,17 @@ class Callbacks:
         """The callbacks' numbers and texts, as plain JSON; best weights go to `variables`."""
         count = len(self._model.weights)
         for number, callback in enumerate(self._restoring):
-            weights = getattr(callback, WEIGHTS, None)
-            for variable, value in zip(self.variables[count * number : count * (number + 1)], weights or (), strict=False):
-                variable.assign(value)
-        return [_plain(vars(callback)) for callback in self._callbacks]
+            if self._has_weights(callback):
+                for variable, value in zip(self.variables[count * number : count * (number + 1)], callback.best_weights, strict=True):
+                    variable.assign(value)
+        return [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in self._callbacks]
+
+    def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
+        """Whether it keeps weights of the model now."""
+        weights = getattr(callback, WEIGHTS, None)
+        return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self._model.weights)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     converted = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    plain = {
-        name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None) and name not in SETTINGS
-    }
-    return plain | ({WEIGHTS: True} if values.get(WEIGHTS) is not None else {})
+    return {name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None) and name not in SETTINGS}

@@ -116,6 +116,8 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     if strategy.multi_worker(model):
         strategy.take_out(model)
     distributed = Distributed(model, connected)
+    for kind in ("train", "test"):
+        setattr(model, f"{kind}_on_batch", distributed.alone(kind, getattr(model, f"{kind}_on_batch")))
     model.train_step, model.test_step = distributed.train_step, distributed.test_step
     model._get_metrics_result_or_logs = distributed.results
     model.fit = _Fit(distributed, model.fit)
@@ -211,6 +213,26 @@ class Distributed:
             self.model.jit_compile = False
             with strategy.outside():
                 return function(*given.args, **given.kwargs)
+
+        return called
+
+    def alone(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`train_on_batch` or `test_on_batch` with the model's own step, which `distribute` has not replaced yet."""
+        model, step, made = self.model, f"{kind}_step", f"{kind}_function"
+        own, cached = getattr(model, step), None
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            nonlocal cached
+            theirs = getattr(model, step), getattr(model, made)
+            setattr(model, step, own)
+            setattr(model, made, cached)
+            try:
+                with strategy.outside():
+                    return function(*arguments, **named)
+            finally:
+                cached = getattr(model, made)
+                setattr(model, step, theirs[0])
+                setattr(model, made, theirs[1])
 
         return called
 

@@ -256,17 +256,22 @@ def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, 
     earlier = records.stat().st_size if records.is_file() else 0
     joining = True
     while not over.wait(EVERY_S):
-        if records.is_file():
-            copy(records, paths.job / "workers" / task.node / "metrics.jsonl")
-        joining = joining and hold.gave_up is None and not _trains(records, earlier)
-        if joining and (ended := _ended_badly(paths, task)):
+        # A share that is full or away, and snapshots that are pruned meanwhile, are tried again.
+        with contextlib.suppress(OSError):
+            if records.is_file():
+                copy(records, paths.job / "workers" / task.node / "metrics.jsonl")
+        joining, ended = joining and hold.gave_up is None and not _trains(records, earlier), None
+        with contextlib.suppress(OSError):
+            ended = _ended_badly(paths, task) if joining else None
+        if ended:
             code = RESTART if ended["exit_code"] == RESTART or ended["exit_code"] > 128 else FAILED
             with (own / "worker.log").open("a", encoding="utf-8") as log:
                 print(f"{ended['host']} ended with exit code {ended['exit_code']} while all were to join; see its log", file=log)
             hold.give_up(code)
-        if task.rank == 0 and (paths.run / "checkpoints").is_dir():
-            copy(paths.run / "checkpoints", paths.job / "checkpoints")
-            _prune(paths)
+        with contextlib.suppress(OSError):
+            if task.rank == 0 and (paths.run / "checkpoints").is_dir():
+                copy(paths.run / "checkpoints", paths.job / "checkpoints")
+                _prune(paths)
 
 
 def _ended_badly(paths: NodePaths, task: Allocation) -> dict[str, Any] | None:

@@ -21,15 +21,18 @@ from pathlib import Path
 
 from trainer.errors import LockstepError
 from trainer.exits import code_of
+from trainer.files import write_text
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S
 
 LARGEST_MB = 200
 """Most that a script's folder may hold."""
 KEY_FILE = "secret"
+"""File in the worker's folder, for this user only: workers of one launch know each other by its content."""
+UNPACKED = "unpacked"
+"""Holds the digest of the archive whose files are in the script's folder."""
 OUT_OF_TIME = 124
 """Exit code of a script whose time is over, as of coreutils' `timeout`."""
-"""File in the worker's folder, for this user only: workers of one launch know each other by its content."""
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL for a script whose time is over."""
 HELD_BACK = ("PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS")
@@ -103,8 +106,14 @@ def unpack(script: Script) -> None:
             "sends the script again; and see who can write that folder"
         )
     script.folder.mkdir(parents=True, exist_ok=True)
+    unpacked = script.own / UNPACKED
+    again = unpacked.is_file() and unpacked.read_text(encoding="utf-8") == script.sha256
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        archive.extractall(script.folder)
+        for name in archive.namelist():
+            # The script may have gone on writing a file that was sent: a log, a model, a backup.
+            if not (again and (script.folder / name).exists()):
+                archive.extract(name, script.folder)
+    write_text(unpacked, script.sha256)
 
 
 def environment(script: Script, member: Member, given: Mapping[str, str]) -> dict[str, str]:

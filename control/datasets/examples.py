@@ -167,9 +167,17 @@ def flattened(nest: Any, place: str) -> tuple[list[Any], list[tuple[str, Any]]]:
     return structure, leaves
 
 
+def _by_column(frame: Any, place: str) -> dict[Any, Any]:
+    """The columns of a frame."""
+    names = list(frame.columns)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DatasetError(f"{place}: the frame has the column {printable(str(twice[0]), 60)} twice; rename one")
+    return {name: frame[name] for name in names}
+
+
 def _flattened(nest: Any, name: str, leaves: list[tuple[str, Any]], place: str) -> Any:
     if _is_frame(nest):
-        nest = {column: nest[column] for column in nest.columns}
+        nest = _by_column(nest, place)
     if isinstance(nest, dict):
         odd = [key for key in nest if not isinstance(key, str)]
         if odd or not nest:
@@ -251,7 +259,7 @@ def with_target(nest: Any, target: str | None, features: Sequence[str] | None, c
     if target is None and features is None:
         return nest
     if _is_frame(nest):
-        nest = {column: nest[column] for column in nest.columns}
+        nest = _by_column(nest, called)
     if not isinstance(nest, dict):
         raise DatasetError(f"{called}: data.target and data.features name columns, and it gives {shown(nest)}; leave them out")
     check_columns(list(nest), target, features, called)
@@ -343,9 +351,14 @@ def _of_objects(array: np.ndarray, name: str, what: str) -> Column:
     ordered = sorted(kinds, key=kinds.__getitem__)
     unlike = next((kind for kind in ordered if not _alike(kind, ordered[0])), ordered[0])
     first, other = (f"example {kinds[kind]} is {shown(items[kinds[kind]])} ({kind.__name__})" for kind in (ordered[0], unlike))
-    missing = [item for item in (items[kinds[ordered[0]]], items[kinds[unlike]]) if item is None or item != item]  # noqa: PLR0124 - NaN
+    missing = any(_is_missing(items[kinds[kind]]) for kind in (ordered[0], unlike))
     fix = "fill in what is missing, as in frame.fillna('')" if missing else "all numbers, all strings, or an array for each example"
     raise DatasetError(f"{what} mixes types: {first}, {other}. Fix: {fix}")
+
+
+def _is_missing(item: Any) -> bool:
+    """Whether it stands for no value; pandas' own are no values that compare."""
+    return item is None or type(item).__name__ in ("NAType", "NaTType") or (isinstance(item, float) and item != item)  # noqa: PLR0124 - NaN
 
 
 def _alike(kind: type, other: type) -> bool:

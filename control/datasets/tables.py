@@ -155,15 +155,20 @@ def of_text(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
 
 
 def check_numbers(files: Sequence[Path], name: str, called: str) -> None:
-    """Refuse strings of CSV files that are numbers but for a few, which make names of all; missing values count as neither.
+    """Refuse strings of CSV files that are numbers but for a few, which make names of all, and empty ones; `NA` counts as neither.
 
     Raises:
-        DatasetError: the first value that is no number, its row and file.
+        DatasetError: the first value that is no number, or none, its row and file.
     """
     first, numbers, total, commas, kind = "", 0, 0, 0, _Kind()
     for file in files:
         for row, table in _text_blocks(file, _header(file)):
             for number, text in enumerate(table.get(name, ()), row):
+                if not text.strip():
+                    raise DatasetError(
+                        f"{called}: data.target={name}: row {number:,} of {file.name} has no value, which would be a class of its own. "
+                        "Fix: fill it in, or remove that row"
+                    )
                 if text in MISSING:
                     continue
                 total += 1
@@ -189,7 +194,8 @@ def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
             header = stream.readline()
             delimiter = "\t" if file.suffix.lower() == ".tsv" else max(DELIMITERS, key=header.count)
             stream.seek(0)
-            reader = csv.reader(stream, delimiter=delimiter)
+            # Not strict, a quotation mark too many would take all lines after it into one value.
+            reader = csv.reader(stream, delimiter=delimiter, strict=True)
             yield from ((reader.line_num, row) for row in reader if row)
         except UnicodeDecodeError as error:
             raise DatasetError(f"{file}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
@@ -350,6 +356,7 @@ def of_parquet(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
         opened = {file: parquet.ParquetFile(file) for file in files}
         names = [str(name) for name in opened[files[0]].schema_arrow.names]
         kept = [name for name in names if wanted is None or name in wanted]
+        _check_schemas(opened, kept)
         nullable = {name for one in opened.values() for name in kept if _has_missing(one, name)}
     except (OSError, ArrowException) as error:
         raise DatasetError(f"dataset={files[0].parent}: not Parquet: {printable(error, 200)}") from None
@@ -361,6 +368,15 @@ def of_parquet(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
             first += batch.num_rows
 
     return Read(names, tables)
+
+
+def _check_schemas(opened: Mapping[Path, Any], kept: Sequence[str]) -> None:
+    """Refuse Parquet files that lack a column of the first one, or have it twice."""
+    for file, one in opened.items():
+        names = list(one.schema_arrow.names)
+        if odd := [name for name in kept if names.count(name) != 1]:
+            how = "twice" if odd[0] in names else "not"
+            raise DatasetError(f"{file}: it has the column {printable(odd[0], 60)} {how}; give all files the same columns, each once")
 
 
 def _has_missing(file: Any, name: str) -> bool:
@@ -386,7 +402,8 @@ def _of_arrow(array: Any, missing: bool, what: str) -> np.ndarray:
     if types.is_fixed_size_list(kind) and not array.null_count:
         return np.asarray(array.flatten().to_numpy(zero_copy_only=False)).reshape(len(array), kind.list_size)
     if types.is_decimal(kind) or (types.is_integer(kind) and missing):
-        array = array.cast("float64")
+        # What float64 rounds is refused otherwise, as a whole number without a missing one beside it is not.
+        array = array.cast("float64", safe=False)
     values = array.to_numpy(zero_copy_only=False)
     if types.is_list(kind) or types.is_large_list(kind):
         rows = np.empty(len(values), object)

@@ -155,7 +155,7 @@ def _tests(path: Path) -> dict[int, dict[str, Any]]:
         for number, row in enumerate(csv.DictReader(stream), 2):
             try:
                 if row["split"] == "test":
-                    values = {name: float(value) for name, value in row.items() if name not in (*FIRST, *LAST)}
+                    values = {name: float(value) for name, value in row.items() if name not in (*FIRST, *LAST) and value != ""}
                     about = {"images": int(row["images"]), "evaluated_at": row["evaluated_at"]}
                     tests[int(row["epoch"])] = {**values, "metrics": values, **about}
             except (KeyError, TypeError, ValueError) as error:

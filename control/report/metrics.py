@@ -52,13 +52,13 @@ def tested(run: Run) -> list[Block]:
     rows = {epoch: run.tests[epoch] for epoch in run.marked if epoch in run.tests}
     if not rows:
         return [Text(["No epoch has been evaluated on the test examples yet."])]
-    names = list(next(iter(rows.values()))["metrics"])
+    names = list(dict.fromkeys(name for row in rows.values() for name in row["metrics"]))
     header = ["epoch", "which", *map(metric_name, names), "examples", "evaluated at"]
     cells = [
         [
             str(epoch),
             run.marked[epoch],
-            *(f"{row['metrics'][name]:.4f}" for name in names),
+            *(f"{row['metrics'][name]:.4f}" if name in row["metrics"] else "-" for name in names),
             f"{row['images']:,}",
             moment(row["evaluated_at"]),
         ]

@@ -120,7 +120,12 @@ def _checked(value: Any, leaf: Leaf, before: Any, place: str) -> np.ndarray:
         has = "text" if array.dtype.kind == "O" and leaf.dtype == STRING else array.dtype
         shorter = ", or shorter where it varies" if leaf.varies else ""
         raise ConfigError(f"{place} {leaf.name} {has} {list(array.shape)}; it must stay {leaf.dtype} {list(most)}{shorter}")
-    return array if leaf.dtype == STRING else array.astype(leaf.dtype)
+    if leaf.dtype == STRING:
+        return array
+    made = array.astype(leaf.dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(made, array):
+        raise ConfigError(f"{place} {leaf.name} numbers that {leaf.dtype} does not hold; clip them first, as by np.clip")
+    return made
 
 
 def _strings(value: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """What Keras callbacks remember goes into a state, and comes back to each of them on every worker."""
 
 import keras
+import numpy as np
 import pytest
 
 from trainer import callbacks
@@ -42,3 +43,51 @@ def test_all_workers_know_that_there_are_callbacks(made, monkeypatch):
     assert all(made(is_chief)[0].anywhere for is_chief in (True, False))
     monkeypatch.setattr(callbacks, "load", lambda _: [])
     assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, is_chief=True).anywhere
+
+
+class AtMinimum(keras.callbacks.Callback):
+    """Of Keras' guide: it keeps the best weights, and has no setting that says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.best_weights, self.best = None, float("inf")
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs["loss"] < self.best:
+            self.best, self.best_weights = logs["loss"], self.model.get_weights()
+
+    def on_train_end(self, logs=None):
+        self.model.set_weights(self.best_weights)
+
+
+class Named(keras.callbacks.Callback):
+    """Its best weights are a file's name."""
+
+    best_weights = ""
+
+
+def test_a_callback_of_a_users_own_has_the_best_weights_again(monkeypatch):
+    def start(before, variables):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        monkeypatch.setattr(callbacks, "load", lambda _: [AtMinimum(), Named()])
+        created = Callbacks({"file": "mine.py"}, model, 9, is_chief=True)
+        for variable, value in zip(created.variables, variables, strict=False):
+            variable.assign(value)
+        created.begin(before)
+        return model, created
+
+    model, first = start([], [])
+    best = [weight + 1 for weight in model.get_weights()]
+    model.set_weights(best)
+    first.epoch_ends(1, {"loss": 0.5})
+    model.set_weights([weight + 1 for weight in best])
+    first.epoch_ends(2, {"loss": 0.7})
+    first._every[1].best_weights = "best.h5"
+    state = first.state()
+    model, second = start(state, [variable.numpy() for variable in first.variables])
+    assert second._every[1].best_weights == "best.h5"
+    second.epoch_ends(3, {"loss": 0.6})
+    second.end()
+    for mine, theirs in zip(model.get_weights(), best, strict=True):
+        np.testing.assert_array_equal(mine, theirs)

@@ -90,6 +90,7 @@ def test_numbers_keep_their_type():
         ("return {'a': x['a'][:2]}, y", r"it returns x.a float32 \[2\]; it must stay float32 \[3\]"),
         ("return {'a': 'text'}, y", r"it returns x.a <U4 \[\]; it must stay float32"),
         ("return {'a': [[1], [1, 2], 3]}, y", "it must stay float32"),
+        ("return x, 2**40 + int(y)", r"it returns y numbers that int32 does not hold; clip them first"),
         ("return x, y + 0.5", r"it returns y float64 \[\]; it must stay int32 \[\]"),
     ],
 )

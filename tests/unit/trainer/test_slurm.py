@@ -1,6 +1,7 @@
 """A worker that Slurm starts: its node_paths, its files, what it gives back."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -359,6 +360,22 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
     assert slurm.main(node_paths) == mine
     told_text = f"beta ended with exit code {theirs} while all were to join; see its log\n" in log(node_paths)
     assert told_text == (script == WAITS)
+
+
+def test_a_share_that_is_full_for_a_while_gets_the_rest_later(node_paths, alone, monkeypatch):
+    own, tries = node_paths.run / "workers" / "alpha", []
+    write(own / "job", "31")
+    write(own / "metrics.jsonl", '{"kind": "steps"}\n')
+
+    def fail_first(source, target):
+        tries.append(source)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(slurm, "copy", fail_first)
+    over = SimpleNamespace(wait=lambda _: len(tries) > 2)
+    slurm._report(node_paths, slurm.allocation(), own, SimpleNamespace(gave_up=None), over)
+    assert len(tries) == 3
 
 
 def test_a_job_is_untold_until_its_end_was_seen(tmp_path):

@@ -31,6 +31,7 @@ def script(tmp_path):
         archive = tmp_path / "script.zip"
         with zipfile.ZipFile(archive, "w") as written:
             written.writestr("main.py", source)
+            written.writestr("log.csv", "of epoch 1")
         sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
         given = {"arguments": [], "outputs": [], "peers": ["10.0.0.1:1", "10.0.0.2:2"], "restarts": 0} | more
         return Script(tmp_path / "runs" / "mine", "pi1", archive, sha256, "main.py", **given)
@@ -54,10 +55,16 @@ def test_what_an_earlier_start_left_stays(script):
     made = script("print(1)")
     unpack(made)
     (made.folder / "left").touch()
-    (made.folder / "main.py").write_text("changed")
+    (made.folder / "log.csv").write_text("of epoch 40")
     unpack(made)
     assert (made.folder / "left").exists()
+    assert (made.folder / "log.csv").read_text() == "of epoch 40", "a file that was sent, and that the script goes on writing"
+    (made.folder / "main.py").unlink()
+    unpack(made)
     assert (made.folder / "main.py").read_text() == "print(1)"
+    unpack(script("print(2)"))
+    assert (made.folder / "main.py").read_text() == "print(2)", "another script"
+    assert (made.folder / "log.csv").read_text() == "of epoch 1"
 
 
 def test_the_environment_is_torchruns_without_locksteps_own_settings(script):

@@ -263,6 +263,15 @@ def test_whole_numbers_that_are_rounded_are_named(file):
             "return np.array(['a', None] * n, dtype=object)",
             "x mixes types: example 0 is 'a' (str), example 1 is None (NoneType). Fix: fill in what",
         ),
+        (
+            "x = np.empty(2 * n, object)\nx[:] = [[1, 2], None] * n\nreturn x",
+            "x mixes types: example 0 is [1, 2] (list), example 1 is None (NoneType). Fix: fill in what is missing",
+        ),
+        (
+            "NAType = type('NAType', (), {'__eq__': lambda *_: 1 / 0, '__ne__': lambda *_: 1 / 0, '__hash__': object.__hash__})\n"
+            "x = np.empty(2 * n, object)\nx[:] = ['a', NAType()] * n\nreturn x",
+            "Fix: fill in what is missing",
+        ),
         ("return [[1, 2], ['a']] * n", "x mixes types: "),
         ("return [[[1], [2, 3]], [[1]]] * n", "x: an example is ragged in more than one dimension; pad all but the first"),
         ("return [[[1]], [1]] * n", "x: its examples have 1 and 2 dimensions; they must have the same"),
@@ -352,6 +361,9 @@ def test_a_frame_is_a_dict_of_its_columns(file):
     body = NO_VALIDATION + "return Frame(a=np.ones(n), b=np.array(['x', 'y'] * (n // 2), object))"
     listing = source(file, body, "b", before=FRAME).scan()
     assert (listing.table.spec.names, listing.classes) == (("x.a", "y"), ["x", "y"])
+    twice = NO_VALIDATION + "frame = Frame(a=np.ones(n))\nframe.columns = ['a', 'a']\nreturn frame"
+    for target in (None, "a"):
+        assert "the frame has the column a twice; rename one" in refused(source(file, twice, target, before=FRAME).scan)
 
 
 OF_TENSORFLOW = """
@@ -508,9 +520,9 @@ def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
 def test_missing_names_are_no_numbers(file):
     """A target that few examples have, such as a label that is given by hand, is no column of numbers with mistakes."""
     path = file.with_name("labelled.csv")
-    path.write_text("a,y\n" + "1,\n" * 95 + "2,cat\n3,dog\n" * 20)
+    path.write_text("a,y\n" + "1,NA\n" * 95 + "2,cat\n3,dog\n" * 20)
     listing = open_source("columns", str(path), "y", None).scan()
-    assert {"cat", "dog"} <= set(listing.classes)
+    assert listing.classes == ["NA", "cat", "dog"]
 
 
 @pytest.mark.parametrize("others", [14, 60])
@@ -551,6 +563,13 @@ def test_numbers_among_the_names_of_classes_are_names(others, file):
             ("y",),
             "data.target=y: '4,69' in row 10 of trips.csv has a decimal comma, and would name a class. Fix: a decimal point",
         ),
+        (
+            "a,y\n" + "1,yes\n2,no\n" * 9 + "3, \n",
+            ("y",),
+            "data.target=y: row 19 of trips.csv has no value, which would be a class of its own. Fix: fill it in, or remove that row",
+        ),
+        ("y,a\n" + "1,x\n" * 9 + '0,"great\n' + "1,x\n" * 9, ("y",), "trips.csv, line 20: unexpected end of data; fix or remove that row"),
+        ('y,a\n1,"so" they said\n', ("y",), """trips.csv, line 2: ',' expected after '"'; fix or remove that row"""),
         (CSV.replace("C1", "\udcff"), ("tips",), "trips.csv: not UTF-8 (invalid start byte at byte"),
         (CSV.replace("C1", "C" * 2**25, 1), ("tips",), "trips.csv, line 3: field larger than field limit"),
     ],
@@ -719,3 +738,27 @@ def test_what_is_kept_and_lost_a_file_is_made_again(file):
     rows.unlink()
     assert made.scan() == first
     assert rows.is_file()
+
+
+@pytest.mark.parametrize(("name", "how"), [("y", "not"), ("a", "twice")])
+def test_parquet_files_have_the_same_columns(file, name, how):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: nothing but Parquet needs it")
+    from pyarrow import parquet
+
+    folder = file.with_name("parts")
+    folder.mkdir()
+    numbers = pyarrow.array([1.0, 2.0])
+    parquet.write_table(pyarrow.table({"a": numbers, "y": numbers}), folder / "train.parquet")
+    others = {"not": ["a"], "twice": ["a", "a", "y"]}[how]
+    parquet.write_table(pyarrow.Table.from_arrays([numbers] * len(others), names=others), folder / "test.parquet")
+    message = f"test.parquet: it has the column {name} {how}; give all files the same columns, each once"
+    assert message in refused(open_source("columns", str(folder), "y").scan)
+
+
+def test_parquet_numbers_that_floats_round_are_warned_of(file):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: nothing but Parquet needs it")
+    from pyarrow import parquet
+
+    path = file.with_name("ids.parquet")
+    parquet.write_table(pyarrow.table({"id": pyarrow.array([2**60 + 1, 2**50 + 1, None] * 20), "y": [1.0] * 60}), path)
+    assert any("that float32 rounds: x.id" in warning for warning in open_source("columns", str(path), "y").scan().warnings)
