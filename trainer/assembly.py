@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import keras
 
@@ -74,6 +75,11 @@ def freeze(model: keras.Model, last: int) -> None:
         raise ConfigError(f"train.last_layers={last}: the model has {len(layers)} layers with weights that train. Fix: at most that many")
     for layer in layers[:-last]:
         layer.trainable = False
+
+
+def scales_loss(optimizer: Any) -> bool:
+    """Whether gradients come to it scaled, by a factor that changes between steps: mixed precision in float16."""
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step.Parts, Method]:

@@ -13,6 +13,7 @@ import numpy as np
 from trainer import step
 from trainer.cluster import Cluster
 from trainer.config import Reduction
+from trainer.data.pipeline import Batch
 from trainer.data.spec import Spec
 from trainer.kept import SENT, Kept, unmeasured
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
@@ -51,9 +52,9 @@ def _slowest(cluster: Cluster, seconds: float) -> float:
     return float(cluster.gather([max(1, round(seconds * 1e6))]).max()) / 1e6
 
 
-def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], spec: Spec, batch: int) -> float:
+def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], batch: Batch) -> float:
     """Seconds of one forward and backward pass on this worker: the shortest of a few rounds after the first, which traces."""
-    blank = step.blank(spec, batch).at(0)
+    blank = batch.at(0)
 
     def work() -> None:
         forward_backward_call(blank)

@@ -283,7 +283,12 @@ def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
 
 
 def add_up(addends: Arrays, out: np.ndarray) -> None:
-    """Write the sum of arrays, added in order, to `out`; half precision is summed in float32."""
+    """Write the sum of arrays, added in order, to `out`; half precision is summed in float32, all else in its own type."""
+    if out.dtype.kind in "iu" or out.dtype == np.float64:
+        np.add(addends[0], addends[1], out=out)
+        for addend in addends[2:]:
+            np.add(out, addend, out=out)
+        return
     total = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     np.add(widen(addends[0]), widen(addends[1]), out=total)
     for addend in addends[2:]:

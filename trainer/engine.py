@@ -15,6 +15,7 @@ from trainer import assembly, auto_reduction, balance, keras_metrics, reduction,
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.config import Reduction
+from trainer.data.columns import Columns
 from trainer.data.pipeline import Batch, Call
 from trainer.data.spec import noun
 from trainer.errors import ConfigError
@@ -63,9 +64,10 @@ class Engine(abc.ABC):
 
     def finish(self) -> bool:
         """End the training as Keras does: moving averages take the place of the weights; whether there are any."""
-        averaging = [optimizer for optimizer in self.optimizers() if optimizer.use_ema]
+        # One that scales the loss wraps the one that averages; each averages the variables that it trains.
+        averaging = [one for one in (getattr(optimizer, "inner_optimizer", optimizer) for optimizer in self.optimizers()) if one.use_ema]
         for optimizer in averaging:
-            optimizer.finalize_variable_values(self.model.trainable_variables)
+            optimizer.finalize_variable_values(optimizer._trainable_variables)
         return bool(averaging)
 
     def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
@@ -133,8 +135,11 @@ class Gradients(Engine):
         member = cluster.member
         parts = balance.given(job.config.train, member.workers) or [1] * member.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
-        shapes = step.shapes(self.model)
-        chosen, self.choice = auto_reduction.resolve(job.config.reduction, cluster, shapes, self._before.method, measure, self._kept)
+        shapes, asked = step.shapes(self.model), job.config.reduction
+        if asked.name == "auto" and any(assembly.scales_loss(optimizer) for optimizer in self.optimizers()):
+            # What PowerSGD keeps of one step is of another scale in the next, and infinite for ever after an overflow.
+            asked = dataclasses.replace(asked, name="packed")
+        chosen, self.choice = auto_reduction.resolve(asked, cluster, shapes, self._before.method, measure, self._kept)
         job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
         return chosen
 
@@ -150,7 +155,12 @@ class Gradients(Engine):
         return shares
 
     def _own_seconds(self, batch: int) -> float:
-        return auto_reduction.own_seconds(self._cluster, self._forward_backward, self._local.spec, batch)
+        job, spec = self._job, self._local.spec
+        some = job.manifest.order[job.counts.validation_images :][:batch]
+        sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
+        # A function of the user's own may have made other columns of them.
+        sides = sides if len(sides) == len(spec.varying) else None
+        return auto_reduction.own_seconds(self._cluster, self._forward_backward, step.blank(spec, batch, sides))
 
     def _overhead_seconds(self) -> float:
         with self._undone():

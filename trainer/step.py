@@ -50,10 +50,14 @@ def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = No
     return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0), every)
 
 
-def blank(spec: Spec, examples: int = 1) -> Batch:
-    """The batch of one step whose examples are zeros, or empty strings; 1 where a shape varies."""
+def blank(spec: Spec, examples: int = 1, sides: Sequence[int] | None = None) -> Batch:
+    """The batch of one step whose examples are zeros, or empty strings; `sides` is how long they are where a shape varies, by default 1."""
+    lengths = iter(sides or [1] * len(spec.varying))
     arrays = [
-        np.zeros((1, examples, *(size or 1 for size in leaf.shape)), object if leaf.dtype == "string" else leaf.dtype)
+        np.zeros(
+            (1, examples, *(next(lengths) if size is None else size for size in leaf.shape)),
+            object if leaf.dtype == "string" else leaf.dtype,
+        )
         for leaf in spec.leaves
     ]
     return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
@@ -139,7 +143,7 @@ class Local:
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         whole = [_dense(gradients[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(_moved(scope, variable) * share, [-1]) for variable in statistics(model)]
+        kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in statistics(model)]
         # A placeholder counts in no metric.
         counted = [tf.cast(_moved(scope, variable), tf.float32) * tf.sign(share) for variable in keras_metrics.states(model)]
         sums = tf.concat([tf.stack([batch.asks, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
@@ -192,9 +196,21 @@ def build(model: keras.Model, spec: Spec) -> None:
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
-    """What a model itself updates in training: the floating-point, non-trainable variables of layers that are not frozen."""
+    """What a model itself updates in training: the non-trainable variables of layers that are not frozen, if they are numbers."""
     layers = [layer for layer in model._flatten_layers() if layer.trainable]
-    return [variable for layer in layers for variable in layer._non_trainable_variables if tf.as_dtype(variable.dtype).is_floating]
+    every = [variable for layer in layers for variable in layer._non_trainable_variables]
+    return [variable for variable in every if (kind := tf.as_dtype(variable.dtype)).is_floating or kind.is_integer]
+
+
+def shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    """A worker's part of a move of all: whole numbers, such as a count of steps, are shared as floats."""
+    part = moved if moved.dtype.is_floating else tf.cast(moved, tf.float32)
+    return part * tf.cast(share, part.dtype)
+
+
+def as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The sum of all workers' parts of a move, in the variable's type."""
+    return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
 
 
 def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
@@ -239,7 +255,8 @@ class Parts:
         count = len(model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
         for variable, moved in zip(statistics(model), others[count:], strict=True):
-            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=tf.reshape(moved, variable.shape))
+            move = as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
+            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
         # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from trainer import applying, global_loss, keras_metrics
 from trainer.collective import AllReduce
 from trainer.replacing import replaced
-from trainer.step import statistics
+from trainer.step import as_moved, shared, statistics
 
 
 @dataclass
@@ -137,12 +137,12 @@ class _Step:
     def _exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """The sums of gradients; statistics move by the mean of the workers' moves, weighted with their shares."""
         changed, self._changed = list(self._changed), {}
-        moves = [(self._kept[key].value - self._before[key]) * tf.cast(self._share, self._before[key].dtype) for key in changed]
+        moves = [shared(self._kept[key].value - self._before[key], self._share) for key in changed]
         also, self._also = self._also, []
         summed = iter(self._synchronous.all_reduce([*also, *gradients, *moves]))
         self.sums += [next(summed) for _ in also]
         sums = [next(summed) for _ in gradients]
         for key, move in zip(changed, summed, strict=True):
-            self._before[key] += move
+            self._before[key] += as_moved(move, self._before[key].dtype)
             self._kept[key].value.assign(self._before[key])
         return sums

@@ -88,6 +88,12 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
         tf.function(model.train_step, autograph=False).get_concrete_function(step.rows(fed))
     if not keras_metrics.states(model) and not global_loss.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
+    unreduced = any(getattr(loss, "reduction", "sum") in (None, "none") for loss in tf.nest.flatten(model.loss))
+    if unreduced and not global_loss.overridden(model):
+        raise ConfigError(
+            f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
+            "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
+        )
     if keras_metrics.validates(model):
         with own.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
@@ -161,6 +167,7 @@ def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
         "own": global_loss.overridden(model),
+        "scales_loss": assembly.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": keras_metrics.validates(model),
     }

@@ -642,6 +642,11 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
             f"augment: the model has a {compiled['own'][0]} of its own, which takes the images as they are, so this would change nothing. "
             "Fix: augment in the model, or by a function augment(x, y, seed) in the file of -e dataset=FILE.py:FUNCTION"
         )
+    if config.reduction.name == "powersgd" and compiled and compiled["scales_loss"]:
+        raise ConfigError(
+            "reduction.name=powersgd: the model's optimizer scales the loss (float16), by a factor that changes, and what PowerSGD keeps "
+            "of one step does not fit the next. Fix: leave it out, or take mixed_bfloat16, which needs no scaling"
+        )
     given = overrides(options)
     for key in given if compiled else ():
         if key.partition(".")[0] in ("optimizer", "schedule"):

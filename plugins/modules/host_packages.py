@@ -98,10 +98,16 @@ def apt(module, argv):
 
 def absent(module):
     """Remove what is recorded and not needed by others."""
-    record, present_now = files.record(module.params["record"]), installed(module)
-    mine = [name for name in record.get("installed", []) if name in present_now]
+    record = files.record(module.params["record"])
     if not record:
         module.exit_json(changed=False, removed=[], kept=[])
+    pending, ours = record.get("pending"), set(record.get("installed", []))
+    if pending is not None and not module.check_mode:
+        # An installation was killed: what it left half done can't be removed.
+        apt(module, ["dpkg", "--configure", "-a"])
+    present_now = installed(module)
+    ours |= present_now - set(pending) if pending is not None else set()
+    mine = sorted(ours & present_now)
     removable = free(module, mine)
     if not module.check_mode:
         if removable:

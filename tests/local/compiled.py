@@ -133,6 +133,35 @@ def largest():
 
 
 @keras.saving.register_keras_serializable()
+class Counter(layers.Layer):
+    """Counts the steps of training, as for an annealed loss."""
+
+    def build(self, _):
+        self.steps = self.add_weight(name="steps", shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.steps.assign_add(1)
+        return x
+
+
+def averaged():
+    """Its gradients are scaled, its weights averaged, and it counts."""
+    inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((1,), name="b")}
+    x = Counter(name="counter")(layers.Concatenate()([inputs["a"], inputs["b"]]))
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    inner = keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.9)
+    model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0), loss="mse")
+    return model
+
+
+def unreduced():
+    model = build()
+    model.compile("sgd", loss=keras.losses.MeanSquaredError(reduction=None))
+    return model
+
+
+@keras.saving.register_keras_serializable()
 class Precision(keras.metrics.Metric):
     """Of what is called a hit, how much is one: 0/0 here, where nothing is."""
 

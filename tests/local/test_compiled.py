@@ -233,6 +233,35 @@ def test_a_killed_worker_of_a_model_with_its_own_step_changes_nothing(project):
     assert project.summary("killed")["weights_sha256"] == project.summary("quiet")["weights_sha256"]
 
 
+SNAPSHOT = """
+import importlib.util, json, sys
+import keras
+spec = importlib.util.spec_from_file_location("compiled", sys.argv[1])
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+model = keras.models.load_model(sys.argv[2])
+averages = model.optimizer.inner_optimizer._model_variables_moving_average
+apart = max(float(abs(mine.numpy() - average.numpy()).max()) for mine, average in zip(model.trainable_variables, averages, strict=True))
+print(json.dumps({"steps": int(model.get_layer("counter").steps.numpy()), "apart": apart}))
+"""
+
+
+def test_averages_behind_a_scaled_loss_and_counts_are_those_of_fit(project):
+    """Gradients come scaled, so they are not compressed by default, and not at all by PowerSGD."""
+    train(project, "averaged", "epochs=1", model="averaged")
+    argv = [sys.executable, "-c", SNAPSHOT, str(FILE), str(project.run("averaged") / "checkpoints" / "epoch-0001.keras")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    actual = json.loads(done.stdout.splitlines()[-1])
+    assert actual == {"steps": project.summary("averaged")["steps"], "apart": pytest.approx(0.0, abs=1e-6)}
+    for model, more, message in (
+        ("averaged", ",reduction.name=powersgd", "reduction.name=powersgd: the model's optimizer scales the loss (float16), by a factor"),
+        ("unreduced", "", "a loss has reduction=None, a value for each example"),
+    ):
+        given = ["run=refused", f"model={FILE}:{model}", f"dataset={FILE}:data", f"{UNEVEN}{more}"]
+        refused = project.play("train", *given, check=False)
+        assert message in refused.stdout, refused.stdout
+
+
 def test_a_metric_that_is_no_number_is_left_out_and_the_run_goes_on(project):
     for epochs in (1, 2):
         shown = train(project, "precise", f"epochs={epochs}", "evaluate=true", model="precise").stdout

@@ -99,6 +99,18 @@ def test_an_installation_that_was_killed_is_recorded_by_the_next_call(record):
     assert recorded(record) == {"installed": ["libevent", "tmux"]}
 
 
+def test_what_a_killed_installation_had_done_is_removed(record):
+    apt = Apt("nano")
+    apt.kill = True
+    with pytest.raises(Killed):
+        present(apt, record, "tmux")
+    apt.kill = False
+    assert absent(apt, record, check_mode=True)["removed"] == ["libevent", "tmux"]
+    assert absent(apt, record)["removed"] == ["libevent", "tmux"]
+    assert apt.installed == {"nano"}
+    assert not record.exists()
+
+
 def test_a_later_installation_adds_to_the_record(record):
     apt = Apt("bash")
     present(apt, record, "tmux")

@@ -240,3 +240,12 @@ class Broken:
 def test_an_error_of_the_network_is_told_from_an_end(number, what):
     with pytest.raises(PeerLost, match=rf"^rank 1 .*{what}$"):
         direct.Direct(0, {1: Broken(number)}, WAIT).all_reduce([np.zeros(1, np.float32)])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "int32"])
+def test_a_sum_has_the_digits_of_its_type(dtype):
+    """In float32, 2**24 + 1 is none."""
+    addends = [np.full(3, value, dtype) for value in (2**24 + 1, 2**24 + 1, 1)]
+    out = np.empty(3, dtype)
+    direct.add_up(addends, out)
+    assert out.tolist() == [2**25 + 3] * 3
