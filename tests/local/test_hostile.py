@@ -83,7 +83,7 @@ def test_a_hostile_node_writes_nothing_outside_and_the_run_ends_with_its_result(
 
 
 def test_what_a_hostile_node_says_is_shown_and_never_obeyed(attacked):
-    _, output, _, _, _ = attacked
+    _, output, _, _ = attacked
     assert all(character.isprintable() or character in "\n\t" for character in output)
     words = " ".join(output.split())
     assert "not a file that workers write" in words

@@ -138,7 +138,7 @@ def table_of(page) -> list[dict[str, str]]:
 def _is_complete(page) -> bool:
     with contextlib.suppress(ValueError):
         rows = table_of(page)
-        return len(rows) == 2 and all(all(row.values()) for row in rows)
+        return len(rows) == 2 and all(row.get("Trial ID") and row.get("val_loss") for row in rows)
     return False
 
 
