@@ -160,7 +160,9 @@ def test_an_archive_of_a_script_writes_only_below_its_folder(name, tmp_path):
     folder.mkdir(parents=True)
     (tmp_path / "script.zip").write_bytes(data.getvalue())
     sha256 = hashlib.sha256(data.getvalue()).hexdigest()
-    user_script.unpack(SimpleNamespace(archive=tmp_path / "script.zip", sha256=sha256, folder=folder))
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "script.zip"]
+    user_script.unpack(SimpleNamespace(archive=tmp_path / "script.zip", sha256=sha256, folder=folder, own=tmp_path))
+    written = [
+        path for path in tmp_path.rglob("*") if path.is_file() and path not in (tmp_path / "script.zip", tmp_path / user_script.UNPACKED)
+    ]
     assert written
     assert [path for path in written if not path.is_relative_to(folder)] == []
