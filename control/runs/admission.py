@@ -107,7 +107,7 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
 STAY = (
     "(config[.]yml|cluster[.]json|evaluate/image|predict/.*|(.*/)?[.]part-[^/]*"
     "|(workers/[^/]*|evaluate)/tmp/.*"
-    f"|workers/[^/]*/(script/.*|secret|supervisor[.]json)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
+    f"|workers/[^/]*/(script/.*|secret|unpacked|supervisor[.]json)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
 )
 """Files that are not fetched: written by this machine, of a prediction by another command, half written, temporary, a script's working
 directory, a supervisor's, or put aside as damaged."""
