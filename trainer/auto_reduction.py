@@ -27,14 +27,21 @@ STEPS = 8
 
 
 def resolve(
-    asked: Reduction, cluster: Cluster, shapes: Shapes, before: str | None, own_seconds: Callable[[], float], kept: Kept | None = None
+    asked: Reduction,
+    cluster: Cluster,
+    shapes: Shapes,
+    before: str | None,
+    own_seconds: Callable[[], float],
+    kept: Kept | None = None,
+    scaled: bool = False,
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
 
     `before` is the method that a resumed run began with; `own_seconds` measures a forward and backward pass on this worker;
-    `kept` are earlier measurements for this model on these hosts, the same on all workers. The cluster is connected.
+    `kept` are earlier measurements for this model on these hosts, the same on all workers; `scaled` as `unmeasured`. The cluster is
+    connected.
     """
-    settled = unmeasured(asked, cluster.member.hosts, before, kept)
+    settled = unmeasured(asked, cluster.member.hosts, before, kept, scaled)
     if cluster.member.workers == 1:
         choice = Choice("packed", "to nobody: one worker trains", 0)
     elif settled:

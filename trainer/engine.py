@@ -135,11 +135,10 @@ class Gradients(Engine):
         member = cluster.member
         parts = balance.given(job.config.train, member.workers) or [1] * member.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
-        shapes, asked = step.shapes(self.model), job.config.reduction
-        if asked.name == "auto" and any(assembly.scales_loss(optimizer) for optimizer in self.optimizers()):
-            # What PowerSGD keeps of one step is of another scale in the next, and infinite for ever after an overflow.
-            asked = dataclasses.replace(asked, name="packed")
-        chosen, self.choice = auto_reduction.resolve(asked, cluster, shapes, self._before.method, measure, self._kept)
+        shapes, scaled = step.shapes(self.model), any(map(assembly.scales_loss, self.optimizers()))
+        chosen, self.choice = auto_reduction.resolve(
+            job.config.reduction, cluster, shapes, self._before.method, measure, self._kept, scaled
+        )
         job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=self.choice.measured)
         return chosen
 

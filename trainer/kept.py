@@ -49,13 +49,19 @@ def parse(stored: Any) -> Kept:
     return Kept(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
 
 
-def unmeasured(asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None) -> tuple[str, str] | None:
+def unmeasured(
+    asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None, scaled: bool = False
+) -> tuple[str, str] | None:
     """The method for several workers and the reason for it; None if it must be measured.
 
     `addresses` have no ports; `before` is the method that a resumed run began with, `kept` the measurements of an earlier run.
+    `scaled`: the optimizer scales the loss. What PowerSGD keeps of one step is of another scale in the next, and infinite for ever after an
+    overflow.
     """
     if asked.name != "auto":
         return asked.name, "as configured"
+    if scaled:
+        return "packed", "the optimizer scales the loss by a factor that changes"
     if before:
         return before, "as when the run began"
     if one_machine(addresses):

@@ -92,7 +92,8 @@ def shown(plan: dict[str, Any]) -> str:
     before = run_results.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
     if len(plan["hosts"]) == 1:
         return ""
-    predicted = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given)
+    scaled = bool((plan.get("compiled") or {}).get("scales_loss"))
+    predicted = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given, scaled)
     if predicted is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
     name, reason = predicted

@@ -181,6 +181,9 @@ def test_what_a_person_names_or_the_run_began_with_comes_first(scratch):
     assert kept.unmeasured(Reduction(), LAN, "packed", kept.Kept("powersgd"))[0] == "packed"
     assert kept.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
     assert kept.unmeasured(Reduction(), LAN, None, kept.Kept()) is None
+    for method in (None, "powersgd"):
+        scaled = kept.unmeasured(Reduction(), LAN, method, kept.Kept("powersgd"), scaled=True)
+        assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
     assert choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
 
