@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,3 +112,16 @@ def await_until(condition: Callable[[], bool], seconds: float, what: str, every:
     while not condition():
         assert time.monotonic() < deadline, f"not within {SLOWEST * seconds:.0f} s: {what}"
         time.sleep(every)
+
+
+def ending_after_a_failure(name: str) -> Callable[..., Iterator[None]]:
+    """A fixture for all tests: what the fixture `name` has started ends with a test that fails, as the next one has the same ports."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_left_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
+        failures = request.session.testsfailed
+        yield
+        if request.session.testsfailed > failures and name in request.fixturenames:
+            request.getfixturevalue(name).end_all()
+
+    return nothing_left_of_a_failure

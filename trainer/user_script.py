@@ -110,7 +110,7 @@ def unpack(script: Script) -> None:
     again = unpacked.is_file() and unpacked.read_text(encoding="utf-8") == script.sha256
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in archive.namelist():
-            # The script may have gone on writing a file that was sent: a log, a model, a backup.
+            # The script may have written to a file that was sent: a log, a model, a backup.
             if not (again and (script.folder / name).exists()):
                 archive.extract(name, script.folder)
     write_text(unpacked, script.sha256)

@@ -165,7 +165,7 @@ class Service:
                         raise TooLarge
 
             def convert_body() -> protocol.Request:
-                return convert(protocol.parse(bytes(body)), version.exported)
+                return convert(protocol.parse(body), version.exported)
 
             slow = len(body) > LARGE_BYTES or version.exported.image_size
             request: protocol.Request = await self.on(self.converting, convert_body) if slow else convert_body()

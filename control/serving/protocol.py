@@ -52,7 +52,7 @@ class Request:
     """Whether the rows must be computed in one call without others: the model pads them to the longest of the call."""
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse(body: bytes | bytearray) -> dict[str, Any]:
     """The object of a body; BadRequest says what it is instead."""
     try:
         value = json.loads(body)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT, Project, await_until, copy_project
+from tests.project import ROOT, Project, await_until, copy_project, ending_after_a_failure
 
 PREFIX, SUBNET, NODES = "lockstep-test", "10.89.78.0/24", 5
 SETTINGS = (f"lab_prefix={PREFIX}", f"lab_subnet={SUBNET}")
@@ -126,13 +126,7 @@ def in_use(project: Path) -> bool:
     return not tester.is_file() or Path("/proc", tester.read_text()).exists()
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that fails in the middle of a run must not make the next one fail, whose ports are the same."""
-    failures = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failures and "lab" in request.fixturenames:
-        request.getfixturevalue("lab").end_all()
+nothing_left_of_a_failure = ending_after_a_failure("lab")
 
 
 @pytest.fixture(scope="session")

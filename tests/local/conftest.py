@@ -17,7 +17,7 @@ from PIL import Image
 
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
-from tests.project import Project, await_until, copy_project
+from tests.project import Project, await_until, copy_project, ending_after_a_failure
 from trainer.supervision.supervisor import FILE
 from trainer.telemetry import read_records
 
@@ -143,13 +143,7 @@ def project(scratch: LocalProject) -> Iterator[LocalProject]:
         shutil.rmtree(runs, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_of_a_failure(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that fails in the middle of a run must not make the next one fail, whose ports are the same."""
-    failures = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failures and "project" in request.fixturenames:
-        request.getfixturevalue("project").end_all()
+nothing_left_of_a_failure = ending_after_a_failure("project")
 
 
 @pytest.fixture(scope="session")

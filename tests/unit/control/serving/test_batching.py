@@ -107,7 +107,8 @@ def test_a_large_request_is_computed_in_blocks():
     assert model.calls == [BLOCK, BLOCK, 5]
 
 
-def test_too_many_rows_do_not_wait():
+def refused_and_answered(message, **limits):
+    """The answers to two requests, of one and two rows, beside which a third is refused."""
     model = Model(free=False)
 
     async def work(batcher):
@@ -115,30 +116,22 @@ def test_too_many_rows_do_not_wait():
         await asyncio.sleep(0)
         second = asyncio.create_task(batcher.submit(model, rows(1, 2)))
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="rows wait already"):
+        with pytest.raises(Overloaded, match=message):
             await batcher.submit(model, rows(1, 2))
         model.may.set()
         return await asyncio.gather(first, second)
 
-    assert len(batched(work, most_rows=3)) == 2
+    return batched(work, **limits)
+
+
+def test_too_many_rows_do_not_wait():
+    assert len(refused_and_answered("rows wait already", most_rows=3)) == 2
 
 
 def test_too_many_bytes_do_not_wait(monkeypatch):
     """A row of inputs whose length varies may be large."""
     monkeypatch.setattr(batching, "MOST_BYTES_WAITING", 3 * rows(0)["x"].nbytes)
-    model = Model(free=False)
-
-    async def work(batcher):
-        first = asyncio.create_task(batcher.submit(model, rows(0)))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(batcher.submit(model, rows(1, 2)))
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="MiB wait already"):
-            await batcher.submit(model, rows(1, 2))
-        model.may.set()
-        return await asyncio.gather(first, second)
-
-    assert len(batched(work)) == 2
+    assert len(refused_and_answered("MiB wait already")) == 2
 
 
 def test_one_that_went_away_is_not_computed():
