@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-import os
-import random
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +14,7 @@ from PIL import Image
 
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
+from tests.ports import worker_ports
 from tests.project import Project, await_until, copy_project, ending_after_a_failure
 from trainer.supervision.supervisor import FILE
 from trainer.telemetry import read_records
@@ -88,39 +86,6 @@ def _command_line(entry: Path) -> str:
         return (entry / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
-def worker_ports(count: int) -> list[int]:
-    """Below the kernel's range, in which a port may come up at any time; each lane of tests has its own.
-
-    Servers' ports are 500 higher than workers', direct ones 1000.
-    """
-    lane = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    while True:
-        first = 10_000 + 2_000 * lane + random.randrange(450)
-        ports = [first + 10 * number for number in range(count)]
-        if all(_is_free(port + more) for port in ports for more in (0, 500, 1_000)):
-            return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 @pytest.fixture(scope="session")

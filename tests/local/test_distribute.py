@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.distributed_worker import WAYS
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import ROOT, SLOWEST
 
 USER = ROOT / "trainer" / "user"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from control.runs import evaluations
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 
 CONFIG = "config=task_cnn", "set=train.global_batch=20,train.steps=20,train.steps_per_epoch=10"
 

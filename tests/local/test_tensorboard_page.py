@@ -19,7 +19,7 @@ from PIL import Image
 
 from control.runs.hparams import FIRST, METRICS
 from tests import pages
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import Project, await_until, copy_project
 from trainer import config as configs
 from trainer.config import Config

@@ -13,6 +13,7 @@ import lockstep_tmux
 import numpy as np
 import pytest
 
+from tests.ports import free_ports
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,12 @@ def make_idx(tmp_path):
         return root
 
     return make
+
+
+@pytest.fixture
+def port():
+    """A port on which nobody listens."""
+    return free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")

@@ -580,11 +580,11 @@ class TestPrograms:
         first = common.sent_bytes(task)
         assert common.sent_bytes(task) >= first >= 0
 
-    def test_workers_share_words_in_order_of_rank(self, free_port):
+    def test_workers_share_words_in_order_of_rank(self, port):
         actual = {}
 
         def worker(rank):
-            meeting = common.Meeting(given(rank, free_port))
+            meeting = common.Meeting(given(rank, port))
             actual[rank] = [meeting.share(rank * 10), meeting.share(None)]
             meeting.end()
 
@@ -614,7 +614,7 @@ class TestPrograms:
         assert (written["parameters"], written["versions"]["x"]) == (3, "1")
         assert written["weights_before"] == common.digest([common.np.full(3, 0)])["weights_sha256"] != written["weights_sha256"]
 
-    def test_who_loses_another_worker_ends_at_once(self, free_port):
+    def test_who_loses_another_worker_ends_at_once(self, port):
         program = (
             "import sys, time; sys.path.insert(0, sys.argv[1]); import common; from pathlib import Path; "
             "rank = int(sys.argv[2]); addresses = [f'127.0.0.1:{int(sys.argv[3]) + n}' for n in range(2)]; "
@@ -622,19 +622,11 @@ class TestPrograms:
             "sys.exit(3) if rank else time.sleep(60)"
         )
         argv = [sys.executable, "-c", program, str(ROOT / "benchmarks" / "peers")]
-        port = str(free_port - common.MEETING_PORTS)
-        workers = [subprocess.Popen([*argv, rank, port], stdout=subprocess.PIPE, text=True) for rank in ("0", "1")]
+        first = str(port - common.MEETING_PORTS)
+        workers = [subprocess.Popen([*argv, rank, first], stdout=subprocess.PIPE, text=True) for rank in ("0", "1")]
         try:
             assert [worker.wait(30) for worker in workers] == [75, 3]
             assert workers[0].stdout.read() == "another worker of this cell is gone\n"
         finally:
             for worker in workers:
                 worker.kill()
-
-
-@pytest.fixture
-def free_port():
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]

@@ -36,13 +36,6 @@ class Module:
         return completed.returncode, completed.stdout, completed.stderr
 
 
-@pytest.fixture
-def port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 # --- all of it
 
 

@@ -10,18 +10,11 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
+from tests.ports import free_ports
 from tests.unit.fake_module import Module, failed, load
 
 probe = load("network_probe")
 NONCE = "0123456789abcdef"
-
-
-def free_ports(count):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def cluster(count, ports=None):

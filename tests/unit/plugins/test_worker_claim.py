@@ -76,14 +76,6 @@ class Module:
 
 
 @pytest.fixture
-def port():
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture
 def place(tmp_path, port, worker_claim):
     """One worker's root, its host's sessions, and what a run asks of it."""
     root = tmp_path / "lockstep"

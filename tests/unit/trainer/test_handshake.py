@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.unit.trainer.test_direct import WAIT, Meeting
 from trainer import direct, handshake
 from trainer.errors import ClusterError
@@ -195,13 +195,8 @@ def test_a_listener_that_does_not_know_the_secret_is_not_believed(monkeypatch):
     assert set(received[1::2]) <= {b""}
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def test_a_worker_listens_on_its_own_port_also_right_after_an_earlier_launch():
-    port = free_port()
+    (port,) = free_ports(1)
     seen = []
     for _ in range(2):
         assert meet(2, lambda table: seen.append(int(table[0, 0])), port)[0] == [[2, 2, 2]] * 2
@@ -220,7 +215,7 @@ def test_a_port_that_is_taken_is_named_with_the_mend():
 
 
 def test_a_worker_that_cannot_be_reached_is_named_with_the_mend():
-    port = free_port()
+    (port,) = free_ports(1)
 
     def share(table):
         table[:, 0] = port

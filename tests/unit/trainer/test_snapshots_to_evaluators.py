@@ -52,17 +52,11 @@ class Counting:
 
 
 @pytest.fixture
-def chief(tmp_path, free_port):
+def chief(tmp_path, port):
     """A run directory on the chief, and the cluster with one evaluator."""
-    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"], "evaluator": [f"127.0.0.1:{free_port}"]}
+    cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"], "evaluator": [f"127.0.0.1:{port}"]}
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     return tmp_path / "run", cluster
-
-
-@pytest.fixture
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def write(run, epoch, content=None):

@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import socket
 import threading
 import time
 
@@ -65,10 +64,8 @@ def test_an_answer_that_is_no_json(plug):
         meter.watts(plug.url)
 
 
-def test_nobody_answers():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}/"
+def test_nobody_answers(port):
+    url = f"http://127.0.0.1:{port}/"
     with pytest.raises(LockstepError, match=r"no JSON answer \(.*refused\); open that address in a browser"):
         meter.watts(url)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import await_until
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import asynchronous, newcomers

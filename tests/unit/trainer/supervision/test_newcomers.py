@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import await_until
 from trainer.supervision import newcomers
 from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit

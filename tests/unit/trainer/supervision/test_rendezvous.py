@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from trainer.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
 from trainer.supervision.policy import Decision, Report

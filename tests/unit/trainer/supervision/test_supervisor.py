@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import await_until
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK, Patience, Pulse

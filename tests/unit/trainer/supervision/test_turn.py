@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import free_ports
+from tests.ports import free_ports
 from tests.project import await_until
 from trainer import claims
 from trainer.errors import FAILED, PREEMPTED, RESTART
@@ -50,7 +50,7 @@ class Hosts:
         (folder / "bin/tmux").chmod(0o755)
         (folder / "sessions").touch()
         self.roots = [folder / "one", folder / "two"]
-        self.ports, self.direct, self.servers = free_ports(2), free_ports(2), free_ports(2)
+        self.ports, self.direct, self.servers = (free_ports(2) for _ in range(3))
         for root in self.roots:
             for part in (claims.CLAIMS, claims.QUEUE):
                 (root / part).mkdir(parents=True)
