@@ -18,13 +18,13 @@ from typing import Any
 
 from control import project
 from control.operator_variables import integer
-from control.remote.tmux import SOCKET
 from control.runs.cluster import path_digest
+from trainer import claims
+from trainer.claims import TMUX
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
 from trainer.member import endpoint, family
 
-TMUX = ["tmux", "-L", SOCKET]
 DEADLINE_S, SILENT_S = 60, 15
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 """By version of IP."""
@@ -112,8 +112,9 @@ class WebServer:
     def _launch(self, address: str, port: int, command: Sequence[str]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         script = 'log=$1; shift; exec "$@" > "$log" 2>&1'
-        argv = [*TMUX, "new-session", "-d", "-s", self.session, "bash", "-c", script, "bash", str(self.log), *command]
-        subprocess.run(argv, check=True, capture_output=True, cwd=project.ROOT)
+        argv = ["bash", "-c", script, "bash", str(self.log), *command]
+        if error := claims.start_session(claims.session_command(self.session, str(project.ROOT), argv)):
+            raise LockstepError(f"tmux could not start session {self.session}: {error}")
         deadline = time.monotonic() + DEADLINE_S
         while not self._answers(address, port):
             if not self.is_up() or time.monotonic() > deadline:

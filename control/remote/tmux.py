@@ -25,13 +25,6 @@ def exists(module: Any, name: str) -> bool:
     return _tmux(module, "has-session", "-t", f"={name}")[0] == 0
 
 
-def start(module: Any, name: str, argv: list[str], chdir: str) -> None:
-    """Start a detached session that runs `argv` and ends with it."""
-    code, _, error = _tmux(module, "new-session", "-d", "-s", name, "-c", chdir, *argv)
-    if code != 0:
-        module.fail_json(msg=f"tmux could not start session {name}: {error.strip()}")
-
-
 def processes(module: Any, name: str) -> list[int]:
     """Process ids in the session: the pane's first, then its descendants."""
     # Without the colon, tmux falls back to a window or another session if this session is gone.

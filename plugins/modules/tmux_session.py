@@ -1,5 +1,6 @@
 """Ansible module: a command in a tmux session."""
 
+from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils import lockstep_tmux as tmux
 from ansible.module_utils.basic import AnsibleModule
 
@@ -48,7 +49,9 @@ def main():
             tmux.mark(module.params["mark"] or "")
         module.exit_json(changed=wanted != running, ended="absent")
     if wanted:
-        tmux.start(module, name, module.params["argv"], module.params["chdir"])
+        command = claims.session_command(name, module.params["chdir"], module.params["argv"])
+        if error := claims.start_session(command, module.run_command):
+            module.fail_json(msg=f"tmux could not start session {name}: {error}")
         module.exit_json(changed=True)
     if module.params["mark"]:
         with open(module.params["mark"], "w", encoding="utf-8"):

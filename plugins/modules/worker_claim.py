@@ -166,7 +166,9 @@ def start(module):
         # A claim without a session is void: if killed here, this leaves nothing that holds the port.
         claim = {**{name: module.params[name] for name in ("run", "launch", "session")}, "folder": worker_folder(module)}
         files.replace(own_path(module), json.dumps(claim), 0o640)
-        tmux.start(module, module.params["session"], ["bash", "run_worker.sh"], worker_folder(module))
+        session = module.params["session"]
+        if error := claims.start_session(claims.session_command(session, worker_folder(module)), module.run_command):
+            module.fail_json(msg=f"{module.params['host']}: tmux could not start session {session}: {error}")
     module.exit_json(changed=True)
 
 

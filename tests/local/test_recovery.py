@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from control.runs.cluster import session_name
 from tests.local.conftest import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from tests.unit.conftest import load_file
+from trainer import claims
 from trainer.records import read_history
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM, REJOINING
 from trainer.telemetry import read_records
@@ -334,8 +334,7 @@ def _bring_back(project: LocalProject, worker: int, run: str) -> None:
     """Start a lost worker's session, as its host does at boot."""
     session = session_name(run, worker - 1, str(project.root / ".lockstep" / f"worker{worker}"))
     folder = project.node(worker, run) / "workers" / f"worker{worker}"
-    argv = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", session, "-c", str(folder), "bash", "run_worker.sh"]
-    subprocess.run(argv, check=True, timeout=20)
+    assert not claims.start_session(claims.session_command(session, str(folder)))
 
 
 def _parent(pid: int) -> int:

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -454,8 +453,8 @@ class Supervisor:
         return (self._post.folder / MARK).exists()
 
     def _return(self) -> int:
-        if self._post.session:
-            subprocess.run(self._post.session, check=False, stdin=subprocess.DEVNULL)
+        if self._post.session and (error := claims.start_session(self._post.session)):
+            say(f"error: tmux could not start this session again: {error}")
         return RESTART
 
     def _end(self, code: int) -> int:

@@ -13,7 +13,6 @@ import hashlib
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -231,7 +230,8 @@ class Turn:
                 return self.give_up()
             # Only the tmux server is gone. A server started with blocked signals would pass that on.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            subprocess.run(claims.session_command(place.session, str(place.folder)), check=False, stdin=subprocess.DEVNULL)
+            if error := claims.start_session(claims.session_command(place.session, str(place.folder))):
+                say(f"error: tmux could not start session {place.session} again: {error}")
             return RESTART
         # The host goes down, and what is started at its boot finds the file.
         self._metrics.phase(DOWN)

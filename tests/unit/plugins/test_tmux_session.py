@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import lockstep_claims as claims
 import lockstep_tmux as tmux
 import pytest
 
@@ -24,8 +26,29 @@ class Real(Module):
 @pytest.fixture
 def module(monkeypatch):
     monkeypatch.setattr(tmux, "SOCKET", f"lockstep-test-{time.monotonic_ns()}")
+    monkeypatch.setattr(claims, "TMUX", ("tmux", "-L", tmux.SOCKET))
     yield Real()
     subprocess.run(["tmux", "-L", tmux.SOCKET, "kill-server"], capture_output=True, check=False)
+
+
+def start(module, name, argv, folder):
+    module.params = {"name": name, "argv": argv, "chdir": str(folder), "state": "present"}
+    tmux_session.AnsibleModule = lambda **_: module
+    assert ended(tmux_session.main) == {"changed": True}
+
+
+def test_a_session_starts_also_while_the_server_ends_with_its_last_one(module, tmp_path):
+    """As where a worker ends at once, or a run is started as soon as another has ended."""
+    commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(300))]
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(lambda command: claims.start_session(command, module.run_command), commands)) == {""}
+    await_until(lambda: len(list(tmp_path.iterdir())) == len(commands), 20, "all of them have run")
+
+
+def test_what_tmux_says_is_shown(module, tmp_path):
+    start(module, "a-w0", ["sleep", "60"], tmp_path)
+    error = claims.start_session(claims.session_command("a-w0", str(tmp_path), ["sleep", "60"]), module.run_command)
+    assert error == "duplicate session: a-w0"
 
 
 @pytest.mark.parametrize("supervised", [True, False])
@@ -36,7 +59,7 @@ def test_a_supervisor_is_told_that_a_command_ends_it_before_the_signal_comes(sup
     if supervised:
         (folder / tmux.SUPERVISED).touch()
     trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
-    tmux.start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], str(folder))
+    start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], folder)
     await_until((folder / "ready").exists, 60, "the session")
     assert tmux.end(module, "a-w0", 20) == "ended"
     assert (tmux.MARK in (folder / "seen").read_text().split()) is supervised
