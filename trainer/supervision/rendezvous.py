@@ -90,6 +90,11 @@ class Start:
         for connection in sockets.values():
             connection.setblocking(False)
 
+    @property
+    def peers(self) -> Collection[int]:
+        """The ranks to which there is a connection: of the leader, all that are there."""
+        return self._sockets.keys()
+
     def is_lost(self) -> bool:
         """Whether a supervisor has left, or can't be reached any more, whose worker does not train yet."""
         for peer, connection in list(self._sockets.items()):

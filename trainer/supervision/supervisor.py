@@ -35,6 +35,8 @@ AGAIN_S = 0.2
 HEARTBEAT_S = 5.0
 TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
+MISSED_S = 15.0
+"""Seconds in which those that missed the end can hear of it: they knock five seconds after they found nobody."""
 REJOINING = "waiting for the other workers"
 """The phase of a worker between two generations."""
 STANDING_BY = "standing by"
@@ -297,16 +299,31 @@ class Supervisor:
                 if decision.generation:
                     self._announce(decision)
                     time.sleep(decision.wait)
+                else:
+                    if report.code not in FINAL:
+                        say(f"error: {decision.why}")
+                    self._tell_absent(self._start)
         except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
             return self._give_up(error, own)
         if not decision.generation:
-            if report.code not in FINAL:
-                say(f"error: {decision.why}")
             return own
         self._adopt(decision)
         return None
+
+    def _tell_absent(self, start: rendezvous.Start) -> None:
+        """Tell spares and lost hosts that came too late to decide on the end of the run; only its leader knows who did."""
+        post, there = self._post, {self._post.rank, *start.peers}
+        absent = set(range(len(post.hosts))) - there
+        if min(there) != post.rank or not absent:
+            return
+        door, deadline = Door(post.rank, post.peers, post.secret, absent, lambda: None), time.monotonic() + MISSED_S
+        try:
+            while not absent <= door.newcomers and time.monotonic() < deadline:
+                time.sleep(AGAIN_S)
+        finally:
+            door.close(FINISHED)
 
     def _give_up(self, error: ClusterError, own: int) -> int:
         """The exit code of one with whom the others do not go on, whose worker's is `own`."""
