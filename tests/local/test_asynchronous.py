@@ -154,7 +154,9 @@ def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, f
     named = rf"this worker {why}.*; it starts again, and the others go on \(restart 1 of this host\)"
     assert re.search(named, log(project, 3, run))
     assert re.search(f"worker3: {named}", output), output
-    assert "workers started again 1 time in this launch" in project.play("status", f"run={run}").stdout
+    # On a busy machine the next worker may give no sign of life for a while, too.
+    restarts = max(len(re.findall(r"\(restart \d+ of this host\)", log(project, worker, run))) for worker in (2, 3))
+    assert f"workers started again {restarts} time" in project.play("status", f"run={run}").stdout
 
 
 @pytest.mark.parametrize("lost", ["server", *(pytest.param(role, marks=EXHAUSTIVE) for role in ("chief", "supervisor"))])
