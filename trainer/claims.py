@@ -21,7 +21,7 @@ from typing import Any
 TMUX = ("tmux", "-L", "lockstep")
 """The command of our own tmux server."""
 ENDING = ("server exited", "lost server")
-"""What tmux says of a server that ended before it could start a session, as its last one had ended."""
+"""What tmux says when its server, whose last session has ended, ends before it starts another one."""
 STARTS, PAUSE_S = 50, 0.1
 CLAIMS, QUEUE = "locks", "queue"
 """Folders below `worker_root`."""
@@ -107,26 +107,26 @@ def sessions() -> set[str]:
 
 
 def session_command(name: str, folder: str, argv: Sequence[str] = ("bash", "run_worker.sh")) -> list[str]:
-    """The command that starts a session, which ends with `argv`: a worker's, also once more."""
+    """The command that starts a session, which ends with `argv`; without it a worker's, also once more."""
     return [*TMUX, "new-session", "-d", "-s", name, "-c", folder, *argv]
-
-
-def start_session(words: Sequence[str], run: Callable[[list[str]], tuple[int, str, str]] | None = None) -> str:
-    """Run the command that starts a session, again where it came upon a server that was about to end; return what tmux says if it fails.
-
-    `run` returns a command's exit code, output and error output.
-    """
-    for _ in range(STARTS):
-        code, _, error = (run or _run)(list(words))
-        if code == 0 or not error.startswith(ENDING):
-            break
-        time.sleep(PAUSE_S)
-    return error.strip() or f"exit code {code}" if code else ""
 
 
 def _run(words: list[str]) -> tuple[int, str, str]:
     done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
+
+
+def start_session(words: Sequence[str], run: Callable[[list[str]], tuple[int, str, str]] = _run) -> str:
+    """Run the command that starts a session, again where it met a server that was ending; return what tmux says if it fails.
+
+    `run` returns a command's exit code, output and error output.
+    """
+    for _ in range(STARTS):
+        code, _, error = run(list(words))
+        if code == 0 or not error.startswith(ENDING):
+            break
+        time.sleep(PAUSE_S)
+    return error.strip() or f"exit code {code}" if code else ""
 
 
 def _own(path: str) -> str:

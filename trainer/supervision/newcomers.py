@@ -21,13 +21,23 @@ PAUSE_S = 1.0
 """Between two knocks."""
 CLOSE_S = 0.2
 """Within which a door closes: the others, and who has come, wait for its supervisor."""
-FINISHED = b"F"
-"""What a door says when the run has ended."""
+FINISHED, BROKEN_OFF = b"F", b"B"
+"""What a door says when the run has ended well, or was cancelled; and when the others have decided on its end after a fault."""
+ENDS = {
+    FINISHED: "the others have ended the run without this host",
+    BROKEN_OFF: "the others have ended the run after a fault; nothing starts again after that",
+}
+"""In words."""
 Address = tuple[str, int]
 
 
 class Finished(ClusterError):
     """The others have ended the run without this host."""
+
+    def __init__(self, word: bytes):
+        """Take what a door said."""
+        super().__init__(ENDS[word])
+        self.well = word == FINISHED
 
 
 class Admitted(Exception):
@@ -105,8 +115,8 @@ class Visit(threading.Thread):
         while waiting:
             for connection in select.select(waiting, [], [])[0]:
                 with contextlib.suppress(OSError):
-                    if connection.recv(len(FINISHED)) == FINISHED:
-                        raise Finished("the others have ended the run without this host")
+                    if (word := connection.recv(len(FINISHED))) in ENDS:
+                        raise Finished(word)
                 waiting.remove(connection)
 
     def __enter__(self) -> "Visit":

@@ -23,7 +23,7 @@ from trainer.metrics import Metrics
 from trainer.repeating import repeating
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse
-from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
+from trainer.supervision.newcomers import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 from trainer.supervision.standby import Standby
 
@@ -36,7 +36,7 @@ HEARTBEAT_S = 5.0
 TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 MISSED_S = 15.0
-"""Seconds in which those that missed the end can hear of it: they knock five seconds after they found nobody."""
+"""Seconds in which hosts that missed the decision to end the run can learn of it; `KNOCK_AFTER_S` of them pass before they ask."""
 REJOINING = "waiting for the other workers"
 """The phase of a worker between two generations."""
 STANDING_BY = "standing by"
@@ -296,24 +296,22 @@ class Supervisor:
         try:
             with self._may_be_asked(), repeating(HEARTBEAT_S, self._metrics.heartbeat):
                 decision, self._start = self._decision(report, ended_at)
-                if decision.generation:
-                    self._announce(decision)
-                    time.sleep(decision.wait)
-                else:
+                if not decision.generation:
                     if report.code not in FINAL:
                         say(f"error: {decision.why}")
                     self._tell_absent(self._start)
+                    return own
+                self._announce(decision)
+                time.sleep(decision.wait)
         except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
             return self._give_up(error, own)
-        if not decision.generation:
-            return own
         self._adopt(decision)
         return None
 
     def _tell_absent(self, start: rendezvous.Start) -> None:
-        """Tell spares and lost hosts that came too late to decide on the end of the run; only its leader knows who did."""
+        """Tell the hosts that took no part in the decision to end the run; only the leader knows which did."""
         post, there = self._post, {self._post.rank, *start.peers}
         absent = set(range(len(post.hosts))) - there
         if min(there) != post.rank or not absent:
@@ -323,11 +321,11 @@ class Supervisor:
             while not absent <= door.newcomers and time.monotonic() < deadline:
                 time.sleep(AGAIN_S)
         finally:
-            door.close(FINISHED)
+            door.close(BROKEN_OFF)
 
     def _give_up(self, error: ClusterError, own: int) -> int:
         """The exit code of one with whom the others do not go on, whose worker's is `own`."""
-        if isinstance(error, Finished) and (self._stands_by() or self._post.rank >= self._post.workers):
+        if isinstance(error, Finished) and error.well and (self._stands_by() or self._post.rank >= self._post.workers):
             return DONE
         if isinstance(error, Finished):
             say(f"error: {error}")
