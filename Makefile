@@ -5,7 +5,7 @@ LANES ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit local lab lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training local lab lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,10 +22,16 @@ wheels: ## fill the folder WHEELS=DIR for an offline set-up
 train: setup ## set up, prepare the example data, train, print what came out (ARGS="-e ...")
 	@$(BIN)/ansible-playbook train.yml $(ARGS)
 
-test: unit local ## all tests that need no root
+test: unit contract training local ## all tests that need no root
 
 unit: setup-dev ## tests of single functions, two at a time (minutes)
 	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile
+
+contract: setup-dev ## commands, supervisors and workers around a stub worker, without TensorFlow
+	@$(BIN)/python -m pytest tests/contract -q -n $(LANES) --dist loadfile --durations=10
+
+training: setup-dev ## real trainings of two and more workers on this machine: weights and numbers
+	@$(BIN)/python -m pytest tests/training -q -n $(LANES) --dist loadfile --durations=10
 
 local: setup-dev ## real runs of two and more workers on this machine, two at a time (half an hour; LANES=1: one at a time)
 	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile -m "not alone" --durations=10

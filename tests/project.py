@@ -94,8 +94,15 @@ class Project:
         return json.loads((self.run(name) / "summary.json").read_text())
 
 
-def copy_project(root: Path) -> None:
-    """Copy what the commands need; not the inventory of a lab that runs elsewhere, nor what benchmarks measured."""
+STUBS = {"tests/stub_worker.py": "trainer/backend.py", "tests/stub_model.py": "control/runs/model.py"}
+"""What takes whose place, so that nothing of a training needs TensorFlow."""
+
+
+def copy_project(root: Path, stub: bool = False) -> None:
+    """Copy what the commands need; not the inventory of a lab that runs elsewhere, nor what benchmarks measured.
+
+    `stub`: with `tests.stub_worker` for a worker.
+    """
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -104,6 +111,8 @@ def copy_project(root: Path) -> None:
             shutil.copy(source, root / part)
     for playbook in ROOT.glob("*.yml"):
         shutil.copy(playbook, root)
+    for source, place in STUBS.items() if stub else ():
+        shutil.copy(ROOT / source, root / place)
 
 
 def await_until(condition: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:

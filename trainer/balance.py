@@ -6,12 +6,15 @@ Both are measured before training, unless the sizes are given.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.cluster import Cluster
 from trainer.config import Train, sizes_misfit
 from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainer.cluster import Cluster
 
 CALIBRATED = "auto"
 SMALLER = 2
@@ -20,7 +23,7 @@ SMALLER = 2
 
 def shares(
     train: Train,
-    cluster: Cluster,
+    cluster: "Cluster",
     global_batch: int,
     before: Sequence[Sequence[int] | None],
     seconds: Callable[[int], float],
@@ -53,7 +56,7 @@ def given(train: Train, workers: int) -> list[int] | None:
     return list(train.batch_sizes)
 
 
-def _measured(cluster: Cluster, batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
+def _measured(cluster: "Cluster", batch: int, seconds: Callable[[int], float], overhead: Callable[[], float]) -> list[tuple[float, float]]:
     """Fixed seconds and seconds per image of every worker."""
     small = max(1, batch // SMALLER)
     microseconds = cluster.gather([round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())])

@@ -21,9 +21,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from trainer import sealed
@@ -31,6 +30,9 @@ from trainer.errors import LockstepError
 from trainer.files import AWAY, replacing, sync
 from trainer.member import Member
 from trainer.rundir import snapshot_path
+
+if TYPE_CHECKING:
+    import keras
 
 FEWEST_MEMORIES = 2
 """A state may be gone before all parts of the next one are written, so the previous parts stay."""
@@ -277,7 +279,7 @@ def _progress(step: int, stored: Any) -> Progress:
     return progress
 
 
-def save_snapshot(model: keras.Model, run: Path, epoch: int) -> None:
+def save_snapshot(model: "keras.Model", run: Path, epoch: int) -> None:
     """Write the model and its weights as `.keras`."""
     with replacing(snapshot_path(run, epoch)) as part:
         model.save(part)

@@ -5,13 +5,15 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, auto_reduction, balance, keras_metrics, reduction, step
+from trainer import assembly, auto_reduction, balance, initial, keras_metrics, reduction, step
+from trainer.callbacks import Callbacks
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.config import Reduction
@@ -57,6 +59,24 @@ class Engine(abc.ABC):
 
     def trace_profiled(self) -> None:  # noqa: B027 - nothing, where no step is profiled
         """Trace what profiles a step, if it is not yet."""
+
+    @property
+    def weights(self) -> list[Any]:
+        """The model's weights, in Keras' order."""
+        return [weight.value for weight in self.model.weights]
+
+    @property
+    def validates(self) -> bool:
+        """Return whether validation gives any metric."""
+        return keras_metrics.validates(self.model)
+
+    def callbacks(self, given: dict[str, str] | None, epochs: int, is_chief: bool) -> Callbacks:
+        """Load the user's callbacks; `given` is `train.callbacks`."""
+        return Callbacks(given, self.model, epochs, is_chief)
+
+    def load(self, path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
+        """Load initial weights from a file, as `initial.load`; return the layers that keep their own."""
+        return initial.load(self.model, path, given, skip_mismatch, by_name)
 
     @abc.abstractmethod
     def optimizers(self) -> list[Any]:

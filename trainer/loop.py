@@ -5,19 +5,17 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer import balance, engines, initial, kept, keras_metrics, monitor, schedule
+from trainer import backend, balance, kept, monitor, schedule
 from trainer.agreement import digest
-from trainer.callbacks import Callbacks
+from trainer.asks import SAVE, STOP, SUMS, requests
 from trainer.checkpoint import Memories, States, save_snapshot
-from trainer.cluster import Cluster
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
-from trainer.engine import Rows
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.recording import Recorder
@@ -26,8 +24,11 @@ from trainer.resuming import Resuming
 from trainer.rundir import existing_epochs, prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
 from trainer.state_saving import PART, STATE, StateSaving
-from trainer.step import SAVE, STOP, SUMS, requests
 from trainer.supervision.child import MARK, ROOM
+
+if TYPE_CHECKING:
+    from trainer.cluster import Cluster
+    from trainer.engine import Rows
 
 VALIDATION_BATCH = 128
 
@@ -35,7 +36,7 @@ VALIDATION_BATCH = 128
 class Trainer:
     """One worker's training."""
 
-    def __init__(self, job: Job, cluster: Cluster):
+    def __init__(self, job: Job, cluster: "Cluster"):
         """Build the model and everything around it under the strategy's scope."""
         self.job, self.cluster = job, cluster
         config = job.config
@@ -44,7 +45,7 @@ class Trainer:
         job.metrics.phase("building")
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         self.resuming = Resuming(cluster, self.states, job.metrics.warning)
-        self.engine = engines.make(job, cluster, self.resuming.newest, kept.read(job.run))
+        self.engine = backend.engine(job, cluster, self.resuming.newest, kept.read(job.run))
         self.model = self.engine.model
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
@@ -74,7 +75,7 @@ class Trainer:
         gc.freeze()
         gc.enable()
         self.job.metrics.phase("restoring")
-        self.callbacks = Callbacks(self.job.config.train.callbacks, self.model, self.job.counts.epochs, self.cluster.member.is_chief)
+        self.callbacks = self.engine.callbacks(self.job.config.train.callbacks, self.job.counts.epochs, self.cluster.member.is_chief)
         self.variables = [*self.engine.variables, *self.callbacks.variables]
         self._load_initial_weights()
         self.progress = self.resuming.restore(self.variables, self.memories)
@@ -125,7 +126,7 @@ class Trainer:
         if job.weights is None:
             raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
         train = job.config.train
-        left = initial.load(self.model, job.weights, given, train.skip_mismatch, train.weights_by_name)
+        left = self.engine.load(job.weights, given, train.skip_mismatch, train.weights_by_name)
         if left:
             print(f"weights={given['file']}: {len(left)} layers keep their own initial weights: {', '.join(left)}", flush=True)
 
@@ -219,7 +220,7 @@ class Trainer:
         self._add(len(rows), sums, seconds)
         self.recorder.call(epoch, len(rows), sums, seconds, waited, rate)
 
-    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> Rows:
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> "Rows":
         stop = self.job.stop_asked() or self._out_of_time()
         asks = np.float32(STOP * stop + SAVE * self._save_is_due())
         return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
@@ -309,13 +310,13 @@ class Trainer:
         policy = self.job.config.checkpoint.snapshots
         if wanted(policy, self.recorder.history.rows, row, self.job.config.train.monitor):
             self._last = snapshot_name(policy, epoch), epoch, row
-            path, size = snapshot_path(self.job.run, epoch), _size([weight.value for weight in self.model.weights])
+            path, size = snapshot_path(self.job.run, epoch), _size(self.engine.weights)
             if self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch)):
                 self.engine.offer(epoch)
 
     def _validate(self) -> dict[str, float]:
         """The model's metrics over all validation examples: some batches per worker, one all-reduce; empty if it has none."""
-        if not keras_metrics.validates(self.model):
+        if not self.engine.validates:
             return {}
         self.job.metrics.phase("validating")
         sums = self.engine.validate(map(self.job.examples.gather, self._validation))
@@ -372,7 +373,7 @@ class Trainer:
         return self._seconds_before + time.monotonic() - self.job.started
 
     def _weights(self) -> list[np.ndarray]:
-        return self.engine.read([variable.value for variable in self.model.weights])
+        return self.engine.read(self.engine.weights)
 
     def _same_weights(self, when: str) -> list[str]:
         digests = self.cluster.digests(digest(self._weights()))

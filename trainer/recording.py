@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainer import host_load
 from trainer.checkpoint import Progress
-from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch, Call
 from trainer.data.spec import noun
 from trainer.errors import ConfigError
@@ -16,10 +15,13 @@ from trainer.files import write_json
 from trainer.job import Job
 from trainer.monitor import monitor
 from trainer.records import STRAGGLER, rounded
-from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.straggler import UNKNOWN, Straggler, diagnose
 from trainer.telemetry import Events, History, ProgressLines, Results, Splits, StepLines
+
+if TYPE_CHECKING:
+    from trainer.cluster import Cluster
+    from trainer.reduction.cost_model import Choice
 
 
 class Recorder:
@@ -92,7 +94,7 @@ class Recorder:
             self._not_finite.add(name)
             self._job.metrics.warning(f"{name} is {metrics[name]} in epoch {epoch}: history.csv and all that compares epochs go without it")
 
-    def compare(self, epoch: int, cluster: Cluster) -> None:
+    def compare(self, epoch: int, cluster: "Cluster") -> None:
         """Compare the workers' own work and what their hosts did since the last call; all call it, and the chief records a straggler."""
         direct, now = cluster.direct, self._progress.step
         connections = host_load.links(direct.connections if direct else [])
@@ -132,7 +134,7 @@ class Recorder:
         print(self._progress_lines.epoch(row), flush=True)
 
     def summary(
-        self, state: str, stalled: bool, seconds_total: float, choice: Choice, shares: list[int], by_rank: list[str] | None
+        self, state: str, stalled: bool, seconds_total: float, choice: "Choice", shares: list[int], by_rank: list[str] | None
     ) -> None:
         """Write summary.json; `stalled`: `train.patience` is over; `by_rank`: digests of the workers' weights, None before the end."""
         progress, counts = self._progress, self._job.counts

@@ -18,10 +18,10 @@ import threading
 import traceback
 from pathlib import Path
 
+from trainer.backend import MODULES
 from trainer.errors import RESTART
 from trainer.supervision.child import die_with_parent
 
-MODULES = ("tensorflow", "keras", "trainer.worker", "trainer.cluster", "trainer.loop")
 LEAST_NICE = 19
 OOM = Path("/proc/self/oom_score_adj")
 FIRST_TO_GO = 500

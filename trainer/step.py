@@ -23,11 +23,6 @@ from trainer.optimizer import Rule, penalties_apart
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
 
-SUMS = ("asks", "images")
-"""The first columns of a call's result, each summed over all workers, float32; the states of the model's metrics follow."""
-STOP, SAVE = 1.0, 4096.0
-"""What a worker asks of all after a call: to stop, and to save the state, for which only the chief asks. Sums stay apart: there are
-fewer devices than SAVE, and float32 counts to 2**24."""
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
@@ -61,12 +56,6 @@ def blank(spec: Spec, examples: int = 1, sides: Sequence[int] | None = None) -> 
         for leaf in spec.leaves
     ]
     return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
-
-
-def requests(rows: np.ndarray) -> tuple[bool, bool]:
-    """Whether a worker asks all to stop, and whether the chief asks them to save, from rows of steps: the same on all workers."""
-    total = float(rows[-1, 0]) if len(rows) else 0.0
-    return total % SAVE > 0, total >= SAVE
 
 
 def trimmed(spec: Spec, batch: Batch) -> Batch:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.backend import EventFile
 from trainer.files import read_json, write_rows
 from trainer.host_load import StepTimes
 from trainer.metrics import Metrics
@@ -180,7 +181,7 @@ class Events:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._writers: dict[str, Any] = {}
+        self._files: dict[str, EventFile] = {}
 
     def epoch(self, row: dict[str, Any], phases: dict[str, float], restarts: int | None = None) -> None:
         """Write a finished epoch's scalars, and `phases` of its steps as `split/<phase>` in milliseconds; the x axis is the epoch.
@@ -196,19 +197,11 @@ class Events:
         self._scalars("validation", row["epoch"], validation)
 
     def _scalars(self, split: str, epoch: int, values: dict[str, float]) -> None:
-        import tensorflow as tf
-        from tensorflow.core.framework.summary_pb2 import DATA_CLASS_SCALAR, SummaryMetadata
-
-        # The metadata that `tf.summary.scalar` adds; it needs the package tensorboard, which nodes do not have.
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"), data_class=DATA_CLASS_SCALAR)
         try:
-            if split not in self._writers:
-                self._writers[split] = tf.summary.create_file_writer(str(self._folder / split))
-            with self._writers[split].as_default(step=epoch):
-                for tag, value in values.items():
-                    tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
-            self._writers[split].flush()
+            if split not in self._files:
+                self._files[split] = EventFile(self._folder / split)
+            self._files[split].write(epoch, values)
         except Exception:
             # Readers stop at a torn record, so what follows goes into another file.
-            self._writers.pop(split, None)
+            self._files.pop(split, None)
             raise

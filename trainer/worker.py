@@ -2,16 +2,15 @@
 
 import faulthandler
 import gc
-import json
 import os
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from trainer import backend, schedule
 from trainer import config as configs
-from trainer import schedule
 from trainer.asynchronous.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.asynchronous.server import LOG, SERVING, serve, start_server
 from trainer.data.examples import open_examples
@@ -19,16 +18,13 @@ from trainer.data.manifest import Published, await_published
 from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
 from trainer.files import full, read_secret, shortage
 from trainer.job import Job
-from trainer.member import Member
+from trainer.loop import Trainer
 from trainer.metrics import Metrics
 from trainer.peerwatch import STOPPED_ANSWERING, PeerWatch
 from trainer.rundir import recorded
 from trainer.saving import FIX, Log, Reserve
 from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from trainer.cluster import Cluster
 
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
 
@@ -145,12 +141,7 @@ def _train(
     manifest, examples = open_examples(published, caches, config.data, metrics.caching)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
-    import tensorflow as tf
-
-    from trainer.cluster import ask
-    from trainer.loop import Trainer
-
-    cluster = _join(task, *share)
+    cluster = backend.join(task, *share)
     member = cluster.member
     cluster.check_generation(generation)
     watchdog.catch_signals()
@@ -159,7 +150,7 @@ def _train(
         message = f"rank {rank} ({member.hosts[rank]}) {STOPPED_ANSWERING}"
         watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
 
-    watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], ask, lost)
+    watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], backend.ask, lost)
     watch.start()
     launched = recorded(run).get("counts", {}).get("workers")
     workers = member.workers if task is None else launched or member.workers
@@ -170,28 +161,14 @@ def _train(
     )
     try:
         code = Trainer(job, cluster).run()
-    except tf.errors.OpError:
+    except Exception as error:
         # TensorFlow replaces an exception raised inside a step with one of its own.
-        if cluster.direct is not None and cluster.direct.lost is not None:
+        if cluster.direct is not None and cluster.direct.lost is not None and backend.is_error(error):
             raise cluster.direct.lost from None
         raise
     watchdog.ignore_signals()
     watch.stop()
     return code
-
-
-def _join(task: Task | None, threads: int, gpus: int, direct_port: int) -> "Cluster":
-    """The cluster in TF_CONFIG, once all are there; `task`: the chief's of an asynchronous one."""
-    from trainer.asynchronous.cluster import Coordinator
-    from trainer.cluster import Cluster
-
-    if task is not None:
-        print(f"chief of {json.dumps(task.cluster)}, {threads} threads", flush=True)
-        return Coordinator(task, threads)
-    member = Member.from_environment()
-    described = f"rank {member.rank} of {member.workers}: {json.dumps(member.addresses)}, {threads} threads"
-    print(f"{described}{f', GPUs: {gpus}' if gpus else ''}", flush=True)
-    return Cluster(member, threads, gpus=gpus, direct_port=direct_port)
 
 
 def quiet_tensorflow() -> None:

@@ -128,7 +128,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
             profiled(feed.at(slice(together, steps)), rates[:1])
         if watched:
             parts_of_calls.append(watched.take())
-        return results(sums[len(step.SUMS) :])["loss"]
+        return results(sums[len(asks.SUMS) :])["loss"]
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from control.runs import evaluations
-from tests.local.conftest import LocalProject
 from tests.local.test_recovery import await_steps
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from trainer import sealed
 from trainer.asynchronous.server import LOG, SERVING

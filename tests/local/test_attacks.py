@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
 
 SMALL = ("config=task_cnn", "epochs=1", "set=train.global_batch=20,optimizer.learning_rate=0.005,reduction.name=packed")

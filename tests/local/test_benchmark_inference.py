@@ -11,7 +11,7 @@ import sys
 import pytest
 from PIL import Image
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import SLOWEST, await_until
 
 SNAPSHOT = """

@@ -6,7 +6,7 @@ import json
 import pytest
 from PIL import Image
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 
 HEADER = ["loaders", "number", "images", "seconds", "cpu_seconds", "idle_seconds"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from trainer import sealed
 

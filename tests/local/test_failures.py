@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.local.conftest import LocalProject, all_sessions
+from tests.local_project import LocalProject, all_sessions
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
 from tests.unit.samples import flip_a_bit
 from trainer.telemetry import read_records

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT
 
 FILE = Path(__file__).with_name("sequences.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import SLOWEST, await_until
 
 COMMON = ("config=task_cnn", "epochs=100000")

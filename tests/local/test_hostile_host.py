@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
 
 PYTHON = '''#!/usr/bin/env python3

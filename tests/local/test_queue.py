@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import SLOWEST, await_until
 from trainer.supervision.turn import QUEUED
 from trainer.telemetry import read_records

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from control.runs.cluster import session_name
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from tests.unit.conftest import load_file
 from trainer import claims

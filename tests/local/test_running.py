@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, await_until
 
 SMALL = "set=train.global_batch=20,train.steps_per_call=1,optimizer.learning_rate=0.005,reduction.name=packed"

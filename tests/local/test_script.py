@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import ROOT, SLOWEST
 
 SCRIPTS = ROOT / "tests" / "scripts"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
 from tests.unit.samples import flip_a_bit
 from trainer import sealed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from control.sweep import settings, timings
-from tests.local.conftest import LocalProject
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
 QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")

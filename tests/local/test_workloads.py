@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.local.conftest import LocalProject
 from tests.local.test_train import rows
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT
 from trainer.telemetry import chief_records
 

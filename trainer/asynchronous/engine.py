@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import assembly, keras_metrics, step
+from trainer.asks import SUMS
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.window import QUEUED, may_begin
 from trainer.checkpoint import Progress
@@ -108,7 +109,7 @@ class Asynchronous(Gradients):
         result = self._coordinator.schedule(self._call, args=arguments)
         self._under_way.append(HandedOut(self._handed_out, result, time.monotonic()))
         self._handed_out += 1
-        none = np.zeros((0, len(step.SUMS) + keras_metrics.size(self.model)), np.float32)
+        none = np.zeros((0, len(SUMS) + keras_metrics.size(self.model)), np.float32)
         return np.concatenate([none, *rows]), None
 
     def read(self, variables: Sequence[Any]) -> list[np.ndarray]:

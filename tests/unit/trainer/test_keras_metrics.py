@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import keras_metrics, step
+from trainer.asks import SUMS
 from trainer.data.spec import Leaf, Spec
 from trainer.program import Program
 
@@ -45,7 +46,7 @@ def results(logs, **options):
     call = step.make_train_call(program)
     rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])
-    return keras_metrics.Results(model, program.means)(rows.sum(axis=0)[len(step.SUMS) :]), expected
+    return keras_metrics.Results(model, program.means)(rows.sum(axis=0)[len(SUMS) :]), expected
 
 
 def test_a_step_that_leaves_keras_tracker_of_the_loss_alone_has_no_loss():

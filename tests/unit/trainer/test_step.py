@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.step import SAVE, STOP, requests
+from trainer.asks import SAVE, STOP, requests
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
