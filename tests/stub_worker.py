@@ -6,7 +6,8 @@ workers; a reduction's memory is such a hash of what this worker trained alone. 
 is proven for every example of every step.
 
 A test holds all workers of a run before a step with the file `<project>/.lockstep/stub/<run>.json`, `{"hold": 6}` (steps that have
-ended), until it deletes the file, or asks for a stop; `{"exit": [rank, step, code]}` ends a worker before a step.
+ended), until it deletes the file, or somebody asks a worker to stop or to make room for a host;
+`{"exit": [rank, step, code]}` ends a worker before a step.
 `tests/contract/test_conformance.py` compares this worker with the real one.
 """
 
@@ -287,7 +288,7 @@ class Engine:
             rank, step, code = orders.get("exit", (-1, 0, 0))
             if (rank, step) == (self._cluster.member.rank, number):
                 os._exit(code)
-            held = number >= orders.get("hold", number + 1) and not self._job.stop_asked()
+            held = number >= orders.get("hold", number + 1) and not (self._job.stop_asked() or self._job.room_asked())
             # One that goes on takes the others with it.
             if int(self._cluster.sum(np.array([held], np.int32))[0]) < self._cluster.member.workers:
                 return

@@ -1,10 +1,12 @@
 """What needs no TensorFlow: commands and workers around the stub worker, `tests.stub_worker`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.contract.hosts import Hosts
 from tests.local_project import LocalProject, make_pictures, make_project, without_runs
 from tests.project import ending_after_a_failure
 
@@ -28,3 +30,19 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 nothing_left_of_a_failure = ending_after_a_failure("project")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, scratch: LocalProject, pictures: Path) -> Iterator[Callable[..., Hosts]]:
+    """A function that makes hosts of one run, with the options of `Hosts`; their processes end with the test."""
+    made: list[Hosts] = []
+
+    def make(**options: Any) -> Hosts:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(Hosts(folder, scratch.root, pictures, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -1,0 +1,126 @@
+"""A run goes on by itself after a fault, and ends with the weights of an undisturbed one.
+
+That a real worker's weights, optimizer and random numbers survive a kill is proven in `tests/training`; what supervisors decide, in
+`tests/unit/trainer/supervision`.
+"""
+
+import signal
+
+import pytest
+
+from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
+from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, scratch, pictures) -> str:
+    """The weights' digest of a run that nothing disturbs, and that nobody supervises."""
+    return Hosts(tmp_path_factory.mktemp("undisturbed"), scratch.root, pictures).train()["weights_sha256"]
+
+
+def begun(hosts, settings, step=14, silence=60.0, **options) -> Hosts:
+    """Hosts whose workers wait before a step of their second epoch, with the first epoch's state on their disks."""
+    run = hosts(**options)
+    run.hold(step)
+    run.launch(settings, silence=silence)
+    run.await_held(step)
+    run.until(lambda: all(run.states(worker) for worker in range(1, 3)), "the first epoch's state")
+    return run
+
+
+def test_killed_workers_start_again_with_all_others(hosts, undisturbed):
+    """First a worker, then the chief."""
+    run = begun(hosts, RECOVERY)
+    killed = run.kill(2)
+    run.until(lambda: run.pids(2).get("worker", killed) != killed, "the next worker")
+    run.hold_at(24)
+    run.kill(1)
+    run.release()
+    run.end()
+    for number, rank in ((1, 1), (2, 0)):
+        assert f"rank {rank} (worker{rank + 1}) was killed by SIGKILL at step" in run.log(1)
+        assert f"all workers start again from the last saved state (restart {number} of this launch)" in run.log(1)
+    summary = run.summary()
+    assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 2, True)
+    assert summary["weights_sha256"] == undisturbed
+
+
+def test_a_supervisor_killed_for_good_returns(hosts, undisturbed):
+    """Its start script starts it again."""
+    run = begun(hosts, RECOVERY)
+    run.lose(2)
+    run.release()
+    run.start(2)
+    run.end()
+    assert "rank 1 (worker2) was lost with its supervisor" in run.log(1)
+    assert run.summary()["weights_sha256"] == undisturbed
+    assert not (run.own(2) / FILE).exists()
+
+
+def test_a_frozen_worker_is_replaced(hosts, undisturbed):
+    """Its supervisor hears no heartbeat for `silence` seconds; on a busy machine it may miss others, too."""
+    run = begun(hosts, {"recovery.max_restarts": 50, "recovery.max_restarts_per_hour": 50}, silence=12.0)
+    frozen = run.kill(2, signal.SIGSTOP)
+    run.until(lambda: run.pids(2).get("worker", frozen) != frozen, "the next worker")
+    run.release()
+    run.end()
+    assert "gave no sign of life for" in run.log(1)
+    assert run.summary()["weights_sha256"] == undisturbed
+
+
+def test_a_worker_whose_host_restarts_goes_on(hosts, undisturbed):
+    """A host that goes down sends SIGTERM to supervisor and worker; at its boot the start script runs again."""
+    run = begun(hosts, RECOVERY)
+    run.signal(2, signal.SIGTERM)
+    run.until(lambda: DOWN in (run.own(2) / "metrics.jsonl").read_text(), "the host to go down")
+    assert run.ended(2) == 42
+    assert (run.own(2) / FILE).exists()
+    run.release()
+    run.start(2)
+    run.end()
+    assert "(restart 1 of this launch)" in run.log(1)
+    assert run.summary()["weights_sha256"] == undisturbed
+
+
+@pytest.mark.parametrize(("workers", "lost", "chief"), [(3, 1, 2), (2, 2, 1)])
+def test_others_go_on_without_a_host(workers, lost, chief, hosts):
+    """Steps, history and result are whole, without the first chief, too."""
+    run = begun(hosts, ELASTIC, workers=workers)
+    run.lose(lost)
+    run.release()
+    run.end(**{f"worker{lost}": -signal.SIGKILL})
+    assert f"rank {lost - 1} (worker{lost}) did not come back; {workers - 1} of {workers} workers start again" in run.log(chief)
+    summary = run.summary(chief)
+    assert (summary["state"], summary["steps"], summary["epochs_done"]) == ("SUCCEEDED", 40, 4)
+    assert len(set(summary["weights_sha256_by_rank"])) == 1
+    assert len(summary["weights_sha256_by_rank"]) == workers - 1
+    assert run.epochs(chief) == [1, 2, 3, 4]
+
+
+def test_a_lost_host_that_is_back_joins(hosts, undisturbed):
+    """The others end their epoch for it, and the weights are those that three workers have anyway."""
+    run = begun(hosts, ELASTIC, workers=3)
+    run.lose(3)
+    run.until(lambda: "2 of 3 workers start again" in run.log(1), "the others")
+    # All wait until it is at the door.
+    run.start(3)
+    run.until(lambda: MADE_ROOM in run.log(1), "the end of an epoch for it")
+    run.release()
+    run.end()
+    assert MADE_ROOM in run.log(1)
+    summary = run.summary()
+    assert (summary["state"], summary["workers"], summary["steps"]) == ("SUCCEEDED", 3, 40)
+    assert summary["weights_sha256"] == undisturbed
+    assert run.epochs() == [1, 2, 3, 4]
+
+
+def test_a_spare_takes_a_lost_hosts_place(hosts, undisturbed):
+    run = begun(hosts, ELASTIC, workers=2, spares=1)
+    run.until(lambda: any(one["phase"] == "standing by" for one in run.records(3, "phase")), "the spare")
+    run.lose(2)
+    run.release()
+    run.end(worker2=-signal.SIGKILL)
+    words = "rank 1 (worker2) did not come back; rank 2 (worker3) takes the place of a lost host; all workers start again"
+    assert words in run.log(1)
+    summary = run.summary()
+    assert (summary["state"], summary["workers"], summary["weights_sha256"]) == ("SUCCEEDED", 2, undisturbed)
