@@ -135,7 +135,12 @@ class Hosts:
     def start(self, worker: int) -> None:
         """Start what a host's start script does: also once more, after it was lost."""
         own = self.own(worker)
-        given = {"TF_CONFIG": (own / "tf_config.json").read_text(), "PYTHONPATH": str(self._code), "PYTHONUNBUFFERED": "1"}
+        given = {
+            "TF_CONFIG": (own / "tf_config.json").read_text(),
+            "PYTHONPATH": str(self._code),
+            "PYTHONUNBUFFERED": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
         with (own / "worker.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *self._scripts[worker]],
@@ -186,10 +191,10 @@ class Hosts:
         """Process ids of a host's `supervisor` and `worker`."""
         return dict(read_json(self.own(worker) / FILE)["pids"])
 
-    def hold_at(self, step: int) -> None:
-        """Let all workers go on, and wait again before a step, to which they come."""
+    def hold_at(self, step: int, worker: int = 1) -> None:
+        """Let all workers go on, and wait again before a step, to which they come, as this worker records."""
         self.hold(step)
-        self.await_held(step)
+        self.await_held(step, worker)
 
     def kill(self, worker: int, number: int = signal.SIGKILL) -> int:
         """Send a signal to a host's worker; return its process id."""
