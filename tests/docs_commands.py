@@ -57,7 +57,7 @@ class Way:
 
 WAYS = {
     "benchmarks/accuracy.yml": Way(
-        EXHAUSTIVE, ("-e accuracy=docs -e configs=lecture_cnn -e seeds=1 -e epochs=1 -e workers=2 -e dataset=pictures",)
+        EXHAUSTIVE, ("-e accuracy=docs-accuracy -e configs=lecture_cnn -e seeds=1 -e epochs=1 -e workers=2 -e dataset=pictures",)
     ),
     "benchmarks/asynchronous.py": Way(LAB),
     "benchmarks/chaos.yml": Way(LAB),
@@ -71,7 +71,7 @@ WAYS = {
     "benchmarks/overheads.py": Way(EXHAUSTIVE, ("docs",), (TRAIN,)),
     "benchmarks/padding.py": Way(TEST, ("--epochs 1 --batch 512",)),
     "benchmarks/peers.yml": Way(
-        EXHAUSTIVE, ("-e peers=docs -e workers=2 -e rounds=1 -e steps=8 -e systems=lockstep,lockstep-parts,ideal,stock",)
+        EXHAUSTIVE, ("-e peers=docs-peers -e workers=2 -e rounds=1 -e steps=8 -e systems=lockstep,lockstep-parts,ideal,stock",)
     ),
     "benchmarks/predictions.py": Way(
         EXHAUSTIVE, ("--rounds 1 --label docs -e config=lecture_cnn -e dataset=pictures -e workers=2 -e set=train.steps=80",)
@@ -301,12 +301,14 @@ def run(programs: Sequence[str]) -> int:
 
 def _run(scratch: Scratch, program: str, way: Way) -> Iterator[tuple[str, int, float]]:
     scratch.prepare(way.before)
-    for size in way.sizes:
-        command, begun = f"{program} {size}".strip(), time.monotonic()
-        print(f"\n== {command}", flush=True)
-        code = scratch.run(command)
-        yield command, code, time.monotonic() - begun
-    scratch.prepare(way.after)
+    try:
+        for size in way.sizes:
+            command, begun = f"{program} {size}".strip(), time.monotonic()
+            print(f"\n== {command}", flush=True)
+            code = scratch.run(command)
+            yield command, code, time.monotonic() - begun
+    finally:
+        scratch.prepare(way.after)
 
 
 def listing() -> str:
