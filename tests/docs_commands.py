@@ -241,6 +241,10 @@ def _of_playbook(program: str, words: Sequence[str]) -> str:
     return ""
 
 
+class Unprepared(Exception):
+    """A command that a program needs before it has failed: the command, its exit code."""
+
+
 class Scratch:
     """A copy of the project with local workers and a folder of pictures; each preparation is done once."""
 
@@ -258,7 +262,8 @@ class Scratch:
         """Run what a program needs and is not done yet."""
         for command in commands:
             if command not in self._done:
-                assert (code := self.run(command)) == 0, f"{command}: exit code {code}"
+                if code := self.run(command):
+                    raise Unprepared(command, code)
                 self._done.add(command)
 
     def run(self, command: str) -> int:
@@ -292,7 +297,12 @@ def run(programs: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="lockstep-docs-") as folder:
         scratch = Scratch(Path(folder) / "project")
         for program in programs or [name for name, way in WAYS.items() if way.suite == EXHAUSTIVE]:
-            rows += _run(scratch, program, WAYS[program])
+            begun = time.monotonic()
+            try:
+                rows += _run(scratch, program, WAYS[program])
+            except Unprepared as failed:
+                command, code = failed.args
+                rows.append((f"{command} (for {program})", code, time.monotonic() - begun))
     print(f"\n{'code':>4} {'seconds':>8}  command")
     for command, code, seconds in rows:
         print(f"{code:4} {seconds:8.1f}  {command}")
