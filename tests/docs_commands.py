@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
+import json
 import re
 import shlex
 import subprocess
@@ -37,7 +38,8 @@ PLAYBOOKS = ("sweep.yml", "doctor.yml", "report.yml")
 FLAGS = ("--check",)
 OTHERS = ("pytest", "pip")
 """Modules that measure nothing."""
-SECONDS = 600
+SECONDS, TOO_LONG = 600, 124
+"""A command may run so long; its exit code if it does not end."""
 WORKERS = 5
 RUN = "-e config=lecture_cnn -e dataset=pictures -e workers=2 -e epochs=2 -e set=train.batch_size=8"
 TRAIN = f"train.yml {RUN} -e run=docs"
@@ -273,10 +275,15 @@ class Scratch:
         start = {".yml": [str(Path(sys.executable).parent / "ansible-playbook"), program], ".py": [sys.executable, program]}
         argv = start.get(Path(program).suffix, [sys.executable, "-m", program])
         environment = {**self.project.environment(), "PYTHONPATH": str(root)}
-        return subprocess.run([*argv, *arguments], cwd=root, env=environment, check=False, timeout=SECONDS).returncode
+        try:
+            return subprocess.run([*argv, *arguments], cwd=root, env=environment, check=False, timeout=SECONDS).returncode
+        except subprocess.TimeoutExpired:
+            return TOO_LONG
 
     def _dataset(self) -> str:
-        return next((str(path.parent) for path in self.project.root.glob(".lockstep/dfs/datasets/*/manifest.json")), "")
+        """The folder of published pictures, empty while there is none."""
+        manifests = self.project.root.glob(".lockstep/dfs/datasets/*/manifest.json")
+        return next((str(path.parent) for path in manifests if not json.loads(path.read_text()).get("table")), "")
 
 
 def write_pictures(root: Path) -> None:
