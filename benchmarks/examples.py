@@ -141,8 +141,9 @@ def distributed(name: str, workers: int, seed: int, more: list[str]) -> tuple[fl
     """Metric and examples/s of `train.yml`."""
     for stage in stages(name):
         settings = {**stage.settings, "train.global_batch": str(stage.batch), "seed": str(seed)}
-        asked = {**stage.given, "workers": workers, "set": ",".join(f"{key}={value}" for key, value in settings.items())}
-        run = _run(asked.pop("run"), workers)
+        given = {name: value for name, value in stage.given.items() if name != "run"}
+        asked = {**given, "workers": workers, "set": ",".join(f"{key}={value}" for key, value in settings.items())}
+        run = _run(stage.given["run"], workers)
         if "weights" in asked:
             _, other, *rest = stage.given["weights"].split("/")
             asked["weights"] = "/".join(["runs", _run(other, workers), *rest])

@@ -49,7 +49,7 @@ def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> d
     layer = LowRank(*(random.standard_normal((images, size)).astype(np.float32) for size in matrix))
     left, right = np.zeros((factors, rows), np.float32), random.standard_normal((factors, columns)).astype(np.float32)
     sent, new = (np.zeros_like(left), np.zeros_like(right)), np.zeros((rank, rows), np.float32)
-    one = np.float32(0.9), np.float32(1e-3), np.float32(0), np.float32(0)
+    one: Any = (np.float32(0.9), np.float32(1e-3), np.float32(0), np.float32(0))
     return {
         PROJECT: lambda: project_product(0, rows, error, layer, *sent, right[:rank], new),
         REPROJECT: lambda: kernels.reproject(0, rows, error, left, np.zeros_like(right)),

@@ -90,7 +90,8 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
         name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
         first.setdefault(name, float(str(record["t"])))
     names = [name for name in PARTS if name in first]
-    return {name: after - before for name, (before, after) in zip(names, itertools.pairwise([begun, *map(first.get, names)]), strict=True)}
+    times = itertools.pairwise([begun, *(first[name] for name in names)])
+    return {name: after - before for name, (before, after) in zip(names, times, strict=True)}
 
 
 def ending(records: list[dict[str, object]], prompt: float) -> dict[str, float]:

@@ -21,6 +21,7 @@ from trainer.errors import LockstepError
 from trainer.telemetry import chief_records
 
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
+ENDED = "ended"
 ROWS = {
     STARTING: "start: TensorFlow, cluster, model, tracing",
     VALIDATING: "validation",
@@ -43,13 +44,17 @@ def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Durations of all phases in seconds, by kind.
 
     Args:
-        phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one.
+        phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one. What follows a restart, up to
+            training, is a start, too.
     """
     durations: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
     begun = False
     for one, following in pairwise(phases):
         begun = begun or one["phase"] == TRAINING
-        durations[one["phase"] if begun else STARTING].append(following["t"] - one["t"])
+        # From an end to another start, or to the supervisor's own end, nothing works.
+        if one["phase"] != ENDED:
+            known = begun and one["phase"] in durations
+            durations[one["phase"] if known else STARTING].append(following["t"] - one["t"])
     return durations
 
 

@@ -158,7 +158,8 @@ def cached(given: argparse.Namespace, folder: Path) -> str:
     published = Published(given.dataset, sha256_file(given.dataset / manifest.FILE))
     opened = [cache.open_images(published, folder, SMALL, limit, lambda *_: None) for limit in (CACHE_MB, 0)]
     steps = len(opened[0][0].train.files) // (2 * BATCH)
-    feeders = [Feeder(images["train"], np.arange(len(contents.train.files)), [1, 1], 0) for contents, images in opened]
+    splits = [cache.Labelled(images["train"], SMALL) for _, images in opened]
+    feeders = [Feeder(examples, np.arange(len(examples)), [1, 1], 0) for examples in splits]
 
     def epoch(feeder: Feeder) -> None:
         for _ in feeder.epoch(EpochPlan(2 * BATCH * steps, 2 * BATCH, steps, 1, 1), calls(0, steps, 8, False)):

@@ -100,7 +100,7 @@ def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
     task = common.Task(rank, addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
     common.CHUNK = given.steps
-    Direct.all_reduce = annotated(Direct.all_reduce, tf.profiler.experimental.Trace)
+    Direct.all_reduce = annotated(Direct.all_reduce, tf.profiler.experimental.Trace)  # type: ignore[method-assign]
     trained = lockstep.lockstep(task, {"model": {"name": given.model}, "reduction": {"name": given.reduction}})
     run = functools.partial(trained.run, given.steps)
     run()

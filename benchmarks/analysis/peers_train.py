@@ -4,10 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import random_images
 from benchmarks.analysis import epochs
 from benchmarks.analysis.peers import CHUNK, SYSTEMS, Cell, Settings
 from benchmarks.analysis.peers_results import MEASURED, Row, failed
-from benchmarks.peers import random_images
 from trainer.files import read_json
 
 DATASET = f"{Path(random_images.__file__).resolve()}:images"

@@ -5,14 +5,16 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 
-def dense(value):
+def dense(value: np.ndarray) -> Any:
     """Sequences of different lengths padded with 0, strings as a tensor, doubles as floats: what `fit` takes."""
     if value.dtype == object:
         longest = max(map(len, value))
@@ -20,7 +22,7 @@ def dense(value):
     return tf.constant(value) if value.dtype.kind == "U" else value.astype(np.float32) if value.dtype == np.float64 else value
 
 
-def numbered(data, names):
+def numbered(data: Sequence[Any], names: Any) -> Any:
     """Classes as numbers where `y` has names."""
     x, *rest = data
     if rest and isinstance(rest[0], np.ndarray) and rest[0].dtype.kind == "U":
@@ -28,7 +30,7 @@ def numbered(data, names):
     return tf.nest.map_structure(dense, (x, *rest))
 
 
-def main():
+def main() -> None:
     """Train, evaluate, write `result.json`."""
     name, seed, stages = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -44,7 +46,7 @@ def main():
     Path(os.environ["LOCKSTEP_OUTPUT"], "result.json").write_text(json.dumps(result))
 
 
-def fit(model, of_split, epochs, batch, seed):
+def fit(model: Any, of_split: Callable[[str], Any], epochs: int, batch: int, seed: int) -> dict[str, Any]:
     """Train and evaluate: metrics, and examples/s from the second epoch on."""
     data = of_split("train")
     names = np.unique(data[1]) if len(data) > 1 and isinstance(data[1], np.ndarray) else None
@@ -52,7 +54,8 @@ def fit(model, of_split, epochs, batch, seed):
     # As many rows as Lockstep trains on when data("validation") has none.
     chosen = np.random.default_rng(seed).permutation(rows)[rows // 5 :] if of_split("validation") is None else np.arange(rows)
     picked = numbered(tf.nest.map_structure(lambda array: np.asarray(array)[chosen], data), names)
-    begun, ended = [], []
+    begun: list[float] = []
+    ended: list[float] = []
     clock = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda *_: begun.append(time.monotonic()), on_epoch_end=lambda *_: ended.append(time.monotonic())
     )

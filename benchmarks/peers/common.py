@@ -137,7 +137,7 @@ class Meeting:
             threading.Thread(target=self._listen, args=(line, heard), daemon=True).start()
 
     def _host(self, endpoint: tuple[str, int]) -> list[socket.socket]:
-        lines = {}
+        lines: dict[int, socket.socket] = {}
         with socket.create_server(endpoint, backlog=self.workers) as server:
             server.settimeout(JOIN_S)
             while len(lines) < self.workers - 1:

@@ -37,7 +37,7 @@ def main() -> None:
 def watching(kind: type, clock: common.Clock) -> Any:
     """A callback that consults the clock after every CHUNK steps and ends the training when the clock says so."""
 
-    class Watch(kind):  # type: ignore[misc]
+    class Watch(kind):
         """Keras passes the number of the last finished step."""
 
         def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:

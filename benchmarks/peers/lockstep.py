@@ -92,7 +92,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
 
     import numpy as np
 
-    from trainer import assembly, auto_reduction, balance, keras_metrics, step
+    from trainer import asks, assembly, auto_reduction, balance, keras_metrics, step
     from trainer import config as configs
     from trainer.cluster import Cluster
     from trainer.member import Member
@@ -104,7 +104,10 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
     model, forward_backward = local.model, step.make_forward_backward_call(local)
-    seconds = functools.partial(auto_reduction.own_seconds, cluster, forward_backward, local.spec)
+
+    def seconds(batch: int) -> float:
+        return auto_reduction.own_seconds(cluster, forward_backward, step.blank(local.spec, batch))
+
     total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)

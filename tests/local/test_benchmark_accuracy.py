@@ -1,4 +1,7 @@
-"""`benchmarks/accuracy.yml` with real trainings: ended half-way, continued, compared."""
+"""`benchmarks/accuracy.yml` with real trainings: ended half-way, continued, compared.
+
+What it refuses: tests/unit/benchmarks/test_planned.py.
+"""
 
 import json
 import signal
@@ -32,11 +35,3 @@ def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
     assert json.loads((results / "summary.json").read_text())["workers"] == 2
     assert (results / "accuracy.png").read_bytes().startswith(b"\x89PNG")
     assert project.summary(run)["epochs_done"] == 15
-
-
-def test_what_can_not_be_trained_leaves_nothing(project):
-    for given, message in (("set=foo=3", "foo: unknown key"), ("dataset=/nonexistent", "dataset=/nonexistent: no such folder or file")):
-        done = project.play("benchmarks/accuracy", "accuracy=refused", given, check=False)
-        assert done.returncode != 0
-        assert message in done.stdout
-        assert not (project.root / "benchmarks/results/refused").exists()

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.project import SLOWEST, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
 ASKED = ("peers=few", "workers=1,2", "rounds=1", "steps=8", "systems=lockstep,ideal,stock-loop,keras-fit-loop")
 
@@ -17,6 +17,7 @@ def sessions() -> str:
     return done.stdout
 
 
+@EXHAUSTIVE  # its cells: tests/unit/benchmarks/test_peers_lockstep.py; its plans: test_planned.py there
 @pytest.mark.alone
 def test_it_measures_ends_cleanly_and_goes_on(project):
     folder = project.root / "benchmarks" / "results" / "few"
@@ -42,4 +43,3 @@ def test_it_measures_ends_cleanly_and_goes_on(project):
     assert "2 workers, links unlimited: lockstep" in done.stdout
     assert (folder / "peers.png").read_bytes().startswith(b"\x89PNG")
     assert "peers=-w" not in sessions()
-    assert "of them 0 still to measure" in project.play("benchmarks/peers", *ASKED).stdout

@@ -22,6 +22,13 @@ def test_stays_are_counted_by_kind_and_all_before_the_first_step_is_the_start():
     assert overheads.stays(RUN) == {"training": [80, 20], "starting": [2, 8], "validating": [4], "saving": [1, 3]}
 
 
+def test_a_restart_is_a_start_and_an_end_takes_no_time():
+    entered = phases(
+        *BEFORE, (10, "training"), (20, "ended"), (25, "rejoining"), (28, "tracing"), (30, "training"), (40, "ended"), (41, "ended")
+    )
+    assert overheads.stays(entered) == {"training": [10, 10], "starting": [2, 8, 3, 2], "validating": [], "saving": []}
+
+
 def test_the_table_is_in_percent_of_the_training():
     lines = overheads.table("mine", [*RUN, {"kind": "heartbeat", "t": 1.0, "phase": "training", "step": 1}]).splitlines()
     assert lines[0] == "mine: 100.0 s of training"

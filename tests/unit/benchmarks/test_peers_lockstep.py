@@ -1,5 +1,7 @@
 """This project among the peers: the table of parts, how parts are counted, and that its variants train."""
 
+import json
+import os
 import subprocess
 import sys
 import time
@@ -7,6 +9,8 @@ import time
 import pytest
 
 from benchmarks.analysis import peers_results
+from benchmarks.analysis.peers import SYSTEMS
+from tests.ports import worker_ports
 from tests.unit.conftest import ROOT, load_file
 
 for name in ("common", "tensorflow_model"):
@@ -74,23 +78,45 @@ def test_what_a_failing_function_took_counts_too():
     assert book.take()["failing"][1] > 0
 
 
-PROGRAM = """
+PROGRAMS = ROOT / "benchmarks" / "peers"
+VARIANTS = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import common, lockstep, tensorflow_model
-for variant in ("", "ideal", "in-step", "profiled"):
+for variant in ("ideal", "in-step", "profiled", "parts"):
     task = common.Task(0, ["127.0.0.1:1"], 8, 16, 1.0, 4, 1, variant, Path("result.json"))
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
-    trained = lockstep.lockstep(task, lockstep.SECTIONS.get(variant, lockstep.PACKED))
+    trained = lockstep.lockstep(task, lockstep.SECTIONS[variant], lockstep.watch() if variant == "parts" else None)
     assert 0 < trained.run(common.CHUNK) < 100
     assert common.digest(trained.weights())["weights_sha256"] != trained.before
-    print(variant or "default")
+    print(variant)
 """
 
 
 def test_every_variant_trains():
     # A process of its own: TensorFlow's threads can be set only once.
-    argv = [sys.executable, "-c", PROGRAM, str(ROOT / "benchmarks" / "peers")]
+    argv = [sys.executable, "-c", VARIANTS, str(PROGRAMS)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["default", "ideal", "in-step", "profiled"], done.stderr
+    assert done.stdout.split() == ["ideal", "in-step", "profiled", "parts"], done.stderr
+
+
+def test_a_cell_of_two_workers_measures_and_trains(tmp_path):
+    """Two processes of the program, as a cell starts them; the methods and the batches that two workers measure are chosen, too."""
+    first, second = worker_ports(2)
+    addresses = f"127.0.0.1:{first},127.0.0.1:{second}"
+    given = ["--addresses", addresses, "--steps", "8", "--warm-up", "16", "--batch", "2", "--variant", SYSTEMS["lockstep-balanced"].variant]
+    argv = [[sys.executable, "lockstep.py", *given, "--rank", str(rank), "--result", str(tmp_path / f"{rank}.json")] for rank in (0, 1)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    workers = [subprocess.Popen(one, cwd=PROGRAMS, env=environment, text=True, **pipes) for one in argv]
+    try:
+        output = "".join(worker.communicate(timeout=240)[0] for worker in workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], output
+    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"] != results[0]["weights_before"]
+    assert [sum(result["batch"] for result in results), {result["steps"] for result in results}] == [4, {8}]
+    assert results[0]["settings"]["reduction"]["name"] in ("packed", "powersgd")

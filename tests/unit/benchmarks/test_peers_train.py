@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import random_images as images
 from benchmarks.analysis import peers_train
 from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
-from benchmarks.peers import random_images as images
 from control.runs.plan import overrides
 from tests.unit.samples import HISTORY
 from trainer import config as configs
