@@ -26,7 +26,7 @@ LEAVE_S = 5.0
 """Real seconds in which a thread may end after the test."""
 STUCK_S = 60.0
 """Real seconds in which somebody works, and does not wait: then the test fails instead of standing still."""
-BEGAN = 1_000_000_000.0
+BEGAN_AT, BEGAN = 1000.0, 1_000_000_000.0
 
 
 class Hurried(Clock):
@@ -104,7 +104,7 @@ class FakeClock(Clock):
     """Time passes while the test's thread, and all that were started since, wait for it; or with `advance`."""
 
     def __init__(self) -> None:
-        self._now, self._others = 0.0, set(threading.enumerate()) - {threading.current_thread()}
+        self._now, self._others = BEGAN_AT, set(threading.enumerate()) - {threading.current_thread()}
         self._lock = threading.Lock()
         self._waiting: dict[threading.Thread, _Waiter] = {}
         self._calls: dict[threading.Thread, list[Callable[[], None]]] = {}
