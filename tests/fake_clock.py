@@ -177,6 +177,23 @@ class FakeClock(Clock):
         """Let time pass until a condition comes true; fail the test if it does not within these seconds."""
         assert self._await(lambda: bool(condition()), seconds), f"not within {seconds:.0f} s: {what}; {self._stuck}"
 
+    def together(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What functions return, or raise, each in a thread of its own."""
+        outcomes: list[Any] = [None] * len(calls)
+
+        def one(number: int) -> None:
+            try:
+                outcomes[number] = calls[number]()
+            except Exception as error:
+                outcomes[number] = error
+
+        threads = [threading.Thread(target=one, args=[number], daemon=True) for number in range(len(calls))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            self.join(thread)
+        return outcomes
+
     def handle(self, thread: threading.Thread, call: Callable[[], None]) -> None:
         """Call a function in a thread that waits, as the kernel does with a handler of a signal; it may raise."""
         with self._lock:
