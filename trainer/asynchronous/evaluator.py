@@ -44,6 +44,7 @@ class Evaluator:
             self._one(connection)
 
     def _one(self, connection: socket.socket) -> None:
+        self._place.clock.select([connection], None)
         header = self._place.read(_read(connection, HEADER))
         if header is None:
             _say(connection, REFUSED)
