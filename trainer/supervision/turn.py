@@ -275,7 +275,7 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def main() -> int:
+def main(clock: Clock = CLOCK) -> int:
     """Read the command line, wait, and become the worker."""
     line = argparse.ArgumentParser(prog="python -m trainer.supervision.turn", description=__doc__)
     for name in ("root", "folder"):
@@ -293,7 +293,7 @@ def main() -> int:
     place = Place(**given)
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    turn = Turn(place)
+    turn = Turn(place, clock)
     if turn.is_cancelled():
         return turn.give_up()
     if place.entry.exists():
