@@ -317,7 +317,6 @@ import random
 import signal
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 from ansible.executor.process.worker import WorkerProcess
@@ -340,7 +339,7 @@ for trial in range(100):
         while True:
             queue.put("x" * 20_000)
     os.read(ready, 1)
-    time.sleep(random.random() / 200)
+    threading.Event().wait(random.random() / 200)
     os.kill(pid, signal.SIGTERM)
     _, status = os.waitpid(pid, 0)
     if os.WTERMSIG(status) != signal.SIGTERM or not queue._wlock.acquire(timeout=1):

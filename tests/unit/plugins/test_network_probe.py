@@ -162,7 +162,7 @@ def test_hosts_with_ipv6_addresses():
     assert all(pair["mtu"] >= 65535 for one in actual.values() for pair in one["pairs"].values())
 
 
-def test_without_bandwidth_it_sends_little_and_waits_for_nobody():
+def test_without_bandwidth_it_sends_little():
     """With all hosts there it ends long before its seconds are over, for which no test would wait."""
     actual = measure(cluster(3), seconds=10 * LONG_S)
     assert reached(actual) == {0: {"pi1", "pi2"}, 1: {"pi0", "pi2"}, 2: {"pi0", "pi1"}}
@@ -344,7 +344,7 @@ def test_a_caller_who_does_not_know_the_nonce_gets_no_service():
         one.close()
 
 
-def test_a_host_that_dies_while_measuring_does_not_hold_up_the_rest():
+def test_a_host_that_dies_holds_up_nobody():
     class Dies(Hasty):
         """Host 2 is killed while another sends to it as fast as it can."""
 

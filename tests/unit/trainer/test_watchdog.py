@@ -78,7 +78,7 @@ threading.Event().wait()
 """
 
 
-def test_a_deadline_ends_a_process_whose_main_thread_hangs(tmp_path):
+def test_a_deadline_ends_a_process_that_hangs(tmp_path):
     argv = [sys.executable, "-c", STUCK, str(tmp_path / "metrics.jsonl")]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == FAILED
@@ -109,12 +109,13 @@ sys.exit(7 if dog.stop_asked.is_set() else 8)
     ("phase", "code"),
     [*((phase, 7) for phase in ("training", "validating", "saving", "evaluating")), ("tracing", PREEMPTED)],
 )
-def test_a_worker_that_has_something_to_save_ends_by_itself_when_it_is_asked(phase, code, tmp_path):
+def test_a_worker_asked_to_end_saves_first(phase, code, tmp_path):
+    """One that has something to save; another ends at once."""
     argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), phase]
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == code
 
 
-def test_a_worker_that_computes_for_a_chief_is_there_until_its_supervisor_ends_it(tmp_path):
+def test_a_chiefs_worker_stays_when_asked(tmp_path):
     """The chief saves its state with it."""
     argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), SERVING]
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == 8

@@ -94,7 +94,8 @@ def test_a_change_is_told_once(tmp_path, alive, capsys):
     assert lines == [(0.0, "", ""), (1.0, "one\n", ""), (6.0, "", ""), (11.0, "", "")]
 
 
-def test_news_of_training_are_gathered_but_its_end_not(tmp_path, alive, capsys):
+def test_news_of_training_are_gathered(tmp_path, alive, capsys):
+    """Its end is not: it is told at once."""
     append(tmp_path, '{"kind": "steps"}\n')
     happens = {
         1.0: lambda: append(tmp_path, "a\n"),

@@ -86,7 +86,7 @@ def test_each_host_has_its_role_and_its_server(tmp_path):
     assert [one._more_arguments() for one in (chief, worker, both)] == [["--server", "0"], [], ["--server", "1"]]
 
 
-def test_hosts_that_are_apart_have_no_server_beside_them(tmp_path):
+def test_hosts_apart_have_no_server_beside_them(tmp_path):
     given = dataclasses.replace(post(tmp_path, 2, {2: "10.0.0.3:12845"}), apart={2: "ps"})
     server = asynchronous.of(given)
     assert server._cluster()["task"] == {"type": "ps", "index": 0}
@@ -98,7 +98,7 @@ def test_hosts_that_are_apart_have_no_server_beside_them(tmp_path):
     }
 
 
-def test_all_start_again_without_an_evaluator_that_does_not_come(tmp_path, addresses, clock):
+def test_all_start_again_without_an_absent_evaluator(tmp_path, addresses, clock):
     lost = Report(1, RESTART, 7, "training", "", 0.0, 0, 0, 0, -1, [0, 1, 2])
     decided = {}
 
@@ -138,7 +138,8 @@ def test_a_worker_ends_as_its_chief_did(tmp_path, clock):
 
 
 @pytest.mark.parametrize(("code", "expected"), [(LOST, None), (RESTART, None), (137, None), (FAILED, FAILED)])
-def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(tmp_path, addresses, code, expected, clock):
+def test_a_worker_joins_a_chief_that_trains(tmp_path, addresses, code, expected, clock):
+    """Unless it would fail again."""
     supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0), clock)
     chief = door(addresses, clock)
     try:
@@ -147,7 +148,7 @@ def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(tmp_path,
         chief.close()
 
 
-def test_nobody_waits_to_start_a_worker_again_that_is_not_wanted_any_more(tmp_path, clock):
+def test_a_request_ends_the_pause_before_a_start(tmp_path, clock):
     supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
     supervisor._attendance = Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
     threading.Thread(target=lambda: [clock.sleep(3.0), supervisor._stop(signal.SIGTERM, None)], daemon=True).start()
@@ -156,7 +157,7 @@ def test_nobody_waits_to_start_a_worker_again_that_is_not_wanted_any_more(tmp_pa
     assert 3 <= clock.monotonic() - begun < 4
 
 
-def test_a_worker_that_is_killed_again_and_again_is_given_up(tmp_path, clock):
+def test_a_worker_killed_too_often_is_given_up(tmp_path, clock):
     supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
     assert supervisor._limit() == ""
     supervisor._history.restarts = [0.0, 1.0]

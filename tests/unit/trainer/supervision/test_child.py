@@ -36,7 +36,7 @@ def test_a_child_without_heartbeats_is_ended(tmp_path, clock):
     assert 60 < clock.monotonic() - began <= 60 + LOOK_S
 
 
-def test_a_child_that_is_no_longer_wanted_is_ended(tmp_path, clock):
+def test_a_child_no_longer_wanted_is_ended(tmp_path, clock):
     child = pretend(tmp_path, clock)
     assert child.wait(PATIENT, lambda _: "lost its terminal") == 137
     assert child.why == "lost its terminal"
@@ -64,7 +64,7 @@ class Stuck(FakeProcess):
         return super().wait(timeout)
 
 
-def test_a_child_without_progress_writes_its_stacks_and_is_ended(tmp_path, clock):
+def test_a_child_without_progress_is_ended(tmp_path, clock):
     """First the signal for the stacks, then time to write them, then the end."""
     process = Stuck(clock, tmp_path / "metrics.jsonl")
     child, began = pretend(tmp_path, clock, process), clock.monotonic()
@@ -75,7 +75,7 @@ def test_a_child_without_progress_writes_its_stacks_and_is_ended(tmp_path, clock
     assert (child.pulse.step, child.pulse.phase) == (12, "training")
 
 
-def test_progress_is_read_from_the_end_of_the_records(tmp_path):
+def test_progress_is_read_from_the_last_records(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"t": 1, "kind": "phase", "phase": "starting", "note": ""}\n')
     pulse = Pulse(path)
@@ -88,7 +88,7 @@ def test_progress_is_read_from_the_end_of_the_records(tmp_path):
     assert (pulse.step, pulse.phase) == (16, "training")
 
 
-def test_how_a_worker_ended_is_what_it_said_last(tmp_path):
+def test_a_workers_end_is_its_last_word(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.touch()
     pulse, ends = Pulse(path), []
@@ -116,7 +116,7 @@ def test_long_steps_are_no_hang(tmp_path, clock):
     assert pulse.hangs(100.0)
 
 
-def test_a_child_dies_with_its_parent_even_if_that_is_killed(tmp_path):
+def test_a_child_dies_with_its_killed_parent(tmp_path):
     inner = (
         "import os, signal; from trainer.supervision.child import die_with_parent; die_with_parent(os.getppid()); "
         "print('up', flush=True); signal.pause()"

@@ -35,7 +35,8 @@ def is_admitted(visit):
 
 
 @pytest.mark.parametrize(("absent", "keeper"), [(2, 0), (0, 2)])
-def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends(absent, keeper, addresses, clock):
+def test_a_lost_host_waits_behind_the_door(absent, keeper, addresses, clock):
+    """Of any rank, until the generation ends."""
     asked = Asked()
     with Visit(absent, addresses, SECRET, clock) as visit:
         door = Door(keeper, addresses, SECRET, {absent}, asked, clock)
@@ -50,7 +51,7 @@ def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends
     assert asked.times == 1
 
 
-def test_who_waits_is_told_that_the_run_has_ended(addresses, clock):
+def test_who_waits_is_told_of_the_end(addresses, clock):
     with Visit(1, addresses, SECRET, clock) as visit:
         door = Door(0, addresses, SECRET, {1}, Asked(), clock)
         clock.until(lambda: door.newcomers, "the newcomer")
@@ -61,7 +62,8 @@ def test_who_waits_is_told_that_the_run_has_ended(addresses, clock):
 
 
 @pytest.mark.parametrize(("rank", "secret"), [(1, bytes(32)), (2, SECRET)], ids=["stranger", "present"])
-def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret, addresses, clock):
+def test_only_absent_hosts_are_let_in(rank, secret, addresses, clock):
+    """Neither a stranger nor a host that is present."""
     asked = Asked()
     door = Door(0, addresses, SECRET, {1}, asked, clock)
     callers = []
@@ -83,7 +85,7 @@ def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret
     assert asked.times == 0
 
 
-def test_a_door_opens_as_soon_as_its_port_is_free(addresses, clock):
+def test_a_door_opens_once_its_port_is_free(addresses, clock):
     with socket.create_server(addresses[0]):
         door = Door(0, addresses, SECRET, {1}, Asked(), clock)
     with Visit(1, addresses, SECRET, clock):

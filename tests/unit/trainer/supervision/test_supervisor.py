@@ -85,7 +85,7 @@ def test_a_worker_lost_while_joining_is_not_awaited(lost, begin):
         assert f"rank {lost} ({NAMES[lost]}) was killed by SIGKILL while joining; all workers start again" in run.log(rank)
 
 
-def test_a_worker_that_fails_while_joining_ends_the_run(begin):
+def test_a_failure_while_joining_ends_the_run(begin):
     run = begin(join=[2])
     run.kill(1, 1)
     run.await_generation(2)
@@ -94,7 +94,8 @@ def test_a_worker_that_fails_while_joining_ends_the_run(begin):
     assert "rank 1 (second) ended with exit code 1 while joining; nothing starts again after that" in run.log(0)
 
 
-def test_time_counts_from_the_launch_for_a_later_supervisor(begin):
+def test_time_counts_from_the_launch(begin):
+    """Also for a later supervisor, of a host that restarted."""
     run = begin()
     run.lose(1)
     state = json.loads((run.folders[1] / FILE).read_text())
@@ -108,7 +109,7 @@ def test_time_counts_from_the_launch_for_a_later_supervisor(begin):
 
 
 @pytest.mark.parametrize(("standby", "longest", "made"), [(["program"], 0.0, 0), ([], 5.0, 0), (["program"], 5.0, 1)])
-def test_the_next_worker_is_prepared_after_the_first_steps(standby, longest, made, tmp_path, monkeypatch):
+def test_the_next_worker_is_prepared_after_first_steps(standby, longest, made, tmp_path, monkeypatch):
     """Its import must not slow the start, and it is there only where it is asked for."""
     supervisor, prepared = Supervisor(post(tmp_path, standby=standby)), []
     monkeypatch.setattr(product, "Standby", lambda *given: prepared.append(given) or given)
@@ -117,7 +118,7 @@ def test_the_next_worker_is_prepared_after_the_first_steps(standby, longest, mad
     assert len(prepared) == made
 
 
-def test_an_error_for_the_user_ends_the_run_everywhere(begin):
+def test_an_error_for_the_user_ends_all(begin):
     run = begin()
     run.do(0, 1, 1)
     assert run.ends() == [1, 75]
@@ -134,7 +135,7 @@ def test_the_limit_of_restarts_ends_the_run(begin):
     assert "recovery.max_restarts=1 is reached" in run.log(1)
 
 
-def test_a_host_that_does_not_return_ends_the_run(begin, clock):
+def test_a_host_that_stays_away_ends_the_run(begin, clock):
     run = begin(rejoin_wait=300.0)
     run.lose(1)
     before = clock.monotonic()
@@ -161,7 +162,7 @@ def ask(run, rank):
     run.signal(rank, signal.SIGTERM)
 
 
-def test_a_supervisor_that_waits_can_be_asked_to_end(begin):
+def test_a_waiting_supervisor_can_be_asked_to_end(begin):
     run = begin()
     run.lose(1)
     run.await_phase(0, REJOINING)
@@ -207,7 +208,7 @@ def test_a_cancelled_run_ends_everywhere(begin):
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_host_that_goes_down_joins_after_its_restart(begin, signals, waits):
+def test_a_host_that_goes_down_joins_again(begin, signals, waits):
     """A host that goes down ends all processes, the tmux server too, in any order; another that was not signalled waits for it."""
     run = begin()
     if waits:
@@ -231,7 +232,7 @@ def test_a_host_that_goes_down_joins_after_its_restart(begin, signals, waits):
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_session_ended_by_hand_takes_its_worker_along(begin, saves, clock):
+def test_a_session_ended_by_hand_ends_its_worker(begin, saves, clock):
     """The mark says that its end is wanted; a worker that does not save its state in time is killed."""
     run, began = begin(), clock.monotonic()
     for own in run.folders:
@@ -248,7 +249,7 @@ def test_a_session_ended_by_hand_takes_its_worker_along(begin, saves, clock):
     assert not run.of(1)
 
 
-def test_a_signal_that_stays_alone_means_a_lost_session(tmp_path, clock):
+def test_a_signal_alone_means_a_lost_session(tmp_path, clock):
     """A host that goes down sends another; until then the worker may save its state."""
     supervisor = Supervisor(post(tmp_path), clock)
     pulse = Pulse(tmp_path / "metrics.jsonl")
@@ -260,7 +261,7 @@ def test_a_signal_that_stays_alone_means_a_lost_session(tmp_path, clock):
     assert supervisor._look(pulse) == ""
 
 
-def test_a_request_reaches_who_waits_while_a_task_runs():
+def test_a_request_reaches_who_waits():
     """asyncio keeps an Exception of a task until somebody asks for its result."""
 
     async def asked():
@@ -279,7 +280,7 @@ def test_a_request_reaches_who_waits_while_a_task_runs():
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_two_of_three_go_on_without_a_lost_host(lost, begin):
+def test_two_of_three_go_on_without_one(lost, begin):
     """Also without the chief: who comes first after it takes its rank."""
     run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
     run.lose(lost)
@@ -296,7 +297,7 @@ def test_two_of_three_go_on_without_a_lost_host(lost, begin):
     assert not warnings[1]
 
 
-def test_a_host_that_is_back_in_time_is_waited_for(begin, clock):
+def test_a_host_back_in_time_is_waited_for(begin, clock):
     run = begin(workers=3, elastic=Elasticity(15.0, 1), rejoin_wait=60.0)
     run.lose(2)
     clock.sleep(10.0)
@@ -305,7 +306,7 @@ def test_a_host_that_is_back_in_time_is_waited_for(begin, clock):
     assert run.workers[2, 2].cluster["task"]["index"] == 2
 
 
-def test_a_second_fault_does_not_wait_for_the_first(begin, clock):
+def test_a_second_fault_waits_only_a_moment(begin, clock):
     """A host that was lost before is waited for only a moment."""
     run = begin(workers=3, elastic=Elasticity(60.0, 1), rejoin_wait=90.0)
     run.lose(1)
@@ -344,7 +345,7 @@ def test_the_first_of_two_goes_on_alone(begin):
     assert run.end(0) == 0
 
 
-def test_an_error_ends_the_others_though_a_host_is_lost(begin):
+def test_an_error_ends_all_despite_a_lost_host(begin):
     run = begin(workers=3, **ELASTIC)
     run.do(0, 1, 1)
     run.lose(2)
@@ -353,7 +354,7 @@ def test_an_error_ends_the_others_though_a_host_is_lost(begin):
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_lost_host_joins_again_when_it_is_back(lost, begin):
+def test_a_lost_host_that_returns_joins_again(lost, begin):
     run, others = begin(workers=3, **ELASTIC), [rank for rank in range(3) if rank != lost]
     run.lose(lost)
     run.await_generation(2, others)
@@ -366,7 +367,7 @@ def test_a_lost_host_joins_again_when_it_is_back(lost, begin):
     assert all(words in run.log(rank) for rank in range(3))
 
 
-def test_a_lost_host_that_is_back_at_the_end_is_told(begin, clock):
+def test_a_host_back_at_the_end_is_told(begin, clock):
     run = begin(workers=3, **ELASTIC | {"rejoin_wait": 60.0})
     run.lose(2)
     run.await_generation(2, (0, 1))
@@ -381,7 +382,7 @@ def test_a_lost_host_that_is_back_at_the_end_is_told(begin, clock):
 # --- spares
 
 
-def test_a_spare_takes_the_place_of_a_lost_worker(begin):
+def test_a_spare_takes_a_lost_workers_place(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
     run.await_phase(2, STANDING_BY)
     run.lose(1)
@@ -394,7 +395,7 @@ def test_a_spare_takes_the_place_of_a_lost_worker(begin):
 
 
 @pytest.mark.parametrize(("order", "code"), [(SUCCEEDED, 0), (CANCELLED, PREEMPTED)])
-def test_a_spare_waits_behind_the_doors_to_the_end(begin, order, code):
+def test_a_spare_waits_behind_doors_to_the_end(begin, order, code):
     """Of a run that has lost nobody: it ends with it."""
     run = begin(workers=2, spares=1, **ELASTIC)
     run.await_phase(2, STANDING_BY)
@@ -409,7 +410,7 @@ def test_a_spare_waits_behind_the_doors_to_the_end(begin, order, code):
     assert "error" not in run.log(2)
 
 
-def test_a_spare_that_comes_while_one_is_lost_joins(begin):
+def test_a_spare_that_comes_after_a_loss_joins(begin):
     """With the next epoch."""
     run = begin(workers=2, spares=1, **ELASTIC)
     run.lose(2)
@@ -420,7 +421,8 @@ def test_a_spare_that_comes_while_one_is_lost_joins(begin):
     assert run.workers[2, 3].cluster["cluster"] == {"worker": ["first", "third"]}
 
 
-def test_a_worker_that_is_back_joins_after_the_next_fault(begin):
+def test_a_worker_joins_after_the_next_fault(begin):
+    """One that is back while a spare has its place: whoever meets the first in time trains, the other waits behind a door."""
     run = begin(workers=2, spares=1, **ELASTIC)
     run.await_phase(2, STANDING_BY)
     run.lose(1)
@@ -438,7 +440,7 @@ def test_a_worker_that_is_back_joins_after_the_next_fault(begin):
     assert run.ends() == ([0, 0, 0] if other == 1 else [0, 75, 0])
 
 
-def test_an_error_for_the_user_ends_the_spare_too(begin):
+def test_an_error_for_the_user_ends_spares(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
     run.await_phase(2, STANDING_BY)
     run.do(0, 1, 1)
@@ -447,7 +449,7 @@ def test_an_error_for_the_user_ends_the_spare_too(begin):
 
 
 @pytest.mark.parametrize("limits", [Limits(5, 5), Limits(0, 5)])
-def test_those_that_end_a_run_tell_one_that_comes_late(limits, begin, clock):
+def test_one_that_misses_the_end_is_told(limits, begin, clock):
     """Until `MISSED_S` after the decision; else it would wait for minutes."""
     run = begin(workers=2, spares=1, limits=limits, **ELASTIC)
     run.lose(2)

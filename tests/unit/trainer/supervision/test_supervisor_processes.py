@@ -154,7 +154,7 @@ def begin(tmp_path):
             process.wait()
 
 
-def test_a_killed_supervisor_takes_its_worker_along_and_returns(begin):
+def test_a_killed_supervisor_ends_its_worker_and_returns(begin):
     run = begin()
     worker = run.worker(1, 1)
     run.processes[1].kill()
@@ -175,7 +175,7 @@ def await_standby(run, rank, other_than=""):
     return path.read_text()
 
 
-def test_the_next_worker_is_the_one_that_stands_by(begin):
+def test_the_standby_becomes_the_next_worker(begin):
     """If it is still there; the others of the run's end are ended."""
     run = begin(standby=True)
     first = [await_standby(run, rank) for rank in (0, 1)]
@@ -195,7 +195,7 @@ def test_the_next_worker_is_the_one_that_stands_by(begin):
     assert not any(Path(f"/proc/{pid}").exists() for pid in last)
 
 
-def test_a_stopped_spare_that_misses_the_end_learns_of_it(begin):
+def test_a_stopped_spare_learns_of_the_end(begin):
     """Else it would wait for minutes."""
     run = begin(spares=1, hurry=20, **{"elastic-wait": 2})
     run.await_phase(2, STANDING_BY)
@@ -207,15 +207,18 @@ def test_a_stopped_spare_that_misses_the_end_learns_of_it(begin):
     assert "error: the others have ended the run after a fault; nothing starts again after that" in run.log(2)
 
 
-def test_a_supervisor_that_waits_hears_a_signal(begin):
-    """Its handler breaks off whatever the main thread waits for."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_supervisor_that_waits_hears_a_signal(number, begin):
+    """Its handler breaks off whatever the main thread waits for; somebody at the terminal leaves the mark with it."""
     run = begin()
     run.processes[1].kill()
     run.await_phase(0, REJOINING)
-    (run.folders[0] / MARK).touch()
-    run.processes[0].terminate()
+    if number == signal.SIGTERM:
+        (run.folders[0] / MARK).touch()
+    run.processes[0].send_signal(number)
     assert run.processes[0].wait(LONG_S) == PREEMPTED
     assert not (run.folders[0] / FILE).exists()
+    assert (run.folders[0] / MARK).exists()
 
 
 def test_two_signals_mean_that_the_host_goes_down(begin):
@@ -234,7 +237,7 @@ def test_two_signals_mean_that_the_host_goes_down(begin):
     assert "was lost with its supervisor, or its host restarted; all workers start again" in run.log(0)
 
 
-def test_a_session_ended_by_hand_takes_its_worker_along(begin):
+def test_a_session_ended_by_hand_ends_its_worker(begin):
     """The mark says that its end is wanted."""
     run = begin()
     workers = [run.worker(rank, 1) for rank in (0, 1)]

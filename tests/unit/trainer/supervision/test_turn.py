@@ -72,7 +72,8 @@ def hosts(tmp_path, clock, monkeypatch):
     return made
 
 
-def test_it_waits_for_the_run_that_has_the_host_and_then_for_older_tickets(hosts):
+def test_it_waits_for_older_tickets(hosts):
+    """First for the run that has the host."""
     for rank in range(2):
         hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
         hosts.add_session("now", rank)
@@ -92,7 +93,8 @@ def test_it_waits_for_the_run_that_has_the_host_and_then_for_older_tickets(hosts
     hosts.have_started("later")
 
 
-def test_an_older_ticket_that_comes_later_goes_first_and_no_two_runs_wait_for_each_other(hosts):
+def test_an_older_ticket_goes_first(hosts):
+    """Also if it comes later; no two runs wait for each other."""
     hosts.queue("young", 0, 2)
     hosts.queue("old", 1, 1)
     hosts.is_told("young", 0, "next; waits for host1")
@@ -107,7 +109,8 @@ def test_an_older_ticket_that_comes_later_goes_first_and_no_two_runs_wait_for_ea
     hosts.have_started("young")
 
 
-def test_a_run_that_returns_after_a_restart_of_its_host_keeps_it(hosts):
+def test_a_run_that_returns_keeps_its_host(hosts):
+    """After a restart of the host."""
     for rank in range(2):
         own = hosts.path("now", rank)
         own.mkdir(parents=True)
@@ -120,7 +123,8 @@ def test_a_run_that_returns_after_a_restart_of_its_host_keeps_it(hosts):
     hosts.have_started("a")
 
 
-def test_not_for_ever(hosts, clock):
+def test_a_host_is_not_kept_for_ever(hosts, clock):
+    """Its run does not return."""
     began = clock.monotonic()
     for rank in range(2):
         own = hosts.path("now", rank)
@@ -144,7 +148,7 @@ def test_which_workers_return(tmp_path, monkeypatch):
     assert not claims.returns(claim)
 
 
-def test_a_claim_of_an_earlier_version_does_not_keep_a_free_host(hosts):
+def test_an_earlier_versions_claim_keeps_no_host(hosts):
     for rank in range(2):
         claim = {name: value for name, value in hosts.content("old", rank).items() if name != "folder"}
         hosts.claim(rank).write_text(json.dumps(claim))
@@ -152,7 +156,7 @@ def test_a_claim_of_an_earlier_version_does_not_keep_a_free_host(hosts):
     hosts.have_started("a")
 
 
-def test_without_an_answer_of_tmux_no_run_counts_as_ended(hosts):
+def test_without_tmux_no_run_counts_as_ended(hosts):
     for rank in range(2):
         hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
         hosts.add_session("now", rank)
@@ -170,7 +174,7 @@ def test_without_an_answer_of_tmux_no_run_counts_as_ended(hosts):
     hosts.have_started("a")
 
 
-def test_another_program_on_a_port_is_named_and_awaited(hosts):
+def test_another_program_is_named_and_awaited(hosts):
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stranger.bind(("", hosts.direct[1]))
@@ -184,7 +188,7 @@ def test_another_program_on_a_port_is_named_and_awaited(hosts):
     hosts.have_started("a")
 
 
-def test_what_others_put_into_the_folders_is_no_claim(hosts):
+def test_other_files_are_no_claims(hosts):
     queue, locks = (hosts.roots[0] / part for part in (claims.QUEUE, claims.CLAIMS))
     hosts.add_session("evil", 0)
     good = json.dumps(hosts.content("evil", 0))
@@ -204,7 +208,7 @@ def test_what_others_put_into_the_folders_is_no_claim(hosts):
     hosts.have_started("a")
 
 
-def test_a_claim_of_a_worker_that_waits_again_does_not_stop_an_older_run(hosts):
+def test_a_returned_worker_does_not_stop_older_runs(hosts):
     """It was next when it was killed, and an older run came before it was back: neither may wait for the other."""
     worker = hosts.queue("young", 0, 2)
     hosts.is_told("young", 0, "next; waits for host1")
@@ -225,7 +229,7 @@ def test_what_cannot_be_written_is_tried_again(hosts):
     hosts.have_started("a")
 
 
-def test_the_port_of_a_parameter_server_is_awaited_as_well(hosts):
+def test_a_parameter_servers_port_is_awaited(hosts):
     with socket.create_server(("", hosts.servers[0])):
         for rank in range(2):
             hosts.queue("a", rank, 1)

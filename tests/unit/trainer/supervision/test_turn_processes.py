@@ -78,7 +78,8 @@ def hosts(tmp_path):
         process.wait()
 
 
-def test_on_free_hosts_a_run_starts_once_both_workers_are_there_and_keeps_its_claims(hosts):
+def test_on_free_hosts_a_run_starts(hosts):
+    """Once both workers are there; it keeps its claims."""
     first = hosts.queue("a", 0, 1)
     await_until(hosts.claim(0).exists, 60, "it claims its port")
     hosts.is_told("a", 0, "next; waits for host1")
@@ -94,7 +95,8 @@ def test_on_free_hosts_a_run_starts_once_both_workers_are_there_and_keeps_its_cl
         assert (hosts.path("a", rank) / "started").read_text() == ""
 
 
-def test_for_a_supervisor_the_file_stays_that_starts_the_session_after_a_restart(hosts):
+def test_for_a_supervisor_its_file_stays(hosts):
+    """That which starts the session after a restart of the host."""
     for rank in range(2):
         hosts.queue("a", rank, 1, arguments=["-m", "trainer.supervision", "--help"])
     for process in hosts.processes:
@@ -104,7 +106,7 @@ def test_for_a_supervisor_the_file_stays_that_starts_the_session_after_a_restart
         assert written["session"] == claims.session_command(f"a-w{rank}", str(hosts.path("a", rank)))
 
 
-def test_a_worker_that_somebody_ends_alone_is_started_again(hosts):
+def test_a_worker_ended_alone_is_started_again(hosts):
     """Its session starts it again after such an exit code; the others would wait for it for ever."""
     process = hosts.queue("a", 0, 1)
     hosts.is_told("a", 0, "next; waits for host1")
@@ -116,7 +118,8 @@ def test_a_worker_that_somebody_ends_alone_is_started_again(hosts):
     hosts.have_started("a")
 
 
-def test_a_cancelled_run_that_is_started_again_gives_up_its_place(hosts):
+def test_a_cancelled_run_gives_up_its_place(hosts):
+    """When it is started again."""
     for rank in range(2):
         hosts.queue("a", rank, 1, begin=False)
         (hosts.path("a", rank) / FILE).write_text("{}")
@@ -127,7 +130,7 @@ def test_a_cancelled_run_that_is_started_again_gives_up_its_place(hosts):
         assert not (hosts.path("a", rank) / FILE).exists()
 
 
-def test_a_run_that_was_taken_back_does_not_start(hosts):
+def test_a_run_taken_back_does_not_start(hosts):
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
     (hosts.path("a", 0) / FILE).write_text("{}")
@@ -136,7 +139,8 @@ def test_a_run_that_was_taken_back_does_not_start(hosts):
     assert not (hosts.path("a", 0) / FILE).exists()
 
 
-def test_a_script_that_is_started_again_after_its_turn_is_not_started_for_ever(hosts):
+def test_a_script_is_not_started_for_ever(hosts):
+    """One that is started again after its turn."""
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
     hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
@@ -145,7 +149,8 @@ def test_a_script_that_is_started_again_after_its_turn_is_not_started_for_ever(h
     assert not (hosts.path("a", 0) / FILE).exists()
 
 
-def test_when_its_host_goes_down_it_keeps_its_place(hosts):
+def test_it_keeps_its_place_through_a_restart(hosts):
+    """Its host goes down, and comes back."""
     hosts.occupy("now", 0)
     process = hosts.queue("a", 0, 1, hurry=1)
     hosts.is_told("a", 0, "behind run now")
@@ -163,7 +168,7 @@ def test_when_its_host_goes_down_it_keeps_its_place(hosts):
     hosts.have_started("a")
 
 
-def test_without_its_tmux_server_it_returns_in_a_new_session(hosts):
+def test_without_tmux_it_returns_in_a_session(hosts):
     process = hosts.queue("a", 0, 1)
     hosts.is_told("a", 0, "next; waits for host1")
     process.send_signal(signal.SIGHUP)
@@ -192,7 +197,8 @@ def test_one_that_is_killed_takes_its_place_again(hosts):
     hosts.have_started("a")
 
 
-def test_after_its_turn_a_supervisor_that_is_started_again_has_its_history(hosts):
+def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
+    """One that is started again."""
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
     hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
