@@ -126,7 +126,7 @@ class History:
         return cls(launch)
 
     def recent(self, now: float) -> int:
-        """How many restarts were in the last hour; those of the future were before the clock was set back."""
+        """Restarts in the hour before `now`, in seconds since 1970; those of the future were before the clock was set back."""
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
