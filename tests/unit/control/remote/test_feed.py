@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import zlib
 
 import pytest
 
@@ -105,6 +106,14 @@ def test_news_of_training_are_gathered(tmp_path, alive, capsys):
     }
     lines = told(tmp_path, capsys, 4.0, happens)
     assert lines == [(0.0, '{"kind": "steps"}\n', ""), (4.0, "a\nb\n", ""), (7.0, "c\n", "{}"), (12.0, "", "{}")]
+
+
+def test_the_program_is_told_how_often(followed, monkeypatch):
+    seen = []
+    monkeypatch.setattr(worker_feed, "follow", lambda feed, every: seen.append((feed.name, every)))
+    _, sent = followed._program(60.0)
+    exec(zlib.decompress(sent).decode().rpartition("\n\n")[2], {"main": worker_feed.main, "json": json})
+    assert seen == [("metrics.jsonl", 60.0)]
 
 
 def test_more_than_a_line_takes_comes_in_several(followed, tmp_path, alive):
