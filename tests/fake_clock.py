@@ -211,8 +211,9 @@ class FakeClock(Clock):
         """End all threads that wait, with SystemExit."""
         self._over = True
         self._guide.join()
-        for waiter in [*self._waiting.values()]:
-            waiter.go.set()
+        with self._lock:
+            for waiter in self._waiting.values():
+                waiter.go.set()
         for thread in {*threading.enumerate()} - self._others - {threading.current_thread()}:
             thread.join(LEAVE_S)
 

@@ -20,6 +20,7 @@ from trainer.supervision.supervisor import (
     SAVE_S,
     SIGNALLED,
     STANDING_BY,
+    TELL_S,
     Asked,
     Supervisor,
 )
@@ -154,6 +155,16 @@ def test_a_worker_that_somebody_kills_politely_starts_again(begin):
     assert f"{SIGNALLED}, at step 10; all workers start again" in run.log(0)
 
 
+def test_a_failed_worker_tells_the_others_for_a_while(begin, clock):
+    """Not for as long as a host may be away: the other is lost, and need not come back."""
+    run = begin(rejoin_wait=3000.0)
+    run.do(0, 1, 1)
+    run.lose(1)
+    began = clock.monotonic()
+    assert run.end(0) == 1
+    assert TELL_S <= clock.monotonic() - began < TELL_S + 5
+
+
 # --- requests to end
 
 
@@ -216,6 +227,7 @@ def test_a_host_that_goes_down_joins_again(begin, signals, waits):
         run.await_phase(1, REJOINING)
     for number in signals:
         run.signal(1, number)
+        run.clock.sleep(HANGUP_S / 2)
     if not waits:
         run.clock.until(lambda: signal.SIGTERM in run.workers[1, 1].signals, "the signal")
         run.do(0, 1, PREEMPTED)
@@ -465,6 +477,31 @@ def test_one_that_misses_the_end_is_told(limits, begin, clock):
     assert run.ends() == [75, code, 75]
     assert clock.monotonic() - began < MISSED_S + 1
     assert "error: the others have ended the run after a fault; nothing starts again after that" in run.log(2)
+
+
+def test_a_spare_waits_longer_than_others(begin, clock):
+    """All may be lost, and nobody could tell it."""
+    run = begin(workers=2, spares=1, **ELASTIC)
+    run.await_phase(2, STANDING_BY)
+    began = clock.monotonic()
+    for rank in (0, 1):
+        run.lose(rank)
+    assert run.end(2) == 75
+    assert 2.5 * 20 < clock.monotonic() - began < 3.5 * 20
+
+
+def test_a_host_behind_a_door_may_wait_long(begin, clock):
+    """Its time counts anew from the end of that generation."""
+    run = begin(workers=3, **ELASTIC)
+    run.lose(2)
+    run.await_generation(2, (0, 1))
+    run.busy = {0, 1}
+    run.begin(2)
+    run.await_visit(2)
+    clock.sleep(300.0)
+    run.kill(1, 2)
+    run.await_generation(3)
+    assert run.workers[2, 3].cluster["cluster"] == {"worker": [*NAMES]}
 
 
 def test_a_spare_can_be_asked_to_end(begin):
