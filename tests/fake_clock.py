@@ -97,7 +97,14 @@ class _Waiter:
     """A thread that waits."""
 
     def __init__(self, ready: Callable[[], bool], until: float):
-        self.ready, self.until, self.go = ready, until, threading.Event()
+        self._ready, self.until, self.go = ready, until, threading.Event()
+
+    def is_ready(self) -> bool:
+        """Whether it may go on; it sees itself what it can't look at, such as a closed socket."""
+        try:
+            return self._ready()
+        except Exception:
+            return True
 
 
 class FakeClock(Clock):
@@ -259,7 +266,7 @@ class FakeClock(Clock):
                 self._news.clear()
 
     def _let_go(self) -> bool:
-        going = [one for one, waiter in self._waiting.items() if self._calls.get(one) or waiter.until <= self._now or waiter.ready()]
+        going = [one for one, waiter in self._waiting.items() if self._calls.get(one) or waiter.until <= self._now or waiter.is_ready()]
         for thread in going:
             self._waiting.pop(thread).go.set()
         return bool(going)

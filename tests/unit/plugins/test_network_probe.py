@@ -1,5 +1,6 @@
 """Hosts that measure the network between them: real processes on loopback ports, and what may stand in their way."""
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -45,6 +46,8 @@ class Hasty(probe.Probe):
 
 
 def work(queue, made, given):
+    # What the parent's earlier tests left is none of the probe's.
+    gc.collect()
     before = sockets_open()
     actual = made(given).run()
     for thread in {*threading.enumerate()} - {threading.current_thread()}:
