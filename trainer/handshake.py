@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+from trainer.clock import CLOCK, Clock
 from trainer.errors import ClusterError
 from trainer.member import family
 from trainer.peerwatch import ANSWER_S
@@ -44,7 +45,7 @@ an outage of a few seconds ends nothing. Whole numbers."""
 Sockets = dict[int, socket.socket]
 
 
-def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.ndarray]", port: int = 0) -> Sockets:
+def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.ndarray]", port: int = 0, clock: Clock = CLOCK) -> Sockets:
     """Connect every worker with every other; return a non-blocking socket for each peer, by rank.
 
     `hosts` are the addresses of all workers, without ports; `share` sums an int32 array over all workers. Port 0: any free port.
@@ -59,10 +60,10 @@ def connect(rank: int, hosts: Sequence[str], share: "Callable[[np.ndarray], np.n
         table[rank] = [server.getsockname()[1], *np.frombuffer(secret, np.int32)]
         table = share(table)
         listening = [(host, int(row[0]), row[1:].tobytes()) for host, row in zip(hosts, table, strict=True)]
-        return _prompt(asyncio.run(_meet(rank, server, listening)))
+        return _prompt(clock.run(_meet(rank, server, listening)))
 
 
-def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float) -> Sockets:
+def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadline: float, clock: Clock = CLOCK) -> Sockets:
     """As `connect`, where all workers know the address, the port and a secret already, but start at different times.
 
     Args:
@@ -70,13 +71,14 @@ def meet(rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, deadlin
         addresses: host and port of all workers, by rank.
         secret: what only the workers know.
         deadline: seconds within which all workers must be there.
+        clock: the time that passes meanwhile.
 
     Raises:
         ClusterError: as `connect`.
     """
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, deadline, patient=AGAIN_S))))
+        return _guarded(_prompt(clock.run(_meet(rank, server, listening, deadline, patient=AGAIN_S))))
 
 
 def assemble(
@@ -86,6 +88,7 @@ def assemble(
     deadline: float,
     enough: Callable[[Collection[int]], bool],
     pause: float = AGAIN_S,
+    clock: Clock = CLOCK,
 ) -> Sockets:
     """As `meet`, but some workers may be missing: the lowest rank that is there leads, and decides when to go on.
 
@@ -96,6 +99,7 @@ def assemble(
         deadline: seconds within which the leader must go on.
         enough: called often with the ranks that are there: whether they go on without the others.
         pause: seconds between two such calls, and between two calls of a worker that does not answer.
+        clock: the time that passes meanwhile.
 
     Returns:
         Of the leader the sockets of all who are there, of another the one to the leader, who has begun to send.
@@ -122,7 +126,7 @@ def assemble(
 
     with _listen(rank, *addresses[rank]) as server:
         listening = [(host, port, secret) for host, port in addresses]
-        connected = asyncio.run(_meet(rank, server, listening, deadline, patient=pause, over=gone_on))
+        connected = clock.run(_meet(rank, server, listening, deadline, patient=pause, over=gone_on))
     leader = min([rank, *connected])
     for peer in [] if leader == rank else [peer for peer in connected if peer != leader]:
         connected.pop(peer).close()
@@ -137,6 +141,7 @@ def connect_some(
     called: Collection[int],
     over: Callable[[Collection[int]], bool],
     pause: float,
+    clock: Clock = CLOCK,
 ) -> Sockets:
     """Listen for some workers, call others; return the sockets of those who are there once `over`, given their ranks, says so.
 
@@ -150,7 +155,7 @@ def connect_some(
     with _listen(rank, *addresses[rank]) if callers else contextlib.nullcontext() as server:
         listening = [(host, port, secret) for host, port in addresses]
         ranks = callers, called
-        return _guarded(_prompt(asyncio.run(_meet(rank, server, listening, math.inf, patient=pause, over=until, ranks=ranks))))
+        return _guarded(_prompt(clock.run(_meet(rank, server, listening, math.inf, patient=pause, over=until, ranks=ranks))))
 
 
 def _has_news(connection: socket.socket) -> bool:

@@ -10,6 +10,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from trainer.clock import CLOCK, Clock
+
 EVERY_S = 3.0
 ANSWER_S = 15.0
 """Seconds within which a worker must answer; TensorFlow's own threads and the kernel answer, however busy Python is."""
@@ -32,15 +34,15 @@ class Answer(enum.Enum):
 class PeerWatch(threading.Thread):
     """Watches the peers of one worker."""
 
-    def __init__(self, peers: Sequence[int], ask: Callable[[int], Answer], lost: Callable[[int], None]):
+    def __init__(self, peers: Sequence[int], ask: Callable[[int], Answer], lost: Callable[[int], None], clock: Clock = CLOCK):
         """Watch these ranks from `start` to `stop`; this thread calls `ask`, and once `lost` with the first rank that is lost."""
         super().__init__(daemon=True)
-        self._peers, self._ask, self._lost, self._over = peers, ask, lost, threading.Event()
+        self._peers, self._ask, self._lost, self._over, self._clock = peers, ask, lost, threading.Event(), clock
 
     def run(self) -> None:
         """Ask one peer after the other until the first is lost; if this host lost its network, no other would answer either."""
         refused: Counter[int] = Counter()
-        while not self._over.wait(EVERY_S):
+        while not self._clock.wait(self._over, EVERY_S):
             for peer in self._peers:
                 answer = self._ask(peer)
                 refused[peer] = refused[peer] + 1 if answer is Answer.GONE else 0
@@ -53,4 +55,4 @@ class PeerWatch(threading.Thread):
     def stop(self) -> None:
         """Stop asking, so that finished workers may leave. Returns when the last question is answered."""
         self._over.set()
-        self.join()
+        self._clock.join(self)

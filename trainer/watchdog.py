@@ -8,9 +8,9 @@ import signal
 import socket
 import sys
 import threading
-import time
 
 from trainer.asynchronous.server import SERVING
+from trainer.clock import CLOCK, Clock
 from trainer.errors import FAILED, PREEMPTED
 from trainer.metrics import Metrics
 from trainer.supervision.child import LET_IN
@@ -25,17 +25,16 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 class Watchdog(threading.Thread):
     """Watches one worker process from inside."""
 
-    def __init__(self, metrics: Metrics, start_deadline: float, late: int = FAILED):
+    def __init__(self, metrics: Metrics, start_deadline: float, late: int = FAILED, clock: Clock = CLOCK):
         """Install the signal handlers; call from the main thread.
 
         `start_deadline`: seconds that this worker waits for its peers; then it ends with the exit code `late`.
         """
         super().__init__(daemon=True)
-        self._metrics, self._deadline, self._late = metrics, start_deadline, late
+        self._metrics, self._deadline, self._late, self._clock = metrics, start_deadline, late, clock
         self.stop_asked, self.room_asked = threading.Event(), threading.Event()
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._reader.settimeout(HEARTBEAT_S)
         self.catch_signals()
 
     def catch_signals(self) -> None:
@@ -52,15 +51,15 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Write heartbeats, and react to signals and to a start that takes too long."""
-        waiting_since = time.monotonic()
+        waiting_since = self._clock.monotonic()
         while True:
-            try:
+            if self._clock.select([self._reader], HEARTBEAT_S):
                 self._signalled(self._reader.recv(1)[0])
-            except TimeoutError:
+            else:
                 self._metrics.heartbeat()
             if self._metrics.phase_name not in WAITING:
-                waiting_since = time.monotonic()
-            elif time.monotonic() - waiting_since > self._deadline:
+                waiting_since = self._clock.monotonic()
+            elif self._clock.monotonic() - waiting_since > self._deadline:
                 waited = f"not all workers were there within {self._deadline:.0f} s, while {self._metrics.phase_name}"
                 self.end(self._late, f"start deadline: {waited}")
 

@@ -4,11 +4,9 @@ import collections
 import contextlib
 import json
 import os
-import select
 import shlex
 import subprocess
 import tempfile
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from ansible.errors import AnsibleConnectionFailure
 from control.remote import lean
 from control.remote.tmux import SOCKET
 from trainer import records
+from trainer.clock import CLOCK, Clock
 from trainer.terminal import printable
 
 PROGRAM = Path(__file__).with_name("worker_feed.py")
@@ -63,9 +62,9 @@ _fits = records.holding(FIELDS)
 class Feed:
     """The news of one file of a worker."""
 
-    def __init__(self, action: Any, folder: str, session: str, name: str, limit: int):
+    def __init__(self, action: Any, folder: str, session: str, name: str, limit: int, clock: Clock = CLOCK):
         """Follow the file `name` in the worker's folder from its beginning; a line has at most `limit` bytes of it."""
-        self._action, self._limit = action, limit
+        self._action, self._limit, self._clock = action, limit, clock
         self._followed = {"folder": folder, "session": session, "socket": SOCKET, "name": name, "limit": limit}
         self._offset: int | None = 0
         self._stream: _Stream | None = None
@@ -83,7 +82,7 @@ class Feed:
     def once(self) -> Line:
         """What is new now, from a program that ends at once; HostUnreachable."""
         command, sent = self._program(None)
-        begun = time.time()
+        begun = self._clock.time()
         try:
             completed = self._action._low_level_execute_command(command, in_data=sent, sudoable=False, executable="/bin/sh")
         except AnsibleConnectionFailure as error:
@@ -93,7 +92,7 @@ class Feed:
                 printable((completed["stderr"] or completed["stdout"]).strip(), 300) or "its Python ended without an answer"
             )
         answer = str(completed["stdout"]).strip().rpartition("\n")[2]
-        return self._line(answer.encode(), (begun + time.time()) / 2)
+        return self._line(answer.encode(), (begun + self._clock.time()) / 2)
 
     def next(self, timeout: float, every: float) -> Line | None:
         """The next line, or None after `timeout` seconds without one.
@@ -106,15 +105,15 @@ class Feed:
             HostUnreachable: the program ended, or prints something else. The next call starts it again.
         """
         if not _streams(self._action._connection):
-            time.sleep(max(timeout, 1.0))
+            self._clock.sleep(max(timeout, 1.0))
             return self.once()
         try:
             if self._stream is None:
                 command, sent = self._program(every)
                 longest = ESCAPED * (self._limit + EXIT) + 1000
-                self._stream = _Stream(_argv(self._action._connection, f"{command} 2>/dev/null"), sent, longest)
+                self._stream = _Stream(_argv(self._action._connection, f"{command} 2>/dev/null"), sent, longest, self._clock)
             written = self._stream.line(timeout)
-            return None if written is None else self._line(written, time.time())
+            return None if written is None else self._line(written, self._clock.time())
         except HostUnreachable:
             self.close()
             raise
@@ -148,9 +147,9 @@ class Feed:
 class _Stream:
     """Lines that a program prints until its standard input closes."""
 
-    def __init__(self, argv: list[str] | list[bytes], sent: bytes, longest: int):
+    def __init__(self, argv: list[str] | list[bytes], sent: bytes, longest: int, clock: Clock = CLOCK):
         """Start the program, which reads `sent` first and prints lines of at most `longest` bytes."""
-        self._longest, self._buffer = longest, bytearray()
+        self._longest, self._buffer, self._clock = longest, bytearray(), clock
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the stream)
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._input, self._output = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
@@ -161,12 +160,12 @@ class _Stream:
 
     def line(self, timeout: float) -> bytes | None:
         """The next line, or None after `timeout` seconds without one; HostUnreachable."""
-        deadline, searched = time.monotonic() + timeout, 0
+        deadline, searched = self._clock.monotonic() + timeout, 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
             if searched > self._longest:
                 raise HostUnreachable("it answers without an end")
-            if not select.select([self._output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self._clock.select([self._output], max(0.0, deadline - self._clock.monotonic())):
                 return None
             part = os.read(self._output.fileno(), 2**20)
             if not part:

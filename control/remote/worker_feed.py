@@ -22,6 +22,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 PAUSE_S = 0.25
@@ -138,18 +139,23 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def follow(feed: Feed, every: float) -> None:
-    """Print lines until standard input closes."""
+def _closes(seconds: float) -> bool:
+    """Whether standard input closes within these seconds."""
+    return bool(select.select([0], [], [], seconds)[0]) and not os.read(0, 1)
+
+
+def follow(feed: Feed, every: float, left: Callable[[float], bool] = _closes, clock: Callable[[], float] = time.monotonic) -> None:
+    """Print lines until `left`, which waits for the seconds that it is given."""
     sent, before, more = -BEAT_S, None, False
     while True:
-        state, now = feed.state(), time.monotonic()
+        state, now = feed.state(), clock()
         ends = before is not None and state[:2] != before[:2]
         due = now - sent >= (every if feed.training else 0.0)
         if more or ends or (state != before and due) or now - sent >= BEAT_S:
             line = feed.look()
             print(json.dumps(line), flush=True)
             sent, before, more = now, state, line["more"]
-        if select.select([0], [], [], 0 if more else PAUSE_S)[0] and not os.read(0, 1):
+        if left(0.0 if more else PAUSE_S):
             return
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from plugins.shared.action import Action
 from trainer import records, rundir
 from trainer.asynchronous.roles import EVALUATOR
 from trainer.asynchronous.server import SERVING
+from trainer.clock import CLOCK, Clock
 from trainer.data.spec import noun
 from trainer.errors import DONE
 from trainer.supervision.policy import FINAL
@@ -59,6 +59,7 @@ SHUTDOWN = 4
 class ActionModule(Action):
     """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
 
+    clock: Clock = CLOCK
     script = False
     """Whether a script of the user's is watched."""
     rejoin_wait = 0.0
@@ -84,7 +85,7 @@ class ActionModule(Action):
         self.worker.say = self.line.print if self.rank == 0 else None
         called = noun(rundir.recorded(self.local).get("dataset", {}).get("spec"))
         self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"], called)
-        self.began = self.heard_at = self.answered_at = time.monotonic()
+        self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
         self.complaint = ""
@@ -130,15 +131,15 @@ class ActionModule(Action):
         try:
             seen = self.worker.watch(MOMENT_S, EVERY_S if self._is_chief() else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
-            self.was_away, self.lost_at = True, time.monotonic()
-            time.sleep(AGAIN_S)
+            self.was_away, self.lost_at = True, self.clock.monotonic()
+            self.clock.sleep(AGAIN_S)
             return self._unreachable(f"{self.host} can't be reached: {error}")
         if seen is None:
-            silence = time.monotonic() - self.answered_at
+            silence = self.clock.monotonic() - self.answered_at
             return self._unreachable(f"{self.host} can't be reached: no answer for {silence:.0f} s") or self._abandoned()
-        self.answered_at = time.monotonic()
+        self.answered_at = self.clock.monotonic()
         if seen.records:
-            self.heard_at = time.monotonic()
+            self.heard_at = self.clock.monotonic()
             self._note_phases(seen)
             self._follow(seen.records)
         if self.script:
@@ -158,7 +159,7 @@ class ActionModule(Action):
         if seen.alive:
             self.gone_at = None
             return None
-        now = time.monotonic()
+        now = self.clock.monotonic()
         self.gone_at, self.lost_at = self.gone_at or now, now
         return None if now - self.gone_at < self._may_be_gone() else self._verdict("gone", message=outcome.GONE, lines=True)
 
@@ -191,25 +192,25 @@ class ActionModule(Action):
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
-        if self.script or time.monotonic() - self.lost_at < min(self.rejoin_wait, float(self.arguments["silence"])):
+        if self.script or self.clock.monotonic() - self.lost_at < min(self.rejoin_wait, float(self.arguments["silence"])):
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
         silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1) + (LATER_S if self.rejoin_wait else 0.0)
-        if seen.heard is not None and seen.heard > silence and time.monotonic() - self.heard_at > min(silence, 10):
+        if seen.heard is not None and seen.heard > silence and self.clock.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15
-        if self.phase in WAITING and time.monotonic() - self.heard_at > deadline:
+        if self.phase in WAITING and self.clock.monotonic() - self.heard_at > deadline:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
     def _unreachable(self, message: str) -> Verdict | None:
         # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
         limit = max(float(self.arguments["silence"]), self._may_be_away() if self.rejoin_wait else 0.0)
-        silent = time.monotonic() - self.answered_at > limit
+        silent = self.clock.monotonic() - self.answered_at > limit
         return self._verdict("unreachable", message=message) if silent else None
 
     def _abandoned(self) -> Verdict | None:
-        if time.monotonic() - self.answered_at > ANSWERS_S:
+        if self.clock.monotonic() - self.answered_at > ANSWERS_S:
             # It probably is what the others failed of: it counts as unreachable in due time.
             return None
         if self.elastic and self.rank >= self.workers and generations.is_over(self.marks, OTHERS_GRACE_S):
@@ -241,7 +242,7 @@ class ActionModule(Action):
     def _happened(self, state: str) -> float:
         """When a worker reached a state; one that fell silent counts from when it was last heard."""
         lost = state in ("silent", "gone", "unreachable")
-        return time.time() - (time.monotonic() - self.heard_at if lost else 0.0)
+        return self.clock.time() - (self.clock.monotonic() - self.heard_at if lost else 0.0)
 
     def _follow(self, news: list[dict[str, Any]]) -> None:
         self.phase, self.step = records.doing(news, self.phase, self.step)
@@ -260,9 +261,9 @@ class ActionModule(Action):
 
     def _show(self, seen: Seen) -> None:
         """Show what a script printed on the chief, and keep its files."""
-        self.trained = self.trained or (seen.alive and time.monotonic() - self.began > ESTABLISHED_S)
+        self.trained = self.trained or (seen.alive and self.clock.monotonic() - self.began > ESTABLISHED_S)
         if seen.lines:
-            self.heard_at = time.monotonic()
+            self.heard_at = self.clock.monotonic()
         if self.rank == 0:
             for line in () if self.quiet else seen.lines:
                 self.line.print(f"{self.host}: {line}")
@@ -279,7 +280,7 @@ class ActionModule(Action):
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial, begun = not project.is_users(self.local), time.monotonic()
+        trial, begun = not project.is_users(self.local), self.clock.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
         try:
@@ -289,5 +290,5 @@ class ActionModule(Action):
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")
             self.complaint = str(error)
-        ended = time.monotonic()
+        ended = self.clock.monotonic()
         self.collect_at = ended + max(COLLECT_S, (ended - begun) / COLLECTING)

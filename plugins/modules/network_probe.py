@@ -142,17 +142,17 @@ def receive(sock, bound=ANSWER_S):
     return op, bytes(body)
 
 
-def push(sock, limit, seconds):
-    """Send up to `limit` bytes for up to `seconds`; returns Mbit/s until the other side confirms all of them."""
+def push(sock, limit, seconds, bound=ANSWER_S):
+    """Send up to `limit` bytes for up to `seconds`; returns Mbit/s until the other side confirms all of them within `bound` seconds."""
     start, sent = time.monotonic(), 0
     size = min(CHUNK, limit)
     block = HEAD.pack(b"d", size) + bytes(size)
     while sent < limit and time.monotonic() - start < seconds:
-        sock.settimeout(seconds + ANSWER_S)
+        sock.settimeout(seconds + bound)
         sock.sendall(block)
         sent += size
     send(sock, b"z")
-    receive(sock)
+    receive(sock, bound)
     return round(sent * 8e-6 / (time.monotonic() - start), 1)
 
 
@@ -164,11 +164,13 @@ def ports(host):
 class Probe:
     """One host's part in the measurement."""
 
+    connect_s, answer_s = CONNECT_S, ANSWER_S
+
     def __init__(self, params):
         self.params, self.rank, self.hosts, self.nonce = params, params["rank"], params["hosts"], params["nonce"]
         self.start = time.monotonic()
         self.deadline = self.start + params["seconds"]
-        self.step_s = 2 * params["pair_seconds"] + 4 * ANSWER_S
+        self.step_s = 2 * params["pair_seconds"] + 4 * self.answer_s
         self.others = [rank for rank in range(len(self.hosts)) if rank != self.rank]
         self.pairs = {rank: {"reachable": False, "kind": "timeout", "error": "no answer in time"} for rank in self.others}
         self.ring = self.leader = self.listening = None
@@ -179,7 +181,7 @@ class Probe:
         """Meet, measure, close everything."""
         try:
             self.listen()
-            self.together([lambda peer=peer: self.meet(peer) for peer in self.others], self.deadline + 3 * ANSWER_S)
+            self.together([lambda peer=peer: self.meet(peer) for peer in self.others], self.deadline + 3 * self.answer_s)
             # Without a listener this host can't lead others.
             self.leader = min([*self.channels, *([] if self.listening else [self.rank])], default=None)
             if self.leader == self.rank:
@@ -270,7 +272,7 @@ class Probe:
     def greet(self, sock):
         """The caller's rank, or None if it is not a member of this run."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        magic, proof_given, rank = take(sock, HELLO, ANSWER_S)
+        magic, proof_given, rank = take(sock, HELLO, self.answer_s)
         member = magic == MAGIC and proof_given == proof(self.nonce, "call", rank)
         if member:
             self.callers.add(rank)
@@ -333,13 +335,13 @@ class Probe:
         """A connection to a host that has proved its identity."""
         endpoint = (str(self.hosts[peer]["address"]), port)
         left = max(0.0, self.deadline - time.monotonic())
-        sock = self.keep(socket.create_connection(endpoint, timeout=min(CONNECT_S, left + ANSWER_S)))
+        sock = self.keep(socket.create_connection(endpoint, timeout=min(self.connect_s, left + self.answer_s)))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A slow link must not have seconds of queued data when the time of a measurement is up.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
             sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
-            self.recognise(peer, *take(sock, HELLO, ANSWER_S))
+            self.recognise(peer, *take(sock, HELLO, self.answer_s))
         except Unproved:
             self.drop(sock)
             raise
@@ -380,7 +382,7 @@ class Probe:
 
     def follow(self):
         """Follow the leader's orders, until it ends or falls silent."""
-        wait = 2 * self.params["seconds"] + 2 * ANSWER_S
+        wait = 2 * self.params["seconds"] + 2 * self.answer_s
         try:
             sock = self.call(self.leader, ports(self.hosts[self.leader])[0])
             send(sock, b"j")
@@ -431,7 +433,7 @@ class Probe:
                 members.discard(sender)
 
         work = [lambda pair=pair: order(*pair) for pair in pairs if pair[0] in members]
-        self.together(work, time.monotonic() + self.step_s + ANSWER_S)
+        self.together(work, time.monotonic() + self.step_s + self.answer_s)
 
     def obey(self, peer, ring):
         """Measure the path to one host, unless it could not be met."""
@@ -459,7 +461,7 @@ class Probe:
         """Record the path's MTU, and whether a message of many full packets is lost where small ones just passed."""
         pair["mtu_trouble"] = False
         try:
-            push(sock, BIG, ANSWER_S)
+            push(sock, BIG, self.answer_s, self.answer_s)
         except socket.timeout:  # noqa: UP041 - Python 3.9
             pair["mtu_trouble"] = True
         option = (socket.IPPROTO_IPV6, 24) if sock.family == socket.AF_INET6 else (socket.IPPROTO_IP, 14)

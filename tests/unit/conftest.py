@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import lockstep_cgroup
@@ -13,6 +14,7 @@ import lockstep_tmux
 import numpy as np
 import pytest
 
+from tests.fake_clock import FakeClock
 from tests.ports import free_ports
 from tests.unit.samples import idx_bytes, image_bytes
 
@@ -92,3 +94,13 @@ def worker_claim():
 def install():
     """The module `requirements/install.py`."""
     return load_file(ROOT / "requirements" / "install.py", "lockstep_install")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock whose time passes while all wait for it; what still waits for it when the test is over ends."""
+    made, others = FakeClock(), threading.excepthook
+    yield made
+    # As without pytest, whose own hook warns of it.
+    monkeypatch.setattr(threading, "excepthook", lambda given: None if given.exc_type is SystemExit else others(given))
+    made.close()

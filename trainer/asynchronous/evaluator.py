@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from trainer.asynchronous.roles import Task
 from trainer.asynchronous.server import SERVING
 from trainer.asynchronous.snapshots import ALIVE, CHUNK, DONE, HEADER, REFUSED, SEND, Place
+from trainer.clock import CLOCK, Clock
 from trainer.errors import LockstepError
 from trainer.evaluate import Test
 from trainer.files import read_json, write_json
@@ -43,6 +44,7 @@ class Evaluator:
             self._one(connection)
 
     def _one(self, connection: socket.socket) -> None:
+        self._place.clock.select([connection], None)
         header = self._place.read(_read(connection, HEADER))
         if header is None:
             _say(connection, REFUSED)
@@ -79,13 +81,13 @@ class Evaluator:
         try:
             _receive(connection, snapshot, size, sha256)
             self._metrics.phase(SERVING, f"evaluates epoch {epoch}")
-            with repeating(TELL_S, lambda: _beat(connection)):
+            with repeating(TELL_S, lambda: _beat(connection), self._place.clock):
                 return self._test.record(epoch, snapshot) | {"snapshot_sha256": sha256.hex()}
         finally:
             snapshot.unlink(missing_ok=True)
 
 
-def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics) -> NoReturn:
+def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics, clock: Clock = CLOCK) -> NoReturn:
     """Evaluate the snapshots of the chief until this process is ended from outside.
 
     Args:
@@ -94,8 +96,9 @@ def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics) -
         own: the host's part of the run directory.
         secret: what only the launch knows.
         metrics: of this process.
+        clock: the time that passes meanwhile.
     """
-    place = Place(task, secret)
+    place = Place(task, secret, clock)
     evaluator = Evaluator(test, own / EVALUATIONS, place, metrics)
     metrics.phase(SERVING)
     while True:

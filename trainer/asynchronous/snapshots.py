@@ -8,17 +8,16 @@ evaluated just that one, says now and then that it is alive, and at last whether
 import contextlib
 import hashlib
 import hmac
-import select
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from trainer import handshake
 from trainer.asynchronous.roles import CHIEF, EVALUATOR, Task
+from trainer.clock import CLOCK, Clock
 from trainer.member import address
 from trainer.metrics import Metrics
 from trainer.rundir import snapshot_path
@@ -39,8 +38,9 @@ LOSSES = 3
 class Place:
     """Where the chief and the evaluators of a launch meet."""
 
-    def __init__(self, task: Task, secret: bytes):
+    def __init__(self, task: Task, secret: bytes, clock: Clock = CLOCK):
         """`secret`: what only this launch knows."""
+        self.clock = clock
         self.evaluators = len(task.cluster.get(EVALUATOR, ()))
         self._addresses = [address(one) for one in (*task.cluster[CHIEF], *task.cluster.get(EVALUATOR, ()))]
         self._secret = hashlib.sha256(b"snapshots" + secret).digest()
@@ -56,7 +56,7 @@ class Place:
     def _meet(
         self, rank: int, callers: Collection[int], called: Collection[int], over: Callable[[Collection[int]], bool]
     ) -> dict[int, socket.socket]:
-        sockets = handshake.connect_some(rank, self._addresses, self._secret, callers, called, over, PAUSE_S)
+        sockets = handshake.connect_some(rank, self._addresses, self._secret, callers, called, over, PAUSE_S, self.clock)
         for connection in sockets.values():
             connection.setblocking(True)
         return sockets
@@ -80,13 +80,14 @@ class Offers:
 
     def __init__(self, place: Place, run: Path, metrics: Metrics, patience: float):
         """Begin to call the evaluators; one that says nothing for `patience` seconds is called again."""
+        self._clock = place.clock
         self._place, self._run, self._metrics, self._patience = place, run, metrics, patience
         self._waiting: set[int] = set()
         self._given: set[int] = set()
         """Epochs whose snapshots nobody has yet, and those that an evaluator has."""
         self._losses = Counter[int]()
         """How many evaluators were lost with the snapshot of an epoch."""
-        self._change, self._closed, self._heard_at = threading.Condition(), threading.Event(), time.monotonic()
+        self._change, self._closed, self._heard_at = threading.Condition(), threading.Event(), place.clock.monotonic()
         self._threads = [threading.Thread(target=self._serve, args=[index], daemon=True) for index in range(place.evaluators)]
         for thread in self._threads:
             thread.start()
@@ -99,11 +100,11 @@ class Offers:
 
     def wait(self, over: Callable[[], bool]) -> list[int]:
         """Wait for the evaluators as long as one of them is heard of, or until it is `over`; the epochs that are not evaluated then."""
-        self._heard_at = time.monotonic()
+        self._heard_at = self._clock.monotonic()
         with self._change:
-            while (left := self._waiting | self._given) and not over() and time.monotonic() - self._heard_at < self._patience:
+            while (left := self._waiting | self._given) and not over() and self._clock.monotonic() - self._heard_at < self._patience:
                 self._metrics.phase("evaluating", f"{len(left)} of the snapshots are not evaluated yet")
-                self._change.wait(PAUSE_S)
+                self._clock.wait(self._change, PAUSE_S)
         self._closed.set()
         return sorted(left)
 
@@ -135,7 +136,7 @@ class Offers:
     def _take(self) -> int | None:
         with self._change:
             if not self._waiting:
-                self._change.wait(PAUSE_S)
+                self._clock.wait(self._change, PAUSE_S)
             epoch = max(self._waiting, default=None)
             if epoch is not None:
                 self._waiting.discard(epoch)
@@ -161,14 +162,14 @@ class Offers:
 
     def _answer(self, connection: socket.socket) -> bytes:
         """The next byte of an evaluator; OSError if none comes."""
-        deadline = time.monotonic() + self._patience
-        while not select.select([connection], [], [], PAUSE_S)[0]:
-            if self._closed.is_set() or time.monotonic() > deadline:
+        deadline = self._clock.monotonic() + self._patience
+        while not self._clock.select([connection], PAUSE_S):
+            if self._closed.is_set() or self._clock.monotonic() > deadline:
                 raise TimeoutError
         answer = connection.recv(1)
         if not answer:
             raise ConnectionResetError
         if answer != SEND:
             # Who only asks again and again does nothing.
-            self._heard_at = time.monotonic()
+            self._heard_at = self._clock.monotonic()
         return answer

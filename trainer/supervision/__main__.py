@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from trainer.claims import session_command
+from trainer.clock import CLOCK, Clock
 from trainer.errors import FAILED, LockstepError
 from trainer.files import keep_others_out, read_secret
 from trainer.member import address
@@ -66,10 +67,10 @@ def _by_rank(listed: str | None) -> dict[int, str]:
     return {int(rank): value for rank, _, value in pairs}
 
 
-def supervise(post: Post) -> int:
+def supervise(post: Post, clock: Clock = CLOCK) -> int:
     """Supervise a worker to the end of the run."""
     try:
-        return (Supervisor(post) if post.servers is None else asynchronous.of(post)).run()
+        return (Supervisor if post.servers is None else asynchronous.of)(post, clock).run()
     except LockstepError as error:
         say(f"error: {error}")
         return FAILED

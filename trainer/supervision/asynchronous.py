@@ -8,18 +8,18 @@ workers, too, and all meet as those of a synchronous run do. A parameter server 
 import contextlib
 import dataclasses
 import math
-import select
 import socket
+import subprocess
 import threading
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from trainer import handshake
 from trainer.asynchronous.roles import EVALUATOR, of_host
+from trainer.clock import CLOCK, Clock
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import Pulse
+from trainer.supervision.child import Pulse, Start
 from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
 from trainer.supervision.policy import FINAL, Decision, Report
 from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
@@ -35,9 +35,9 @@ EVALUATOR_S = 10.0
 LEFT = "the chief is lost, or its host"
 
 
-def of(post: Post) -> Supervisor:
+def of(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> Supervisor:
     """The supervisor of a host of an asynchronous run."""
-    return ChiefSupervisor(post) if post.rank == 0 else WorkerSupervisor(post)
+    return (WorkerSupervisor if post.rank else ChiefSupervisor)(post, clock, popen)
 
 
 class AsynchronousSupervisor(Supervisor):
@@ -56,7 +56,7 @@ class AsynchronousSupervisor(Supervisor):
         if not {rank for rank in ranks if self._post.apart.get(rank) != EVALUATOR} <= set(there):
             self._enough_at = math.inf
             return False
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._enough_at = min(self._enough_at, now)
         return ranks <= set(there) or now - self._enough_at >= EVALUATOR_S
 
@@ -66,7 +66,7 @@ class ChiefSupervisor(AsynchronousSupervisor):
 
     def _train(self) -> Report:
         post = self._post
-        door = Door(post.rank, post.peers, post.secret, set(range(1, post.workers)), lambda: None)
+        door = Door(post.rank, post.peers, post.secret, set(range(1, post.workers)), lambda: None, self._clock)
         report = None
         try:
             report = super()._train()
@@ -84,17 +84,17 @@ class WorkerSupervisor(AsynchronousSupervisor):
     """Ends of the worker in a row, soon after its start."""
 
     def _train(self) -> Report:
-        with Attendance(self._post.rank, self._post.peers, self._post.secret) as self._attendance:
+        with Attendance(self._post.rank, self._post.peers, self._post.secret, self._clock) as self._attendance:
             while True:
-                begun = time.monotonic()
+                begun = self._clock.monotonic()
                 report = self._as_the_chief(super()._train())
-                self._failures = 1 if time.monotonic() - begun >= SETTLED_S else self._failures + 1
+                self._failures = 1 if self._clock.monotonic() - begun >= SETTLED_S else self._failures + 1
                 if self._is_over() or report.code in (DONE, PREEMPTED, FAILED):
                     return report
                 if refused := self._limit():
                     say(f"error: this worker {policy.describe(report)}; {refused}")
                     return dataclasses.replace(report, code=FAILED)
-                self._history.restarts.append(time.time())
+                self._history.restarts.append(self._clock.time())
                 restart = len(self._history.restarts)
                 words = f"this worker {policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)"
                 say(words)
@@ -105,9 +105,9 @@ class WorkerSupervisor(AsynchronousSupervisor):
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless the run is over for this host."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._is_over():
-            time.sleep(AGAIN_S)
+        until = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < until and not self._is_over():
+            self._clock.sleep(AGAIN_S)
 
     def _is_over(self) -> bool:
         return self._stop_asked or self._hung_up or self._attendance.over
@@ -124,7 +124,8 @@ class WorkerSupervisor(AsynchronousSupervisor):
         limits, times = self._post.limits, self._history.restarts
         if len(times) >= limits.restarts:
             return f"recovery.max_restarts={limits.restarts} is reached"
-        return f"recovery.max_restarts_per_hour={limits.per_hour} is reached" if self._history.recent() >= limits.per_hour else ""
+        recent = self._history.recent(self._clock.time())
+        return f"recovery.max_restarts_per_hour={limits.per_hour} is reached" if recent >= limits.per_hour else ""
 
     def _look(self, pulse: Pulse) -> str:
         why = super()._look(pulse)
@@ -133,7 +134,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
             return why or LEFT
         if self._stop_asked and not (self._is_asked() and attendance.present):
             return why or "was asked to end"
-        if not attendance.present and time.monotonic() - attendance.since > self._post.rejoin_wait:
+        if not attendance.present and self._clock.monotonic() - attendance.since > self._post.rejoin_wait:
             return why or f"the chief was not there for {self._post.rejoin_wait:.0f} s"
         return why
 
@@ -146,7 +147,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
         """As that of a synchronous run; Present if the chief trains, so that this host need not wait for the others."""
         post = self._post
-        with Visit(post.rank, post.peers, post.secret) as visit:
+        with Visit(post.rank, post.peers, post.secret, self._clock) as visit:
             self._enough_at = math.inf
 
             def enough(there: Collection[int]) -> bool:
@@ -154,7 +155,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
                 return self._enough(there)
 
             try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)
+                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough, self._clock)
             except Admitted:
                 raise Present from None
 
@@ -176,17 +177,22 @@ class Present(Exception):
 class Attendance(threading.Thread):
     """A connection to the chief's supervisor, for as long as the context lasts."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes):
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         super().__init__(daemon=True)
+        self._clock = clock
         self._place, self._left = (rank, addresses, door_secret(secret)), threading.Event()
         self.present = self.over = False
         """Whether the chief's supervisor is there; whether it has gone."""
-        self.word, self.since = b"", time.monotonic()
+        self.word, self.since = b"", clock.monotonic()
         """What it said when it went; since when this one waits for it, on the monotonic clock."""
 
     def run(self) -> None:
         """Connect, and wait for the word."""
-        sockets = handshake.connect_some(*self._place, (), [0], lambda there: bool(there) or self._left.is_set(), PAUSE_S)
+
+        def over(there: Collection[int]) -> bool:
+            return bool(there) or self._left.is_set()
+
+        sockets = handshake.connect_some(*self._place, (), [0], over, PAUSE_S, self._clock)
         for connection in sockets.values():
             self.present = True
             with connection:
@@ -194,7 +200,7 @@ class Attendance(threading.Thread):
                     self._listen(connection)
 
     def _listen(self, connection: socket.socket) -> None:
-        if select.select([connection], [], [], PAUSE_S)[0]:
+        if self._clock.select([connection], PAUSE_S):
             with contextlib.suppress(OSError):
                 self.word = connection.recv(1)
             self.over = True
@@ -207,4 +213,4 @@ class Attendance(threading.Thread):
     def __exit__(self, *_: object) -> None:
         """Leave."""
         self._left.set()
-        self.join()
+        self._clock.join(self)

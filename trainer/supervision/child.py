@@ -6,12 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainer import claims
+from trainer.clock import CLOCK, Clock
 from trainer.exits import code_of
 from trainer.supervision.standby import Standby
 
@@ -35,6 +35,9 @@ ROOM = "ROOM FOR ANOTHER HOST"
 STACKS = signal.SIGUSR1
 """Makes a worker write the Python stacks of all its threads to its log."""
 
+Start = Callable[..., "subprocess.Popen[bytes]"]
+"""Starts a process: `subprocess.Popen`, or what stands in for it."""
+
 
 def die_with_parent(parent: int) -> None:
     """Let the kernel kill this process when its parent ends, even if that is killed itself."""
@@ -56,20 +59,20 @@ class Patience:
 class Pulse:
     """What a worker's metrics.jsonl says of it, and since when."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, clock: Clock = CLOCK):
         """Take the file; what is in it already does not count."""
-        self._path, self.step, self.phase, self.end = path, 0, "starting", ""
+        self._clock, self._path, self.step, self.phase, self.end = clock, path, 0, "starting", ""
         self.longest = 0.0
         """Seconds between two changes of the step in training, at most."""
         self._stamp = self._now()
-        self.heard_at = self.moved_at = time.monotonic()
+        self.heard_at = self.moved_at = clock.monotonic()
 
     def look(self) -> None:
         """Read what is new; times are those of this process' clock, whatever the host's does."""
         stamp = self._now()
         if stamp == self._stamp:
             return
-        self._stamp, self.heard_at = stamp, time.monotonic()
+        self._stamp, self.heard_at = stamp, self._clock.monotonic()
         with contextlib.suppress(OSError), self._path.open("rb") as stream:
             stream.seek(max(0, stamp[0] - TAIL))
             last = stream.read(TAIL)
@@ -87,7 +90,7 @@ class Pulse:
     def hangs(self, limit: float) -> bool:
         """Whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
         usual = max(SHORTEST_HANG_S, HANG * self.longest) if self.longest else limit
-        return self.phase == "training" and time.monotonic() - self.moved_at > min(limit, usual)
+        return self.phase == "training" and self._clock.monotonic() - self.moved_at > min(limit, usual)
 
     def _now(self) -> tuple[int, int]:
         try:
@@ -107,11 +110,13 @@ class Child:
         environment: Mapping[str, str],
         metrics: Path,
         standby: Standby | None = None,
+        clock: Clock = CLOCK,
+        popen: Start = subprocess.Popen,
     ):
         """Start it, if possible from `standby`; it writes to this process' standard output, and does not outlive this process."""
-        self.pulse = Pulse(metrics)
+        self.pulse, self._clock = Pulse(metrics, clock), clock
         taken = standby.become(arguments, environment) if standby is not None else None
-        self._process = taken or subprocess.Popen([*program, *arguments], env=dict(environment))
+        self._process = taken or popen([*program, *arguments], env=dict(environment))
         self.pid = self._process.pid
         self.why = ""
         """Why it was ended from here."""
@@ -133,7 +138,7 @@ class Child:
     def _check(self, patience: Patience, unwanted: str) -> None:
         pulse = self.pulse
         pulse.look()
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if unwanted:
             self._end(unwanted)
         elif now - pulse.heard_at > patience.silence:

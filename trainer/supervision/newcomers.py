@@ -7,12 +7,12 @@ door is asked to end with its epoch; all others end with it, and meet the newcom
 
 import contextlib
 import hashlib
-import select
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
 
 from trainer import handshake
+from trainer.clock import CLOCK, Clock
 from trainer.errors import ClusterError
 
 KNOCK_AFTER_S = 5.0
@@ -52,11 +52,19 @@ def door_secret(launch: bytes) -> bytes:
 class Door(threading.Thread):
     """Lets absent hosts ask to be taken in; open until it is closed."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, absent: Collection[int], asked: Callable[[], None]):
+    def __init__(
+        self,
+        rank: int,
+        addresses: Sequence[Address],
+        secret: bytes,
+        absent: Collection[int],
+        asked: Callable[[], None],
+        clock: Clock = CLOCK,
+    ):
         """Open it; this thread calls `asked` when the first has come."""
         super().__init__(daemon=True)
         self._place, self._absent, self._asked = (rank, addresses, door_secret(secret)), absent, asked
-        self._closed, self._word = threading.Event(), b""
+        self._closed, self._word, self._clock = threading.Event(), b"", clock
         self.newcomers: set[int] = set()
         """Ranks of the hosts that have come."""
         self.start()
@@ -65,9 +73,9 @@ class Door(threading.Thread):
         """Listen; while another program holds the port, try again."""
         while not self._closed.is_set():
             try:
-                sockets = handshake.connect_some(*self._place, self._absent, (), self._look, CLOSE_S)
+                sockets = handshake.connect_some(*self._place, self._absent, (), self._look, CLOSE_S, self._clock)
             except ClusterError:
-                self._closed.wait(PAUSE_S)
+                self._clock.wait(self._closed, PAUSE_S)
                 continue
             for connection in sockets.values():
                 with contextlib.suppress(OSError), connection:
@@ -83,23 +91,23 @@ class Door(threading.Thread):
         """Close it, and tell those who have come a word, such as that the run has ended."""
         self._word = word
         self._closed.set()
-        self.join()
+        self._clock.join(self)
 
 
 class Visit(threading.Thread):
     """Knocks at the doors of all others, as long as the context lasts."""
 
-    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes):
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         """Take who knocks, and where all listen."""
         super().__init__(daemon=True)
-        self._place = rank, addresses, door_secret(secret)
+        self._place, self._clock = (rank, addresses, door_secret(secret)), clock
         self._others = [peer for peer in range(len(addresses)) if peer != rank]
         self._over, self._sockets = threading.Event(), dict[int, socket.socket]()
 
     def run(self) -> None:
         """Knock until a door opens."""
-        if not self._over.wait(KNOCK_AFTER_S):
-            self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S)
+        if not self._clock.wait(self._over, KNOCK_AFTER_S):
+            self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S, self._clock)
 
     def _look(self, connected: Collection[int]) -> bool:
         return bool(connected) or self._over.is_set()
@@ -113,7 +121,7 @@ class Visit(threading.Thread):
         """Wait behind the open doors until their generation ends; Finished if it was the last."""
         waiting = list(self._sockets.values())
         while waiting:
-            for connection in select.select(waiting, [], [])[0]:
+            for connection in self._clock.select(waiting, None):
                 with contextlib.suppress(OSError):
                     if (word := connection.recv(len(FINISHED))) in ENDS:
                         raise Finished(word)
@@ -127,6 +135,6 @@ class Visit(threading.Thread):
     def __exit__(self, *_: object) -> None:
         """Leave."""
         self._over.set()
-        self.join()
+        self._clock.join(self)
         for connection in self._sockets.values():
             connection.close()

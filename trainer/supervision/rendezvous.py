@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from trainer import handshake
+from trainer.clock import CLOCK, Clock
 from trainer.errors import ClusterError
 from trainer.supervision.policy import Decision, Report
 
@@ -46,6 +47,7 @@ def agree(
     decide: Callable[[Mapping[int, Report]], Decision],
     wait: float,
     enough: Enough = never,
+    clock: Clock = CLOCK,
 ) -> "tuple[Decision, Start]":
     """What all supervisors that are there have decided, and their start.
 
@@ -57,19 +59,20 @@ def agree(
         decide: gives the same from the same reports.
         wait: seconds within which all must come.
         enough: whether those that are there go on without the others.
+        clock: the time that passes meanwhile.
 
     Raises:
         ClusterError: not all came, nor enough.
         Torn: one came, and left before all had decided.
     """
-    sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough)
+    sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough, clock=clock)
     try:
-        decision = decide(_reports(rank, len(addresses), sockets, own))
+        decision = decide(_reports(rank, len(addresses), sockets, own, clock))
         digest = hashlib.sha256(json.dumps(dataclasses.asdict(decision)).encode()).digest()
-        if other := [peer for peer, data in exchange(sockets, digest).items() if data != digest]:
+        if other := [peer for peer, data in exchange(sockets, digest, clock).items() if data != digest]:
             raise Torn(f"rank {other[0]} decided otherwise")
         # Only the leader has compared all.
-        exchange(sockets, b"")
+        exchange(sockets, b"", clock)
     except BaseException:
         for connection in sockets.values():
             connection.close()
@@ -117,14 +120,14 @@ class Start:
         self._sockets = {}
 
 
-def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own: Report) -> dict[int, Report]:
+def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own: Report, clock: Clock = CLOCK) -> dict[int, Report]:
     """The reports of all who are there; the leader collects them, and sends them to the others."""
-    sent = exchange(sockets, own.to_bytes())
+    sent = exchange(sockets, own.to_bytes(), clock)
     if all(peer > rank for peer in sockets):
         reports = {rank: own} | {peer: Report.from_bytes(data) for peer, data in sent.items()}
-        exchange(sockets, json.dumps({peer: dataclasses.asdict(report) for peer, report in sorted(reports.items())}).encode())
+        exchange(sockets, json.dumps({peer: dataclasses.asdict(report) for peer, report in sorted(reports.items())}).encode(), clock)
         return reports
-    ((leader, data),) = exchange(sockets, b"").items()
+    ((leader, data),) = exchange(sockets, b"", clock).items()
     try:
         table = {int(peer): Report.from_bytes(json.dumps(values).encode()) for peer, values in json.loads(data).items()}
     except (ValueError, AttributeError) as error:
@@ -136,7 +139,7 @@ def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own:
     return table
 
 
-def exchange(sockets: Mapping[int, socket.socket], data: bytes) -> dict[int, bytes]:
+def exchange(sockets: Mapping[int, socket.socket], data: bytes, clock: Clock = CLOCK) -> dict[int, bytes]:
     """Send the same bytes to all peers, also if one is gone, and return what each sent."""
     gone: Torn | None = None
     for peer, connection in sockets.items():
@@ -148,19 +151,21 @@ def exchange(sockets: Mapping[int, socket.socket], data: bytes) -> dict[int, byt
             gone = gone or error
     if gone:
         raise gone
-    return {peer: _receive(peer, connection) for peer, connection in sockets.items()}
+    return {peer: _receive(peer, connection, clock) for peer, connection in sockets.items()}
 
 
-def _receive(peer: int, connection: socket.socket) -> bytes:
-    (length,) = LENGTH.unpack(_read(peer, connection, LENGTH.size))
+def _receive(peer: int, connection: socket.socket, clock: Clock) -> bytes:
+    (length,) = LENGTH.unpack(_read(peer, connection, LENGTH.size, clock))
     if length > LARGEST:
         raise Torn(f"rank {peer} announced {length:,} bytes")
-    return _read(peer, connection, length)
+    return _read(peer, connection, length, clock)
 
 
-def _read(peer: int, connection: socket.socket, count: int) -> bytes:
+def _read(peer: int, connection: socket.socket, count: int, clock: Clock) -> bytes:
     data = b""
     while len(data) < count:
+        if not clock.select([connection], ANSWER_S):
+            raise Torn(f"rank {peer}: timed out")
         with _talking_to(peer):
             part = connection.recv(count - len(data))
         if not part:

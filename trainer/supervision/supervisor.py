@@ -7,8 +7,8 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any
 
 from trainer import claims
 from trainer.asynchronous.server import SERVING
+from trainer.clock import CLOCK, Clock
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, write_json
 from trainer.member import tf_config
 from trainer.metrics import Metrics
 from trainer.repeating import repeating
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse
+from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse, Start
 from trainer.supervision.newcomers import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 from trainer.supervision.standby import Standby
@@ -124,9 +125,8 @@ class History:
                 return history
         return cls(launch)
 
-    def recent(self) -> int:
-        """How many restarts were in the last hour; those of the future were before the clock was set back."""
-        now = time.time()
+    def recent(self, now: float) -> int:
+        """Restarts in the hour before `now`, in seconds since 1970; those of the future were before the clock was set back."""
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
@@ -137,12 +137,13 @@ class Asked(KeyboardInterrupt):
 class Supervisor:
     """Runs one worker, generation after generation."""
 
-    def __init__(self, post: Post):
+    def __init__(self, post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen):
         """Read what an earlier supervisor of this launch left."""
+        self._clock, self._popen = clock, popen
         self._post, self._metrics = post, Metrics(post.folder / "metrics.jsonl")
         self._file = post.folder / FILE
         self._history = History.read(self._file, post.launch)
-        self._history.began = self._history.began or time.time()
+        self._history.began = self._history.began or clock.time()
         self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
         self._standby: Standby | None = None
@@ -162,6 +163,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         signal.signal(signal.SIGHUP, self._hang_up)
+        return self.supervise()
+
+    def supervise(self) -> int:
+        """As `run`, without handlers of signals, which only a process' main thread can have."""
         if self._is_asked():
             return self._end(PREEMPTED)
         report = self._report(LOST, LONG_AGO, "") if self._history.generation or self._stands_by() else None
@@ -193,12 +198,12 @@ class Supervisor:
         members = self._history.members
         self._metrics.record("generation", number=generation, rank=members.index(post.rank), hosts=[post.hosts[one] for one in members])
         # A clock may be wrong after a restart of the host.
-        elapsed = max(0.0, time.time() - self._history.began)
+        elapsed = max(0.0, self._clock.time() - self._history.began)
         given = ["--generation", str(generation), "--parent", str(os.getpid()), "--elapsed", f"{elapsed:.1f}"]
         arguments = [*post.worker, *given, *self._more_arguments()]
         self._record()
         standby, self._standby = self._standby, None
-        self._child = Child(post.program, arguments, self._environment(), post.folder / "metrics.jsonl", standby)
+        self._child = Child(post.program, arguments, self._environment(), post.folder / "metrics.jsonl", standby, self._clock, self._popen)
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
@@ -220,9 +225,9 @@ class Supervisor:
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
         # A host that goes down may send SIGTERM next.
-        if self._must_return() and time.monotonic() - self._hung_up_at >= HANGUP_S:
+        if self._must_return() and self._clock.monotonic() - self._hung_up_at >= HANGUP_S:
             return "lost its tmux server"
-        return "saved no state in time" if self._is_asked() and time.monotonic() - self._hung_up_at > SAVE_S else ""
+        return "saved no state in time" if self._is_asked() and self._clock.monotonic() - self._hung_up_at > SAVE_S else ""
 
     def _open_door(self) -> None:
         """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
@@ -235,7 +240,7 @@ class Supervisor:
             if len(members) < post.workers:
                 child.signal(LET_IN)
 
-        self._door = Door(post.rank, post.peers, post.secret, absent, let_in)
+        self._door = Door(post.rank, post.peers, post.secret, absent, let_in, self._clock)
 
     def _close_door(self, finished: bool) -> None:
         self._newcomers = set()
@@ -272,7 +277,7 @@ class Supervisor:
     def _report(self, code: int, ago: float, message: str) -> Report:
         history, pulse = self._history, self._child.pulse if self._child else None
         step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
-        rest = message, ago, len(history.restarts), history.recent(), history.fruitless, history.reached, history.members
+        rest = message, ago, len(history.restarts), history.recent(self._clock.time()), history.fruitless, history.reached, history.members
         return Report(history.generation, code, step, phase, *rest)
 
     def _is_cancelled(self, report: Report) -> bool:
@@ -286,7 +291,7 @@ class Supervisor:
 
     def _meet(self, report: Report) -> int | None:
         """Agree with the others on what follows; None: the next generation starts, else the exit code."""
-        ended_at = time.monotonic()
+        ended_at = self._clock.monotonic()
         own = RESTART if report.code == LOST else report.code
         if self._stop_asked and report.code not in FINAL:
             return PREEMPTED
@@ -294,7 +299,7 @@ class Supervisor:
         if self._stands_by():
             self._record()
         try:
-            with self._may_be_asked(), repeating(HEARTBEAT_S, self._metrics.heartbeat):
+            with self._may_be_asked(), repeating(HEARTBEAT_S, self._metrics.heartbeat, self._clock):
                 decision, self._start = self._decision(report, ended_at)
                 if not decision.generation:
                     if report.code not in FINAL:
@@ -302,7 +307,7 @@ class Supervisor:
                     self._tell_absent(self._start)
                     return own
                 self._announce(decision)
-                time.sleep(decision.wait)
+                self._clock.sleep(decision.wait)
         except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
@@ -316,10 +321,11 @@ class Supervisor:
         absent = set(range(len(post.hosts))) - there
         if min(there) != post.rank or not absent:
             return
-        door, deadline = Door(post.rank, post.peers, post.secret, absent, lambda: None), time.monotonic() + MISSED_S
+        door = Door(post.rank, post.peers, post.secret, absent, lambda: None, self._clock)
+        deadline = self._clock.monotonic() + MISSED_S
         try:
-            while not absent <= door.newcomers and time.monotonic() < deadline:
-                time.sleep(AGAIN_S)
+            while not absent <= door.newcomers and self._clock.monotonic() < deadline:
+                self._clock.sleep(AGAIN_S)
         finally:
             door.close(BROKEN_OFF)
 
@@ -337,7 +343,7 @@ class Supervisor:
         history = self._history
         history.generation, history.fruitless, history.reached = decision.generation, decision.fruitless, decision.reached
         history.members = decision.members
-        history.restarts.append(time.time())
+        history.restarts.append(self._clock.time())
         if self._stands_by():
             # The start of the others does not depend on this host.
             self._leave_start(trains=True)
@@ -349,17 +355,17 @@ class Supervisor:
             # Others that go on without a host must be told, too, and not only after it is clear that they do.
             wait = TELL_S + (post.elastic.wait if post.elastic else 0.0)
         while True:
-            current = dataclasses.replace(report, ago=report.ago + time.monotonic() - ended_at)
+            current = dataclasses.replace(report, ago=report.ago + self._clock.monotonic() - ended_at)
             try:
-                return self._agree(current, max(1.0, waits_since + wait - time.monotonic()))
+                return self._agree(current, max(1.0, waits_since + wait - self._clock.monotonic()))
             except ClusterError as error:
                 # A supervisor left, or the worker of a killed one still holds the port.
-                late = not isinstance(error, rendezvous.Torn) and time.monotonic() - waits_since >= wait
+                late = not isinstance(error, rendezvous.Torn) and self._clock.monotonic() - waits_since >= wait
                 if late or isinstance(error, Finished):
                     raise
-                time.sleep(AGAIN_S)
+                self._clock.sleep(AGAIN_S)
             except Admitted:
-                waits_since = time.monotonic()
+                waits_since = self._clock.monotonic()
 
     def _rejoin_wait(self) -> float:
         return self._post.rejoin_wait * (SPARE_WAITS if self._stands_by() else 1)
@@ -368,15 +374,15 @@ class Supervisor:
         """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
         post, self._enough_at = self._post, math.inf
         if not post.elastic or report.code in FINAL:
-            return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, self._enough)
-        with Visit(post.rank, post.peers, post.secret) as visit:
+            return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, self._enough, self._clock)
+        with Visit(post.rank, post.peers, post.secret, self._clock) as visit:
 
             def enough(there: Collection[int]) -> bool:
                 visit.check()
                 return self._enough(there)
 
             try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough)
+                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough, self._clock)
             except Admitted:
                 visit.wait()
                 raise
@@ -397,7 +403,7 @@ class Supervisor:
         if everyone <= set(there) or (members <= set(there) and len(members) == self._post.workers):
             # Whoever else may come would stand by.
             return True
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._enough_at = min(self._enough_at, now)
         return now - self._enough_at >= (GRACE_S if members | self._newcomers <= set(there) else elastic.wait)
 
@@ -443,7 +449,7 @@ class Supervisor:
 
     def _hang_up(self, *_: Any) -> None:
         """The session is gone: at somebody's request, or with its tmux server, and this supervisor returns in a new one."""
-        self._hung_up_at = time.monotonic()
+        self._hung_up_at = self._clock.monotonic()
         if self._is_asked():
             self._stop(signal.SIGTERM, None)
         else:
@@ -476,7 +482,7 @@ class Supervisor:
         if self._standby is not None:
             self._standby.end()
         if self._hung_up:
-            time.sleep(HANGUP_S)
+            self._clock.sleep(HANGUP_S)
         if self._must_return():
             return self._return()
         if self._stop_asked and not self._is_asked() and code != DONE:
@@ -492,7 +498,7 @@ class Supervisor:
     def _write_end(self, code: int) -> None:
         """As the session's shell does, which has gone with it."""
         post = self._post
-        times = {"started_at": self._history.began, "ended_at": time.time()}
+        times = {"started_at": self._history.began, "ended_at": self._clock.time()}
         write_json(post.folder / claims.EXIT, {"host": post.hosts[post.rank], "rank": post.rank, "exit_code": code, **times})
 
 

@@ -14,13 +14,13 @@ import math
 import os
 import signal
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer import claims, handshake, ports
+from trainer.clock import CLOCK, Clock
 from trainer.errors import FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.files import keep_others_out, read_secret, sync, write_json
 from trainer.member import address
@@ -94,8 +94,9 @@ class Place:
 class Turn:
     """Waits until all workers of a run have their turn; SIGNALS must be blocked."""
 
-    def __init__(self, place: Place):
+    def __init__(self, place: Place, clock: Clock = CLOCK):
         """Take the worker's place."""
+        self._clock = clock
         self._place, self._metrics = place, Metrics(place.folder / "metrics.jsonl")
         self._secret = read_secret(place.folder)
         self._looked_at, self._note = 0.0, ""
@@ -110,7 +111,7 @@ class Turn:
                     return
             except OSError as error:
                 self._tell(f"tries again: {error}")
-            _pause(LOOK_S)
+            self._pause(LOOK_S)
 
     def _has_turn(self) -> bool:
         """Wait for this worker's turn, and then for the others; whether all may start, or else begin again."""
@@ -140,7 +141,7 @@ class Turn:
                 # One of an earlier process of this worker, for which an older run would wait.
                 self._release()
             self._tell(f"behind {ahead}")
-            _pause(LOOK_S)
+            self._pause(LOOK_S)
 
     def _release(self) -> None:
         """Give up the claim, if it is this worker's."""
@@ -174,20 +175,20 @@ class Turn:
         if session in there:
             self._gone.pop(session, None)
             return True
-        now = time.monotonic()
+        now = self._clock.monotonic()
         return claims.returns(dict(claim)) and now - self._gone.setdefault(session, now) < RETURN_S
 
     def _meet(self) -> None:
         """Wait until all workers of the run are there."""
         secret = hashlib.sha256(b"turn" + self._secret).digest()
         # On free hosts all come within a moment, and nothing was queued.
-        self._looked_at = time.monotonic()
-        sockets = handshake.assemble(self._place.rank, self._place.peers, secret, math.inf, self._look, pause=MEET_S)
+        self._looked_at = self._clock.monotonic()
+        sockets = handshake.assemble(self._place.rank, self._place.peers, secret, math.inf, self._look, MEET_S, self._clock)
         try:
-            rendezvous.exchange(sockets, b"")
+            rendezvous.exchange(sockets, b"", self._clock)
             # After the second exchange each knows that all have made the first. Of those who miss it, another may have begun.
             with contextlib.suppress(*([rendezvous.Torn] if self._leads(sockets) else [])):
-                rendezvous.exchange(sockets, b"")
+                rendezvous.exchange(sockets, b"", self._clock)
         finally:
             for connection in sockets.values():
                 connection.close()
@@ -197,8 +198,8 @@ class Turn:
 
     def _look(self, there: Collection[int]) -> bool:
         """Called often while the others are awaited."""
-        _pause(0.0)
-        now = time.monotonic()
+        self._pause(0.0)
+        now = self._clock.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             if self._older(claims.sessions()):
@@ -217,6 +218,11 @@ class Turn:
         self._metrics.phase(QUEUED, note)
         say(f"queued: {note}")
 
+    def _pause(self, seconds: float) -> None:
+        """Wait; Called if a signal comes."""
+        if number := self._clock.signal(SIGNALS, seconds):
+            raise Called(number)
+
     def leave(self, number: int) -> int:
         """End after a signal; return the exit code."""
         place = self._place
@@ -225,7 +231,7 @@ class Turn:
             (place.folder / MARK).touch()
         if self.is_cancelled():
             return self.give_up()
-        if number == signal.SIGHUP and signal.sigtimedwait({signal.SIGTERM}, HANGUP_S) is None:
+        if number == signal.SIGHUP and self._clock.signal({signal.SIGTERM}, HANGUP_S) is None:
             if self.is_cancelled():
                 return self.give_up()
             # Only the tmux server is gone. A server started with blocked signals would pass that on.
@@ -242,9 +248,9 @@ class Turn:
 
     def _is_alone(self) -> bool:
         """Whether SIGTERM came to this process only, for which the others would wait: its session goes on, and no other signal follows."""
-        parent, deadline = os.getppid(), time.monotonic() + DOWN_S
-        while time.monotonic() < deadline and os.getppid() == parent:
-            if signal.sigtimedwait(SIGNALS, MOMENT_S) is not None:
+        parent, deadline = os.getppid(), self._clock.monotonic() + DOWN_S
+        while self._clock.monotonic() < deadline and os.getppid() == parent:
+            if self._clock.signal(SIGNALS, MOMENT_S) is not None:
                 return False
         return os.getppid() == parent
 
@@ -261,12 +267,6 @@ class Turn:
         return PREEMPTED
 
 
-def _pause(seconds: float) -> None:
-    """Wait; Called if a signal comes."""
-    if came := signal.sigtimedwait(SIGNALS, seconds):
-        raise Called(came.si_signo)
-
-
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
     """Keep launches and other waiting workers on this host from changing claims."""
@@ -275,7 +275,7 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def main() -> int:
+def main(clock: Clock = CLOCK) -> int:
     """Read the command line, wait, and become the worker."""
     line = argparse.ArgumentParser(prog="python -m trainer.supervision.turn", description=__doc__)
     for name in ("root", "folder"):
@@ -293,7 +293,7 @@ def main() -> int:
     place = Place(**given)
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    turn = Turn(place)
+    turn = Turn(place, clock)
     if turn.is_cancelled():
         return turn.give_up()
     if place.entry.exists():

@@ -10,15 +10,23 @@ from control.remote.feed import HostUnreachable
 from control.runs import generations
 from control.runs.outcome import Verdict
 from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
+from trainer.clock import CLOCK
 from trainer.errors import DONE, FAILED, RESTART
 from trainer.supervision.supervisor import DOWN, STANDING_BY
 
 
-@pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
-def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago):
+def watcher(clock):
     watch = ActionModule.__new__(ActionModule)
-    watch.heard_at = time.monotonic() - 90
-    assert abs(time.time() - ago - watch._happened(state)) < 10
+    watch.clock = clock
+    return watch
+
+
+@pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
+def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago, clock):
+    watch = watcher(clock)
+    watch.heard_at = clock.monotonic()
+    clock.sleep(90)
+    assert watch._happened(state) == clock.time() - ago
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -41,54 +49,53 @@ def test_phase_and_step_are_those_of_the_last_records():
     assert (watch.phase, watch.step) == ("saving", 40)
 
 
-def test_a_host_that_is_lost_is_tried_again_after_a_pause(monkeypatch):
+def test_a_host_that_is_lost_is_tried_again_after_a_pause(clock):
     def lost(*_):
         raise HostUnreachable("gone")
 
-    watch, pauses = ActionModule.__new__(ActionModule), []
-    monkeypatch.setattr("plugins.action.watch_run.time.sleep", pauses.append)
+    watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lost), {"silence": 60}
-    watch.answered_at = time.monotonic()
+    watch.answered_at = watch.heard_at = clock.monotonic()
     assert watch._once() is None
-    assert pauses == [1.0]
-    watch.answered_at -= 90
-    verdict = watch._once
-    watch.heard_at, watch.phase, watch.step, watch.phases_began = watch.answered_at, "training", 7, {}
-    assert (verdict().state, verdict().message) == ("unreachable", "pi3 can't be reached: gone")
+    assert clock.monotonic() - watch.answered_at == 1.0
+    clock.sleep(90)
+    watch.phase, watch.step, watch.phases_began = "training", 7, {}
+    verdict = watch._once()
+    assert (verdict.state, verdict.message) == ("unreachable", "pi3 can't be reached: gone")
 
 
-def test_a_host_that_answers_nothing_is_unreachable_after_its_silence():
-    watch = ActionModule.__new__(ActionModule)
+def test_a_host_that_answers_nothing_is_unreachable_after_its_silence(clock):
+    watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
-    watch.answered_at = watch.heard_at = time.monotonic() - 90
+    watch.answered_at = watch.heard_at = clock.monotonic() - 90
     watch.phase, watch.step, watch.phases_began = "training", 7, {}
     assert watch._once().message == "pi3 can't be reached: no answer for 90 s"
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "ended"), (40, None)])
-def test_of_the_others_of_a_failed_worker_only_those_that_answer_are_ended(silent, state, tmp_path, monkeypatch):
+def test_of_the_others_of_a_failed_worker_only_those_that_answer_are_ended(silent, state, tmp_path, monkeypatch, clock):
     """One that does not answer is what the others failed of; it was called ended by us when they noticed sooner than we."""
-    watch = ActionModule.__new__(ActionModule)
+    watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
-    watch.marks, watch.answered_at = tmp_path, time.monotonic() - silent
+    watch.marks, watch.answered_at = tmp_path, clock.monotonic() - silent
     monkeypatch.setattr("plugins.action.watch_run.since_failure", lambda *_: 30.0)
     monkeypatch.setattr(watch, "_end_it", lambda state, *_, **__: state)
     assert watch._once() == state
 
 
 @pytest.mark.parametrize(("phase", "heard", "late"), [("training", 46, True), ("ended", 46, False), ("ended", 181, True)])
-def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, monkeypatch):
+def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, monkeypatch, clock):
     """Python's shutdown reads from the disk; on a slow one it took 50 s, and a run with all its weights was called FAILED."""
-    watch = ActionModule.__new__(ActionModule)
-    watch.phase, watch.heard_at, watch.arguments = phase, time.monotonic() - heard, {"silence": 45, "start_deadline": 300}
+    watch = watcher(clock)
+    watch.phase, watch.heard_at, watch.arguments = phase, clock.monotonic() - heard, {"silence": 45, "start_deadline": 300}
     monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
     assert watch._late(SimpleNamespace(heard=heard)) == ("silent" if late else None)
 
 
 @pytest.mark.parametrize(("rejoin_wait", "since", "state"), [(0.0, 0.0, "gone"), (300.0, 10.0, None), (300.0, 20.0, "gone")])
-def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, monkeypatch):
-    watch = ActionModule.__new__(ActionModule)
-    watch.rejoin_wait, watch.gone_at, watch.phase = rejoin_wait, time.monotonic() - since, "training"
+def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, monkeypatch, clock):
+    watch = watcher(clock)
+    watch.rejoin_wait, watch.gone_at, watch.phase = rejoin_wait, clock.monotonic() - since, "training"
     monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
     assert watch._ended(SimpleNamespace(exit=None, alive=False, unclear="")) == state
     assert watch._ended(SimpleNamespace(exit=None, alive=True, unclear="")) is None
@@ -96,34 +103,34 @@ def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, mon
 
 
 @pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
-def test_a_host_that_restarts_may_take_as_long_as_the_others_wait(phase, away, monkeypatch):
-    watch = ActionModule.__new__(ActionModule)
+def test_a_host_that_restarts_may_take_as_long_as_the_others_wait(phase, away, monkeypatch, clock):
+    watch = watcher(clock)
     watch.rejoin_wait, watch.phase, watch.was_away = 300.0, phase, away
     monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
     for since, state in ((320.0, None), (340.0, "gone")):
-        watch.gone_at = time.monotonic() - since
+        watch.gone_at = clock.monotonic() - since
         assert watch._ended(SimpleNamespace(exit=None, alive=False, unclear="")) == state
 
 
 @pytest.mark.parametrize(("rejoin_wait", "lost", "state"), [(300.0, 20, None), (300.0, 50, "silent"), (0.0, 20, "silent")])
-def test_a_supervisor_that_has_just_returned_is_not_called_silent(rejoin_wait, lost, state, monkeypatch):
+def test_a_supervisor_that_has_just_returned_is_not_called_silent(rejoin_wait, lost, state, monkeypatch, clock):
     """The last heartbeat is from before the restart."""
-    watch = ActionModule.__new__(ActionModule)
-    watch.rejoin_wait, watch.lost_at, watch.heard_at = rejoin_wait, time.monotonic() - lost, time.monotonic() - 200
+    watch = watcher(clock)
+    watch.rejoin_wait, watch.lost_at, watch.heard_at = rejoin_wait, clock.monotonic() - lost, clock.monotonic() - 200
     watch.phase, watch.arguments = "training", {"silence": 45, "start_deadline": 300}
     monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
     assert watch._late(SimpleNamespace(heard=200.0)) == state
 
 
-def test_a_host_may_be_away_as_long_as_the_others_wait_for_it():
-    watch = ActionModule.__new__(ActionModule)
+def test_a_host_may_be_away_as_long_as_the_others_wait_for_it(clock):
+    watch = watcher(clock)
     watch.rejoin_wait, watch.arguments = 300.0, {"silence": 45}
-    watch.answered_at = time.monotonic() - 200
+    watch.answered_at = clock.monotonic() - 200
     assert watch._unreachable("pi3 can't be reached") is None
 
 
-def elastic(tmp_path, rank):
-    watch = ActionModule.__new__(ActionModule)
+def elastic(tmp_path, rank, clock=CLOCK):
+    watch = watcher(clock)
     watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "hosts": ["pi0", "pi1", "pi2"]}
     watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", tmp_path, tmp_path
     watch.phase, watch.step, watch.trained = "training", 7, False
@@ -182,11 +189,11 @@ def test_an_error_for_the_user_ends_an_elastic_run_and_the_wait_for_a_lost_host(
     assert elastic(tmp_path, 2)._may_be_gone() == 0.0
 
 
-def test_a_spare_that_did_not_hear_of_the_runs_end_is_ended(tmp_path, monkeypatch):
-    spare, worker = elastic(tmp_path, 2), elastic(tmp_path, 1)
+def test_a_spare_that_did_not_hear_of_the_runs_end_is_ended(tmp_path, monkeypatch, clock):
+    spare, worker = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
     ended = []
     for watch in (spare, worker):
-        watch.workers, watch.answered_at = 2, time.monotonic()
+        watch.workers, watch.answered_at = 2, clock.monotonic()
         monkeypatch.setattr(watch, "_end_it", lambda state, message, by_us, host=watch.host: ended.append((host, state)))
     generations.note_end(tmp_path)
     spare._abandoned()
@@ -198,18 +205,18 @@ def test_a_spare_that_did_not_hear_of_the_runs_end_is_ended(tmp_path, monkeypatc
     assert ended == [("pi2", "ended")]
 
 
-def test_a_spare_that_stands_by_is_under_way(tmp_path):
-    spare = elastic(tmp_path, 2)
+def test_a_spare_that_stands_by_is_under_way(tmp_path, clock):
+    spare = elastic(tmp_path, 2, clock)
     spare.phase, spare.phases_began, spare.arguments = STANDING_BY, {}, {**spare.arguments, "detach": True}
-    spare.heard_at = time.monotonic()
+    spare.heard_at = clock.monotonic()
     assert spare._under_way().state == "running"
 
 
-def test_nobody_waits_for_a_lost_host_when_the_others_are_done(tmp_path):
-    lost, other = elastic(tmp_path, 2), elastic(tmp_path, 1)
+def test_nobody_waits_for_a_lost_host_when_the_others_are_done(tmp_path, clock):
+    lost, other = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
     assert lost._may_be_gone() > 300
     other._mark_failure(verdict("done", DONE))
     assert lost._may_be_gone() == 0.0
-    lost.answered_at = lost.heard_at = time.monotonic() - 60
+    lost.answered_at = lost.heard_at = clock.monotonic() - 60
     lost.phases_began = {}
     assert lost._unreachable("pi2 can't be reached").state == "unreachable"

@@ -5,19 +5,12 @@ import threading
 
 import pytest
 
-from trainer import peerwatch
 from trainer.peerwatch import Answer, PeerWatch
 
-WAIT = 10
 ALIVE, SILENT, GONE = Answer.ALIVE, Answer.SILENT, Answer.GONE
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(peerwatch, "EVERY_S", 0.001)
-
-
-def watch(answers):
+def watch(answers, clock):
     """Ranks that were lost when each peer had given all its answers; after them it is alive."""
     lost, given = [], {rank: itertools.chain(listed, itertools.repeat(ALIVE)) for rank, listed in answers.items()}
     left, heard = {rank: len(listed) for rank, listed in answers.items()}, threading.Event()
@@ -32,9 +25,9 @@ def watch(answers):
         lost.append(rank)
         heard.set()
 
-    thread = PeerWatch(list(answers), ask, lose)
+    thread = PeerWatch(list(answers), ask, lose, clock)
     thread.start()
-    assert heard.wait(WAIT)
+    clock.until(heard.is_set, "all answers")
     thread.stop()
     assert not thread.is_alive()
     return lost
@@ -50,23 +43,23 @@ def watch(answers):
         ({0: [], 2: [GONE] * 3}, [2]),
     ],
 )
-def test_who_is_lost(answers, lost):
-    assert watch(answers) == lost
+def test_who_is_lost(answers, lost, clock):
+    assert watch(answers, clock) == lost
 
 
-def test_a_watch_that_was_stopped_loses_nobody():
+def test_a_watch_that_was_stopped_loses_nobody(clock):
     """A worker that is done: its peers end, too, and nobody is to blame."""
     lost, asked, stopping = [], threading.Event(), threading.Event()
 
     def ask(rank):
         asked.set()
-        stopping.wait(WAIT)
+        clock.wait(stopping, 60.0)
         return SILENT
 
-    thread = PeerWatch([1], ask, lost.append)
+    thread = PeerWatch([1], ask, lost.append, clock)
     thread.start()
-    assert asked.wait(WAIT)
-    threading.Timer(0.05, stopping.set).start()
+    clock.until(asked.is_set, "the question")
+    threading.Thread(target=lambda: [clock.sleep(10.0), stopping.set()], daemon=True).start()
     thread.stop()
     assert (lost, thread.is_alive()) == ([], False)
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import socket
 import threading
-import time
 
 import pytest
 
@@ -17,7 +16,7 @@ from trainer.metrics import Metrics
 from trainer.rundir import EVALUATIONS, snapshot_path
 
 SECRET = b"s" * 32
-WAIT_S = 20
+PATIENCE_S = 60.0
 
 
 class Weight:
@@ -63,29 +62,29 @@ def write(run, epoch, content=None):
     snapshot_path(run, epoch).write_bytes(content or bytes(f"epoch {epoch}", "ascii") * 300_000)
 
 
-def evaluate(cluster, folder, test, secret=SECRET):
-    """Start an evaluator, as a thread that nothing ends."""
+def evaluate(cluster, folder, test, clock, secret=SECRET):
+    """Start an evaluator, as a thread that ends with the clock."""
     metrics = Metrics(folder / "metrics.jsonl")
-    thread = threading.Thread(target=follow, args=[Task("evaluator", 0, cluster), test, folder, secret, metrics], daemon=True)
+    thread = threading.Thread(target=follow, args=[Task("evaluator", 0, cluster), test, folder, secret, metrics, clock], daemon=True)
     thread.start()
     return metrics
 
 
-def offers(run, cluster, patience=WAIT_S, secret=SECRET):
-    return Offers(Place(Task("chief", 0, cluster), secret), run, Metrics(run / "chief.jsonl"), patience)
+def offers(run, cluster, clock, patience=PATIENCE_S, secret=SECRET):
+    return Offers(Place(Task("chief", 0, cluster), secret, clock), run, Metrics(run / "chief.jsonl"), patience)
 
 
 def record(folder, epoch):
     return json.loads((folder / EVALUATIONS / f"epoch-{epoch:04d}.json").read_text())
 
 
-def test_each_snapshot_is_evaluated_and_the_run_waits_for_it(chief, tmp_path):
+def test_each_snapshot_is_evaluated_and_the_run_waits_for_it(chief, tmp_path, clock):
     run, cluster = chief
-    test, given = Counting(), offers(run, cluster)
+    test, given = Counting(), offers(run, cluster, clock)
     for epoch in (1, 2, 3):
         write(run, epoch)
         given.offer(epoch)
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     assert given.wait(lambda: False) == []
     assert test.epochs == [3, 2, 1], "the newest first"
     assert record(tmp_path, 2)["sha256"] == hashlib.sha256(b"epoch 2" * 300_000).hexdigest()
@@ -94,36 +93,36 @@ def test_each_snapshot_is_evaluated_and_the_run_waits_for_it(chief, tmp_path):
     assert {path.suffix for path in (tmp_path / EVALUATIONS).iterdir()} == {".json"}
 
 
-def test_what_was_evaluated_before_is_not_evaluated_again_unless_it_is_another(chief, tmp_path):
+def test_what_was_evaluated_before_is_not_evaluated_again_unless_it_is_another(chief, tmp_path, clock):
     run, cluster = chief
     test = Counting()
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     for content in (None, None, b"other"):
         write(run, 1, content)
-        given = offers(run, cluster)
+        given = offers(run, cluster, clock)
         given.offer(1)
         assert given.wait(lambda: False) == []
         for thread in given._threads:
-            thread.join(WAIT_S)
+            clock.join(thread)
     assert test.epochs == [1, 1]
     assert record(tmp_path, 1)["sha256"] == hashlib.sha256(b"other").hexdigest()
 
 
-def test_a_snapshot_that_is_not_kept_any_more_is_not_waited_for(chief, tmp_path):
+def test_a_snapshot_that_is_not_kept_any_more_is_not_waited_for(chief, tmp_path, clock):
     run, cluster = chief
-    test, given = Counting(), offers(run, cluster)
+    test, given = Counting(), offers(run, cluster, clock)
     given.offer(1)
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     assert given.wait(lambda: False) == []
     assert test.epochs == []
 
 
-def test_what_can_not_be_read_is_reported_and_the_next_one_evaluated(chief, tmp_path, capfd):
+def test_what_can_not_be_read_is_reported_and_the_next_one_evaluated(chief, tmp_path, capfd, clock):
     run, cluster = chief
-    test, given = Counting(), offers(run, cluster)
+    test, given = Counting(), offers(run, cluster, clock)
     write(run, 1)
     write(run, 2, b"bad")
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     given.offer(1)
     given.offer(2)
     assert given.wait(lambda: False) == []
@@ -133,53 +132,54 @@ def test_what_can_not_be_read_is_reported_and_the_next_one_evaluated(chief, tmp_
     assert "warning: epoch 2 is not evaluated" in output
 
 
-def test_without_an_evaluator_the_run_ends_after_its_patience(chief):
+def test_without_an_evaluator_the_run_ends_after_its_patience(chief, clock):
     run, cluster = chief
-    given = offers(run, cluster, patience=0.5)
+    given, began = offers(run, cluster, clock), clock.monotonic()
     write(run, 4)
     given.offer(4)
     assert given.wait(lambda: False) == [4]
+    assert PATIENCE_S <= clock.monotonic() - began < PATIENCE_S + 2
 
 
-def test_a_stopped_run_does_not_wait(chief):
+def test_a_stopped_run_does_not_wait(chief, clock):
     run, cluster = chief
-    given = offers(run, cluster)
+    given = offers(run, cluster, clock)
     write(run, 4)
     given.offer(4)
-    begun = time.monotonic()
+    began = clock.monotonic()
     assert given.wait(lambda: True) == [4]
-    assert time.monotonic() - begun < WAIT_S / 2
+    assert clock.monotonic() == began
 
 
-def test_an_evaluator_of_another_launch_gets_nothing(chief, tmp_path):
+def test_an_evaluator_of_another_launch_gets_nothing(chief, tmp_path, clock):
     run, cluster = chief
-    test, given = Counting(), offers(run, cluster, patience=3)
+    test, given = Counting(), offers(run, cluster, clock)
     write(run, 1)
     given.offer(1)
-    evaluate(cluster, tmp_path, test, secret=b"x" * 32)
+    evaluate(cluster, tmp_path, test, clock, secret=b"x" * 32)
     assert given.wait(lambda: False) == [1]
     assert test.epochs == []
 
 
-def test_a_lost_evaluator_is_called_again_and_gets_what_it_lacks(chief, tmp_path):
+def test_a_lost_evaluator_is_called_again_and_gets_what_it_lacks(chief, tmp_path, clock):
     run, cluster = chief
     write(run, 1)
-    place = Place(Task("evaluator", 0, cluster), SECRET)
-    given = offers(run, cluster)
+    place = Place(Task("evaluator", 0, cluster), SECRET, clock)
+    given = offers(run, cluster, clock)
     given.offer(1)
     with place.chief(0) as connection:
         assert place.read(connection.recv(HEADER))[0] == 1
         connection.sendall(SEND)
     test = Counting()
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     assert given.wait(lambda: False) == []
     assert test.epochs == [1]
 
 
-def test_a_snapshot_that_every_evaluator_is_lost_with_is_given_up(chief, capfd):
+def test_a_snapshot_that_every_evaluator_is_lost_with_is_given_up(chief, capfd, clock):
     run, cluster = chief
     write(run, 1)
-    place, given = Place(Task("evaluator", 0, cluster), SECRET), offers(run, cluster)
+    place, given = Place(Task("evaluator", 0, cluster), SECRET, clock), offers(run, cluster, clock)
     given.offer(1)
     for _ in range(LOSSES):
         with place.chief(0) as connection:
@@ -189,7 +189,7 @@ def test_a_snapshot_that_every_evaluator_is_lost_with_is_given_up(chief, capfd):
     assert "warning: epoch 1 is not evaluated" in capfd.readouterr().out
 
 
-def test_a_full_disk_refuses_a_snapshot_and_takes_the_next(chief, tmp_path, monkeypatch, capfd):
+def test_a_full_disk_refuses_a_snapshot_and_takes_the_next(chief, tmp_path, monkeypatch, capfd, clock):
     run, cluster = chief
     write(run, 1)
     write(run, 2)
@@ -202,38 +202,37 @@ def test_a_full_disk_refuses_a_snapshot_and_takes_the_next(chief, tmp_path, monk
         files.write_json(path, record)
 
     monkeypatch.setattr("trainer.asynchronous.evaluator.write_json", write_json)
-    test, given = Counting(), offers(run, cluster)
+    test, given = Counting(), offers(run, cluster, clock)
     given.offer(1)
     given.offer(2)
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     assert given.wait(lambda: False) == []
     (left,) = {1, 2} - set(refused)
     assert record(tmp_path, left)["epoch"] == left
     assert f"the snapshot of epoch {refused[0]}: [Errno 28] No space left on device" in capfd.readouterr().out
 
 
-def test_a_long_evaluation_gives_signs_of_life(chief, tmp_path, monkeypatch):
+def test_a_long_evaluation_gives_signs_of_life(chief, tmp_path, clock):
     run, cluster = chief
-    monkeypatch.setattr("trainer.asynchronous.evaluator.TELL_S", 0.2)
     slow = Counting()
-    begun, slow.record = slow.record, lambda epoch, path: time.sleep(7) or begun(epoch, path)
+    begun, slow.record = slow.record, lambda epoch, path: clock.sleep(3 * PATIENCE_S) or begun(epoch, path)
     write(run, 1)
-    given = offers(run, cluster, patience=5)
-    evaluate(cluster, tmp_path, slow)
+    given = offers(run, cluster, clock)
+    evaluate(cluster, tmp_path, slow, clock)
     given.offer(1)
     assert given.wait(lambda: False) == []
     assert slow.epochs == [1]
 
 
-def test_in_the_next_launch_what_was_evaluated_is_known(chief, tmp_path):
+def test_in_the_next_launch_what_was_evaluated_is_known(chief, tmp_path, clock):
     run, cluster = chief
     write(run, 1)
     (tmp_path / EVALUATIONS).mkdir()
     sha256 = hashlib.sha256(snapshot_path(run, 1).read_bytes()).hexdigest()
     (tmp_path / EVALUATIONS / "epoch-0001.json").write_text(json.dumps({"epoch": 1, "snapshot_sha256": sha256}))
-    test, given = Counting(), offers(run, cluster, secret=b"n" * 32)
+    test, given = Counting(), offers(run, cluster, clock, secret=b"n" * 32)
     given.offer(1)
-    evaluate(cluster, tmp_path, test, secret=b"n" * 32)
+    evaluate(cluster, tmp_path, test, clock, secret=b"n" * 32)
     assert given.wait(lambda: False) == []
     assert test.epochs == []
 
@@ -255,7 +254,7 @@ def serve(folder, place, sent):
     with ours:
         ours.sendall(sent)
         ours.shutdown(socket.SHUT_WR)
-        thread.join(WAIT_S)
+        thread.join()
         return ours.recv(100)
 
 
@@ -279,13 +278,13 @@ def test_more_bytes_than_a_snapshot_can_have_are_not_taken(chief, tmp_path, capf
     assert "has 1,125,899,906,842,624 bytes, and the model's at most 67,140,864" in capfd.readouterr().out
 
 
-def test_a_damaged_record_is_evaluated_again(chief, tmp_path):
+def test_a_damaged_record_is_evaluated_again(chief, tmp_path, clock):
     run, cluster = chief
     (tmp_path / EVALUATIONS).mkdir()
     (tmp_path / EVALUATIONS / "epoch-0001.json").write_text("[1, 2")
     write(run, 1)
-    given, test = offers(run, cluster), Counting()
+    given, test = offers(run, cluster, clock), Counting()
     given.offer(1)
-    evaluate(cluster, tmp_path, test)
+    evaluate(cluster, tmp_path, test, clock)
     assert given.wait(lambda: False) == []
     assert test.epochs == [1]

@@ -4,15 +4,13 @@ import dataclasses
 import secrets
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_ports
-from tests.project import await_until
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
-from trainer.supervision import asynchronous, newcomers
+from trainer.supervision import asynchronous
 from trainer.supervision.asynchronous import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
 from trainer.supervision.child import Patience
 from trainer.supervision.newcomers import Door
@@ -24,50 +22,49 @@ ENDPOINTS = ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]
 
 
 @pytest.fixture
-def addresses(monkeypatch):
-    monkeypatch.setattr(asynchronous, "PAUSE_S", 0.05)
+def addresses():
     return [("127.0.0.1", port) for port in free_ports(3)]
 
 
-def door(addresses):
-    return Door(0, addresses, SECRET, {1, 2}, lambda: None)
+def door(addresses, clock):
+    return Door(0, addresses, SECRET, {1, 2}, lambda: None, clock)
 
 
 @pytest.mark.parametrize("word", [*ENDED.values(), b""])
-def test_all_others_hear_how_the_chief_has_ended(addresses, word):
+def test_all_others_hear_how_the_chief_has_ended(addresses, word, clock):
     """Without a word it was lost."""
-    chief = door(addresses)
-    with Attendance(1, addresses, SECRET) as first, Attendance(2, addresses, SECRET) as second:
-        await_until(lambda: first.present and second.present, 60, "both")
+    chief = door(addresses, clock)
+    with Attendance(1, addresses, SECRET, clock) as first, Attendance(2, addresses, SECRET, clock) as second:
+        clock.until(lambda: first.present and second.present, "both")
         assert not first.over
         chief.close(word)
-        await_until(lambda: first.over and second.over, 60, "the word")
+        clock.until(lambda: first.over and second.over, "the word")
         assert (first.word, second.word) == (word, word)
 
 
-def test_one_that_comes_back_takes_its_own_place(addresses):
-    chief = door(addresses)
+def test_one_that_comes_back_takes_its_own_place(addresses, clock):
+    chief = door(addresses, clock)
     for _ in range(2):
-        with Attendance(1, addresses, SECRET) as attendance:
-            await_until(lambda here=attendance: here.present, 60, "the chief")
-    with Attendance(1, addresses, SECRET) as attendance:
-        await_until(lambda: attendance.present, 60, "the chief")
+        with Attendance(1, addresses, SECRET, clock) as attendance:
+            clock.until(lambda here=attendance: here.present, "the chief")
+    with Attendance(1, addresses, SECRET, clock) as attendance:
+        clock.until(lambda: attendance.present, "the chief")
         chief.close(ENDED[DONE])
-        await_until(lambda: attendance.over, 60, "the word")
+        clock.until(lambda: attendance.over, "the word")
         assert attendance.word == ENDED[DONE]
 
 
-def test_a_stranger_hears_nothing(addresses):
-    chief = door(addresses)
-    with Attendance(1, addresses, bytes(32)) as stranger, Attendance(2, addresses, SECRET) as attendance:
-        await_until(lambda: attendance.present, 60, "the chief")
+def test_a_stranger_hears_nothing(addresses, clock):
+    chief = door(addresses, clock)
+    with Attendance(1, addresses, bytes(32), clock) as stranger, Attendance(2, addresses, SECRET, clock) as attendance:
+        clock.until(lambda: attendance.present, "the chief")
         chief.close(ENDED[DONE])
-        await_until(lambda: attendance.over, 60, "the word")
+        clock.until(lambda: attendance.over, "the word")
         assert not stranger.present
 
 
-def test_without_a_chief_it_ends_with_its_context(addresses):
-    with Attendance(1, addresses, SECRET) as attendance:
+def test_without_a_chief_it_ends_with_its_context(addresses, clock):
+    with Attendance(1, addresses, SECRET, clock) as attendance:
         assert not attendance.present
     assert not attendance.is_alive()
 
@@ -89,7 +86,7 @@ def test_each_host_has_its_role_and_its_server(tmp_path):
     assert [one._more_arguments() for one in (chief, worker, both)] == [["--server", "0"], [], ["--server", "1"]]
 
 
-def test_hosts_that_are_apart_have_no_server_beside_them(tmp_path):
+def test_hosts_apart_have_no_server_beside_them(tmp_path):
     given = dataclasses.replace(post(tmp_path, 2, {2: "10.0.0.3:12845"}), apart={2: "ps"})
     server = asynchronous.of(given)
     assert server._cluster()["task"] == {"type": "ps", "index": 0}
@@ -101,16 +98,14 @@ def test_hosts_that_are_apart_have_no_server_beside_them(tmp_path):
     }
 
 
-def test_all_start_again_without_an_evaluator_that_does_not_come(tmp_path, addresses, monkeypatch):
-    monkeypatch.setattr(asynchronous, "EVALUATOR_S", 0.5)
-    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
+def test_all_start_again_without_an_absent_evaluator(tmp_path, addresses, clock):
     lost = Report(1, RESTART, 7, "training", "", 0.0, 0, 0, 0, -1, [0, 1, 2])
     decided = {}
 
     def meet(rank: int, folder: Path) -> None:
         folder.mkdir()
         given = dataclasses.replace(post(folder, rank, {0: "10.0.0.1:12845"}), peers=addresses, apart={2: "evaluator"})
-        decision, start = asynchronous.of(given)._agree(lost, 60.0)
+        decision, start = asynchronous.of(given, clock)._agree(lost, 60.0)
         decided[rank] = decision
         start.close(trains=True)
 
@@ -118,7 +113,7 @@ def test_all_start_again_without_an_evaluator_that_does_not_come(tmp_path, addre
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        clock.join(thread)
     assert decided[0] == decided[1]
     assert (decided[0].generation, decided[0].members) == (2, [0, 1])
 
@@ -131,9 +126,9 @@ def test_not_without_a_worker(tmp_path):
     assert supervisor._enough({0, 1, 2})
 
 
-def test_a_worker_ends_as_its_chief_did(tmp_path):
-    supervisor = WorkerSupervisor(post(tmp_path, 1))
-    supervisor._attendance = attendance = Attendance(1, [("127.0.0.1", 1)], SECRET)
+def test_a_worker_ends_as_its_chief_did(tmp_path, clock):
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
+    supervisor._attendance = attendance = Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
     killed = Report(1, 137, 0, "training", "ended", 0.0, 0, 0, 0, -1, [0, 1, 2])
     assert supervisor._as_the_chief(killed) is killed, "the chief is still there"
     attendance.over = True
@@ -143,28 +138,27 @@ def test_a_worker_ends_as_its_chief_did(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "expected"), [(LOST, None), (RESTART, None), (137, None), (FAILED, FAILED)])
-def test_a_worker_joins_a_chief_that_trains_unless_it_would_fail_again(tmp_path, addresses, monkeypatch, code, expected):
-    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
-    monkeypatch.setattr(newcomers, "PAUSE_S", 0.05)
-    supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0))
-    chief = door(addresses)
+def test_a_worker_joins_a_chief_that_trains(tmp_path, addresses, code, expected, clock):
+    """Unless it would fail again."""
+    supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0), clock)
+    chief = door(addresses, clock)
     try:
         assert supervisor._meet(Report(1, code, 0, "starting", "", 0.0, 0, 0, 0, -1, [0, 1, 2])) == expected
     finally:
         chief.close()
 
 
-def test_nobody_waits_to_start_a_worker_again_that_is_not_wanted_any_more(tmp_path):
-    supervisor = WorkerSupervisor(post(tmp_path, 1))
-    supervisor._attendance = Attendance(1, [("127.0.0.1", 1)], SECRET)
-    begun = time.monotonic()
-    threading.Timer(0.3, supervisor._stop, (signal.SIGTERM, None)).start()
+def test_a_request_ends_the_pause_before_a_start(tmp_path, clock):
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
+    supervisor._attendance = Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
+    threading.Thread(target=lambda: [clock.sleep(3.0), supervisor._stop(signal.SIGTERM, None)], daemon=True).start()
+    begun = clock.monotonic()
     supervisor._pause(60.0)
-    assert time.monotonic() - begun < 30
+    assert 3 <= clock.monotonic() - begun < 4
 
 
-def test_a_worker_that_is_killed_again_and_again_is_given_up(tmp_path):
-    supervisor = WorkerSupervisor(post(tmp_path, 1))
+def test_a_worker_killed_too_often_is_given_up(tmp_path, clock):
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
     assert supervisor._limit() == ""
     supervisor._history.restarts = [0.0, 1.0]
     assert supervisor._limit() == "recovery.max_restarts=2 is reached"

@@ -1,4 +1,4 @@
-"""Children are real processes; each a few lines of Python."""
+"""Children: real processes of a few lines of Python, or fake ones on a fake clock."""
 
 import os
 import signal
@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from tests.fake_clock import FakeProcess
 from tests.project import await_until
-from trainer.supervision.child import Child, Patience, Pulse
+from trainer.metrics import Metrics
+from trainer.supervision.child import LOOK_S, STACKS, STACKS_S, Child, Patience, Pulse
 
 PATIENT = Patience(silence=60.0, hang=60.0)
 
@@ -17,52 +19,63 @@ def begin(tmp_path, code):
     return Child([sys.executable, "-c"], [code], os.environ, tmp_path / "metrics.jsonl")
 
 
+def pretend(tmp_path, clock, process=None):
+    """A child on a fake clock."""
+    return Child(["worker"], [], {}, tmp_path / "metrics.jsonl", None, clock, lambda *_, **__: process or FakeProcess(clock))
+
+
 @pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(75)", 75), ("import os; os.kill(os.getpid(), 9)", 137)])
 def test_exit_codes_are_those_of_a_shell(tmp_path, code, expected):
     assert begin(tmp_path, code).wait(PATIENT) == expected
 
 
-def test_a_child_without_heartbeats_is_ended(tmp_path):
-    child = begin(tmp_path, "import time; time.sleep(600)")
-    assert child.wait(Patience(silence=0.3, hang=60.0)) == 137
-    assert child.why.startswith("gave no sign of life for ")
+def test_a_child_without_heartbeats_is_ended(tmp_path, clock):
+    child, began = pretend(tmp_path, clock), clock.monotonic()
+    assert child.wait(Patience(silence=60.0, hang=600.0)) == 137
+    assert child.why == "gave no sign of life for 60 s"
+    assert 60 < clock.monotonic() - began <= 60 + LOOK_S
 
 
-def test_a_child_that_is_no_longer_wanted_is_ended(tmp_path):
-    child = begin(tmp_path, "import time; time.sleep(600)")
+def test_a_child_no_longer_wanted_is_ended(tmp_path, clock):
+    child = pretend(tmp_path, clock)
     assert child.wait(PATIENT, lambda _: "lost its terminal") == 137
     assert child.why == "lost its terminal"
 
 
 def test_a_stopped_child_is_ended(tmp_path):
+    """SIGKILL ends a process that SIGSTOP keeps from all else."""
     metrics = tmp_path / "metrics.jsonl"
     child = begin(tmp_path, f"import os, signal; open({str(metrics)!r}, 'w').write('x'); os.kill(os.getpid(), signal.SIGSTOP)")
-    assert child.wait(Patience(silence=0.5, hang=60.0)) == 137
-    assert child.why
+    assert child.wait(PATIENT, lambda pulse: "is stopped" if _state(child.pid) == "T" else "") == 137
+    assert child.why == "is stopped"
 
 
-HANGING = """
-import faulthandler, signal, sys, time
-faulthandler.register(signal.SIGUSR1, all_threads=True, file=open({stacks!r}, "w"))
-def stuck():
-    with open({metrics!r}, "ab", buffering=0) as stream:
-        while True:
-            stream.write(b'{{"kind": "heartbeat", "phase": "training", "step": 12}}\\n')
-            time.sleep(0.05)
-stuck()
-"""
+class Stuck(FakeProcess):
+    """A worker that lives, and writes the same step again and again."""
+
+    def __init__(self, clock, metrics):
+        super().__init__(clock)
+        self._beats = Metrics(metrics)
+        self._beats.step = 12
+        self._beats.phase("training")
+
+    def wait(self, timeout=None):
+        self._beats.heartbeat()
+        return super().wait(timeout)
 
 
-def test_a_child_that_lives_but_makes_no_step_writes_its_stacks_and_is_ended(tmp_path):
-    stacks, metrics = tmp_path / "stacks", tmp_path / "metrics.jsonl"
-    child = begin(tmp_path, HANGING.format(stacks=str(stacks), metrics=str(metrics)))
-    assert child.wait(Patience(silence=60.0, hang=0.5)) == 137
-    assert child.why.startswith("made no step for ")
-    assert "in stuck" in stacks.read_text()
+def test_a_child_without_progress_is_ended(tmp_path, clock):
+    """First the signal for the stacks, then time to write them, then the end."""
+    process = Stuck(clock, tmp_path / "metrics.jsonl")
+    child, began = pretend(tmp_path, clock, process), clock.monotonic()
+    assert child.wait(Patience(silence=60.0, hang=300.0)) == 137
+    assert child.why == "made no step for 300 s (the stacks of its threads are in its log)"
+    assert process.signals == [STACKS, signal.SIGKILL]
+    assert 300 + STACKS_S < clock.monotonic() - began < 303 + STACKS_S
     assert (child.pulse.step, child.pulse.phase) == (12, "training")
 
 
-def test_progress_is_read_from_the_end_of_the_records(tmp_path):
+def test_progress_is_read_from_the_last_records(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"t": 1, "kind": "phase", "phase": "starting", "note": ""}\n')
     pulse = Pulse(path)
@@ -75,7 +88,7 @@ def test_progress_is_read_from_the_end_of_the_records(tmp_path):
     assert (pulse.step, pulse.phase) == (16, "training")
 
 
-def test_how_a_worker_ended_is_what_it_said_last(tmp_path):
+def test_a_workers_end_is_its_last_word(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.touch()
     pulse, ends = Pulse(path), []
@@ -87,41 +100,39 @@ def test_how_a_worker_ended_is_what_it_said_last(tmp_path):
     assert ends == ["CANCELLED", "", "SIGTERM while joining", "PREEMPTED"]
 
 
-def test_long_steps_are_no_hang(tmp_path, monkeypatch):
+def test_long_steps_are_no_hang(tmp_path, clock):
     """A run whose steps took 10 s hangs after 200 s, one whose steps took 0.1 s after a minute, none after more than the limit."""
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     path = tmp_path / "metrics.jsonl"
     path.touch()
-    pulse = Pulse(path)
-    for number, at in enumerate((0.0, 10.0, 20.0)):
-        clock[0] = at
+    pulse, began = Pulse(path, clock), clock.monotonic()
+    for number in range(3):
+        clock.advance(began + 10.0 * number - clock.monotonic())
         with path.open("a") as stream:
             stream.write(f'{{"phase": "training", "step": {number}}}\n')
         pulse.look()
     for seconds, hangs in ((199.0, False), (201.0, True)):
-        clock[0] = 20.0 + seconds
+        clock.advance(began + 20.0 + seconds - clock.monotonic())
         assert pulse.hangs(600.0) is hangs
-    clock[0] = 20.0 + 101.0
     assert pulse.hangs(100.0)
 
 
-def test_a_child_dies_with_its_parent_even_if_that_is_killed(tmp_path):
+def test_a_child_dies_with_its_killed_parent(tmp_path):
     inner = (
-        "import os, time; from trainer.supervision.child import die_with_parent; die_with_parent(os.getppid()); "
-        "print('up', flush=True); time.sleep(600)"
+        "import os, signal; from trainer.supervision.child import die_with_parent; die_with_parent(os.getppid()); "
+        "print('up', flush=True); signal.pause()"
     )
     outer = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {inner!r}]); print(p.pid, flush=True); p.wait()"
     with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
         assert parent.stdout.readline() == "up\n"
         parent.send_signal(signal.SIGKILL)
-    await_until(lambda: not _runs(pid), 60, "the end of the child")
+    await_until(lambda: _state(pid) in ("Z", ""), 60, "the end of the child", 0.01)
 
 
-def _runs(pid):
+def _state(pid):
+    """The letter of a process' state; empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
+            return stream.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""

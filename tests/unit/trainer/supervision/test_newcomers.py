@@ -8,17 +8,13 @@ import threading
 import pytest
 
 from tests.ports import free_ports
-from tests.project import await_until
-from trainer.supervision import newcomers
 from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
 
 SECRET = secrets.token_bytes(32)
 
 
 @pytest.fixture
-def addresses(monkeypatch):
-    monkeypatch.setattr(newcomers, "KNOCK_AFTER_S", 0.0)
-    monkeypatch.setattr(newcomers, "PAUSE_S", 0.05)
+def addresses():
     return [("127.0.0.1", port) for port in free_ports(3)]
 
 
@@ -39,62 +35,65 @@ def is_admitted(visit):
 
 
 @pytest.mark.parametrize(("absent", "keeper"), [(2, 0), (0, 2)])
-def test_a_lost_host_of_any_rank_waits_behind_the_door_until_the_generation_ends(absent, keeper, addresses):
+def test_a_lost_host_waits_behind_the_door(absent, keeper, addresses, clock):
+    """Of any rank, until the generation ends."""
     asked = Asked()
-    with Visit(absent, addresses, SECRET) as visit:
-        door = Door(keeper, addresses, SECRET, {absent}, asked)
-        await_until(lambda: is_admitted(visit), 60, "the door")
-        await_until(lambda: door.newcomers == {absent}, 60, "the newcomer")
+    with Visit(absent, addresses, SECRET, clock) as visit:
+        door = Door(keeper, addresses, SECRET, {absent}, asked, clock)
+        clock.until(lambda: is_admitted(visit), "the door")
+        clock.until(lambda: door.newcomers == {absent}, "the newcomer")
         waiting = threading.Thread(target=visit.wait, daemon=True)
         waiting.start()
+        clock.sleep(60.0)
         assert waiting.is_alive()
         door.close()
-        waiting.join(10)
-        assert not waiting.is_alive()
+        clock.join(waiting)
     assert asked.times == 1
 
 
-def test_who_waits_is_told_that_the_run_has_ended(addresses):
-    with Visit(1, addresses, SECRET) as visit:
-        door = Door(0, addresses, SECRET, {1}, Asked())
-        await_until(lambda: door.newcomers, 60, "the newcomer")
-        await_until(lambda: is_admitted(visit), 60, "the door")
+def test_who_waits_is_told_of_the_end(addresses, clock):
+    with Visit(1, addresses, SECRET, clock) as visit:
+        door = Door(0, addresses, SECRET, {1}, Asked(), clock)
+        clock.until(lambda: door.newcomers, "the newcomer")
+        clock.until(lambda: is_admitted(visit), "the door")
         door.close(FINISHED)
         with pytest.raises(Finished):
             visit.wait()
 
 
 @pytest.mark.parametrize(("rank", "secret"), [(1, bytes(32)), (2, SECRET)], ids=["stranger", "present"])
-def test_neither_a_stranger_nor_a_host_that_is_not_absent_is_let_in(rank, secret, addresses):
+def test_only_absent_hosts_are_let_in(rank, secret, addresses, clock):
+    """Neither a stranger nor a host that is present."""
     asked = Asked()
-    door = Door(0, addresses, SECRET, {1}, asked)
+    door = Door(0, addresses, SECRET, {1}, asked, clock)
     callers = []
 
     def connects():
         with contextlib.suppress(ConnectionRefusedError):
-            callers.append(socket.create_connection(addresses[0], 10))
-        return bool(callers)
+            if not callers:
+                callers.append(socket.create_connection(addresses[0]))
+        return callers
 
-    await_until(connects, 60, "the door")
-    with Visit(rank, addresses, secret) as visit, callers[0] as other:
+    clock.until(connects, "the door")
+    with Visit(rank, addresses, secret, clock) as visit, callers[0] as other:
         assert other.recv(1), "the door listens"
-        with pytest.raises(AssertionError):
-            await_until(lambda: door.newcomers, 0.5, "nobody")
+        clock.sleep(60.0)
+        assert not door.newcomers
         if secret != SECRET:
             visit.check()
     door.close()
     assert asked.times == 0
 
 
-def test_a_door_opens_as_soon_as_its_port_is_free(addresses):
+def test_a_door_opens_once_its_port_is_free(addresses, clock):
     with socket.create_server(addresses[0]):
-        door = Door(0, addresses, SECRET, {1}, Asked())
-    with Visit(1, addresses, SECRET):
-        await_until(lambda: door.newcomers == {1}, 60, "the newcomer")
+        door = Door(0, addresses, SECRET, {1}, Asked(), clock)
+    with Visit(1, addresses, SECRET, clock):
+        clock.until(lambda: door.newcomers == {1}, "the newcomer")
     door.close()
 
 
-def test_a_visit_to_nobody_ends_with_its_context(addresses):
-    with Visit(1, addresses, SECRET) as visit:
+def test_a_visit_to_nobody_ends_with_its_context(addresses, clock):
+    with Visit(1, addresses, SECRET, clock) as visit:
         visit.check()
     assert not visit.is_alive()

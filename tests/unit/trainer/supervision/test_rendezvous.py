@@ -1,10 +1,11 @@
 """Supervisors meet over real sockets, each a thread."""
 
 import dataclasses
+import functools
 import json
 import secrets
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import pytest
 
@@ -26,31 +27,31 @@ def by_steps(reports):
     return Decision(2, 0.0, 0, sum(one.step for one in reports.values()), sorted(reports), 1, "why")
 
 
-def meeting(workers, decide=lambda rank: by_steps, secret=lambda rank: SECRET, wait=10.0, there=None, enough=never):
+def meeting(clock, workers, decide=lambda rank: by_steps, secret=lambda rank: SECRET, wait=10.0, there=None, enough=never):
+    """What each supervisor decides, or raises."""
     addresses = [("127.0.0.1", port) for port in free_ports(workers)]
 
     def one(rank):
-        decision, start = agree(rank, addresses, secret(rank), report(rank), decide(rank), wait, enough)
+        decision, start = agree(rank, addresses, secret(rank), report(rank), decide(rank), wait, enough, clock)
         start.close(trains=True)
         return decision
 
-    with ThreadPoolExecutor(workers) as pool:
-        return [pool.submit(one, rank) for rank in there or range(workers)]
+    return clock.together(*(functools.partial(one, rank) for rank in there or range(workers)))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_all_see_all_reports_and_decide_the_same(workers):
+def test_all_see_all_reports_and_decide_the_same(workers, clock):
     expected = Decision(2, 0.0, 0, sum(range(workers)), [*range(workers)], 1, "why")
-    assert [one.result() for one in meeting(workers)] == [expected] * workers
+    assert meeting(clock, workers) == [expected] * workers
 
 
 @pytest.mark.parametrize("there", [(0, 2), (1, 2), (2, 3, 4)])
-def test_those_that_are_there_go_on_if_they_are_enough(there):
-    outcomes = meeting(5, there=there, enough=lambda ranks: len(ranks) == len(there))
-    assert [one.result().members for one in outcomes] == [list(there)] * len(there)
+def test_those_that_are_there_go_on_if_they_are_enough(there, clock):
+    outcomes = meeting(clock, 5, there=there, enough=lambda ranks: len(ranks) == len(there))
+    assert [one.members for one in outcomes] == [list(there)] * len(there)
 
 
-def test_who_leaves_while_the_others_wait_is_not_there():
+def test_who_leaves_while_the_others_wait_is_not_there(clock):
     """The leader goes on with a third that comes later, and is not held up by the second that left."""
     addresses = [("127.0.0.1", port) for port in free_ports(3)]
 
@@ -65,13 +66,22 @@ def test_who_leaves_while_the_others_wait_is_not_there():
         return set(ranks) == {0, 2}
 
     def one(rank, enough):
-        return agree(rank, addresses, SECRET, report(rank), by_steps, 10.0, enough)[0]
+        return agree(rank, addresses, SECRET, report(rank), by_steps, 10.0, enough, clock)[0]
 
-    with ThreadPoolExecutor(3) as pool:
-        first, second = pool.submit(one, 0, enough), pool.submit(one, 1, leave)
-        assert isinstance(second.exception(), Left)
-        third = pool.submit(one, 2, never)
-        assert first.result().members == third.result().members == [0, 2]
+    left = threading.Event()
+
+    def second():
+        with pytest.raises(Left):
+            one(1, leave)
+        left.set()
+
+    def third():
+        clock.wait(left, 60.0)
+        return one(2, never)
+
+    decided = clock.together(lambda: one(0, enough), second, third)
+    assert left.is_set()
+    assert decided[0].members == decided[2].members == [0, 2]
 
 
 def starts(workers):
@@ -140,24 +150,24 @@ def test_a_table_that_is_none_is_refused(table):
             rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
-def test_nobody_goes_on_if_one_decides_otherwise():
+def test_nobody_goes_on_if_one_decides_otherwise(clock):
     def decide(rank):
         return by_steps if rank else lambda reports: dataclasses.replace(by_steps(reports), generation=3)
 
-    assert all(isinstance(one.exception(), Torn) for one in meeting(3, decide))
+    assert all(isinstance(one, Torn) for one in meeting(clock, 3, decide))
 
 
-def test_a_stranger_without_the_secret_is_no_supervisor():
-    outcomes = meeting(2, secret=lambda rank: SECRET if rank else secrets.token_bytes(32), wait=0.5)
+def test_a_stranger_without_the_secret_is_no_supervisor(clock):
+    outcomes = meeting(clock, 2, secret=lambda rank: SECRET if rank else secrets.token_bytes(32))
     for rank, one in enumerate(outcomes):
-        assert isinstance(one.exception(), ClusterError)
-        assert f"rank {rank}: no connection within" in str(one.exception())
+        assert isinstance(one, ClusterError)
+        assert f"rank {rank}: no connection within 10 s" in str(one)
 
 
-def test_who_does_not_come_is_named():
+def test_who_does_not_come_is_named(clock):
     addresses = [("127.0.0.1", port) for port in free_ports(2)]
-    with pytest.raises(ClusterError, match=r"no connection within 0 s with rank 1 \(127\.0\.0\.1 port \d+\)"):
-        agree(0, addresses, SECRET, OWN, by_steps, 0.3)
+    with pytest.raises(ClusterError, match=r"no connection within 300 s with rank 1 \(127\.0\.0\.1 port \d+\)"):
+        agree(0, addresses, SECRET, OWN, by_steps, 300.0, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +188,7 @@ def test_a_torn_report(sent, words):
             exchange({1: ours}, b"report")
 
 
-def test_a_silent_supervisor_does_not_hold_up_the_others_for_ever(monkeypatch):
-    monkeypatch.setattr(rendezvous, "ANSWER_S", 0.05)
+def test_a_silent_supervisor_does_not_hold_up_the_others_for_ever(clock):
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(Torn, match=r"rank 1: timed out"):
-        exchange({1: ours}, b"report")
+        exchange({1: ours}, b"report", clock)

@@ -1,0 +1,209 @@
+"""Queued workers as real processes on this machine, with a `tmux` of a few lines that knows the sessions that a test names.
+
+Whose turn it is: test_turn.py, on a fake clock.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import await_until
+from tests.unit.trainer.supervision.queued import Hosts
+from trainer import claims
+from trainer.errors import FAILED, PREEMPTED, RESTART
+from trainer.supervision.child import MARK
+from trainer.supervision.supervisor import DOWN, FILE
+
+ROOT = Path(__file__).parents[4]
+TMUX = """#!/bin/sh
+case "$*" in
+  *list-sessions*) cat {folder}/sessions ;;
+  *) echo "$*" >> {folder}/commands ;;
+esac
+"""
+PROGRAM = """
+import sys
+from tests.fake_clock import Hurried
+from trainer.supervision import turn
+sys.exit(turn.main(Hurried({hurry})))
+"""
+WORKER = """
+import os, signal
+open("started.part", "w").write(" ".join(map(str, signal.pthread_sigmask(signal.SIG_BLOCK, ()))))
+os.rename("started.part", "started")
+"""
+
+
+class Processes(Hosts):
+    """Workers as processes."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.processes = []
+        (folder / "bin").mkdir()
+        (folder / "bin/tmux").write_text(TMUX.format(folder=folder))
+        (folder / "bin/tmux").chmod(0o755)
+
+    def begin(self, run, rank, number, arguments=("-c", WORKER), hurry=20):
+        """Start one whose time passes `hurry` times as fast."""
+        named = self.place(run, rank, number) | {"hosts": "host0,host1", "ports": ",".join(map(str, self.listens(rank)))}
+        named["peers"] = ",".join(f"127.0.0.1:{port}" for port in self.direct)
+        words = [*(f"--{name}={value}" for name, value in named.items()), "--", *arguments]
+        environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        argv = [sys.executable, "-c", PROGRAM.format(hurry=hurry), *words]
+        self.processes.append(subprocess.Popen(argv, cwd=self.path(run, rank), env=environment))
+        return self.processes[-1]
+
+    def started(self, run, rank):
+        return (self.path(run, rank) / "started").exists()
+
+    def have_started(self, run):
+        await_until(lambda: self.started(run, 0) and self.started(run, 1), 60, f"{run} starts", 0.02)
+
+    def is_told(self, run, rank, note):
+        await_until(lambda: self.notes(run, rank)[-1:] == [note], 60, f"{run} on {rank} says {note}", 0.02)
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    made = Processes(tmp_path)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+def test_on_free_hosts_a_run_starts(hosts):
+    """Once both workers are there; it keeps its claims."""
+    first = hosts.queue("a", 0, 1)
+    await_until(hosts.claim(0).exists, 60, "it claims its port")
+    hosts.is_told("a", 0, "next; waits for host1")
+    assert not hosts.started("a", 0)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+    assert first.wait(60) == 0
+    for rank in range(2):
+        assert not hosts.entry("a", rank, 1).exists()
+        assert claims.read(str(hosts.claim(rank))) == hosts.content("a", rank)
+        # Neither a supervisor follows that would go on with it, nor are signals blocked for the worker.
+        assert not (hosts.path("a", rank) / FILE).exists()
+        assert (hosts.path("a", rank) / "started").read_text() == ""
+
+
+def test_for_a_supervisor_its_file_stays(hosts):
+    """That which starts the session after a restart of the host."""
+    for rank in range(2):
+        hosts.queue("a", rank, 1, arguments=["-m", "trainer.supervision", "--help"])
+    for process in hosts.processes:
+        assert process.wait(60) == 0
+    for rank in range(2):
+        written = json.loads((hosts.path("a", rank) / FILE).read_text())
+        assert written["session"] == claims.session_command(f"a-w{rank}", str(hosts.path("a", rank)))
+
+
+def test_a_worker_ended_alone_is_started_again(hosts):
+    """Its session starts it again after such an exit code; the others would wait for it for ever."""
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert hosts.entry("a", 0, 1).exists()
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
+def test_a_cancelled_run_gives_up_its_place(hosts):
+    """When it is started again."""
+    for rank in range(2):
+        hosts.queue("a", rank, 1, begin=False)
+        (hosts.path("a", rank) / FILE).write_text("{}")
+        (hosts.path("a", rank) / MARK).touch()
+        assert hosts.begin("a", rank, 1).wait(60) == PREEMPTED
+        assert not hosts.started("a", rank)
+        assert not hosts.entry("a", rank, 1).exists()
+        assert not (hosts.path("a", rank) / FILE).exists()
+
+
+def test_a_run_taken_back_does_not_start(hosts):
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.entry("a", 0, 1).unlink()
+    (hosts.path("a", 0) / FILE).write_text("{}")
+    assert hosts.begin("a", 0, 1).wait(60) == FAILED
+    assert not hosts.started("a", 0)
+    assert not (hosts.path("a", 0) / FILE).exists()
+
+
+def test_a_script_is_not_started_for_ever(hosts):
+    """One that is started again after its turn."""
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.entry("a", 0, 1).unlink()
+    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
+    (hosts.path("a", 0) / FILE).write_text("{}")
+    assert hosts.begin("a", 0, 1).wait(60) == 0
+    assert not (hosts.path("a", 0) / FILE).exists()
+
+
+def test_it_keeps_its_place_through_a_restart(hosts):
+    """Its host goes down, and comes back."""
+    hosts.occupy("now", 0)
+    process = hosts.queue("a", 0, 1, hurry=1)
+    hosts.is_told("a", 0, "behind run now")
+    process.terminate()
+    last = hosts.path("a", 0) / "metrics.jsonl"
+    await_until(lambda: json.loads(last.read_text().splitlines()[-1])["phase"] == DOWN, 60, "it says so", 0.02)
+    process.terminate()
+    assert process.wait(60) == PREEMPTED
+    assert hosts.entry("a", 0, 1).exists()
+    assert (hosts.path("a", 0) / FILE).exists()
+    # The host is back.
+    hosts.end_session("now", 0)
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
+def test_without_tmux_it_returns_in_a_session(hosts):
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == RESTART
+    (command,) = (hosts.folder / "commands").read_text().splitlines()
+    assert command == " ".join(claims.session_command("a-w0", str(hosts.path("a", 0)))[1:])
+
+
+def test_both_signals_mean_that_the_host_goes_down(hosts):
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    # Both are there when it goes on.
+    for number in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
+        process.send_signal(number)
+    assert process.wait(60) == PREEMPTED
+    assert not (hosts.folder / "commands").exists()
+
+
+def test_one_that_is_killed_takes_its_place_again(hosts):
+    process = hosts.queue("a", 0, 1)
+    hosts.is_told("a", 0, "next; waits for host1")
+    process.kill()
+    process.wait()
+    hosts.begin("a", 0, 1)
+    hosts.queue("a", 1, 1)
+    hosts.have_started("a")
+
+
+def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
+    """One that is started again."""
+    hosts.queue("a", 0, 1, begin=False)
+    hosts.entry("a", 0, 1).unlink()
+    hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
+    kept = hosts.path("a", 0) / FILE
+    kept.write_text('{"history": 1}')
+    assert hosts.begin("a", 0, 1, arguments=["-m", "trainer.supervision", "--help"]).wait(60) == 0
+    assert kept.read_text() == '{"history": 1}'
+    assert not hosts.notes("a", 0)
