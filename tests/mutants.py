@@ -92,7 +92,9 @@ def table(path: Path = TABLE) -> list[Mutant]:
 
 def likely(file: str, tests: Sequence[str], root: Path = ROOT) -> list[str]:
     """Of these test files those that are likely to notice a change of a file, the likeliest first within each folder of `tests/`."""
-    ranked = [(suite, place, test) for test in tests if (place := _likeliness(file, test, root)) is not None for suite in [_suite(test, tests)]]
+    ranked = [
+        (suite, place, test) for test in tests if (place := _likeliness(file, test, root)) is not None for suite in [_suite(test, tests)]
+    ]
     return [test for _, _, test in sorted(ranked)]
 
 
@@ -136,7 +138,7 @@ def _named(test: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def test_files(arguments: Sequence[Sequence[str]], root: Path = ROOT) -> list[str]:
+def files_of(arguments: Sequence[Sequence[str]], root: Path = ROOT) -> list[str]:
     """The test files that some calls of pytest run, in order."""
     places = [root / place for one in arguments for place in suites.folders(one, root)]
     files = [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
@@ -228,11 +230,11 @@ class Trial:
         return Result(mutant.digest, tried, caught, round(time.monotonic() - begun, 1))
 
     def _first_failing(self, mutant: Mutant) -> str:
-        first = likely(mutant.file, test_files(self.commands, self.scratch.root), self.scratch.root)
-        for test in first:
-            # One file after the other, in one process: the likeliest ends the search within seconds.
-            for arguments in suites.commands(only=[test], root=self.scratch.root):
-                if caught := self.scratch.first_failing([*arguments, "-p", "no:xdist"] if "-n" not in arguments else _alone(arguments), LIKELY_S):
+        root = self.scratch.root
+        if first := likely(mutant.file, files_of(self.commands, root), root):
+            for arguments in suites.commands(only=first, root=root):
+                # In one process, in this order: the likeliest ends the search.
+                if caught := self.scratch.first_failing([*arguments, "-n", "0"], LIKELY_S):
                     return caught
         for arguments in () if self.first_only else self.commands:
             if caught := self.scratch.first_failing(arguments, ALL_S):
@@ -244,12 +246,6 @@ class Trial:
         if test not in self.sound:
             self.sound[test] = not test.startswith("tests/") or not self.scratch.first_failing([test], LIKELY_S)
         return self.sound[test]
-
-
-def _alone(arguments: Sequence[str]) -> list[str]:
-    """The same call of pytest in one process."""
-    place = list(arguments).index("-n")
-    return [*arguments[:place], "-n", "0", *arguments[place + 2 :]]
 
 
 def read(path: Path) -> dict[str, Result]:
@@ -315,6 +311,8 @@ def main(given: Sequence[str] | None = None) -> int:
     line.add_argument("--list", action="store_true", help="show the mutants, and run none")
     line.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     options = line.parse_args(given)
+    # Nothing is left behind: neither the copy nor tests.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     mutants = table()
     if unknown := {*options.only} - {mutant.name for mutant in mutants}:
         line.error(f"--only {sorted(unknown)[0]}: there is no such mutant")

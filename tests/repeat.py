@@ -7,6 +7,7 @@ output and JUnit report are kept below `.lockstep/repeat/`.
 import contextlib
 import datetime
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     if not (commands := suites.commands(only=tests)):
         print(f"error: make test runs nothing of {', '.join(tests)}", file=sys.stderr)
         return 2
+    # The busy processes end with this one in any case; pytest, too, must not go on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = suites.ROOT / ".lockstep" / "repeat" / f"{datetime.datetime.now(tz=datetime.UTC):%Y%m%dT%H%M%S}"
     failures = repeat(int(count), commands, folder)
     print(failures.told(int(count)), flush=True)
