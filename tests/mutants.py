@@ -225,8 +225,7 @@ class Trial:
         with self.scratch.having(mutant):
             caught = self._first_failing(mutant)
         if caught and not self._passes_without(caught):
-            caught = ""
-            tried = f"invalid: {caught} fails without it, too"
+            caught, tried = "", f"invalid: {caught} fails without it, too"
         return Result(mutant.digest, tried, caught, round(time.monotonic() - begun, 1))
 
     def _first_failing(self, mutant: Mutant) -> str:

@@ -49,8 +49,8 @@ def failed(report: Path) -> dict[str, str]:
 
 def _node(case: ET.Element) -> str:
     """`tests/unit/test_x.py::Class::test`, as pytest takes it; a file that can't be collected is itself a test without a class."""
-    file, name = case.get("file"), case.get("name", "")
-    if file is None:
-        return f"{name.replace('.', '/')}.py" if not case.get("classname") else f"{case.get('classname')}::{name}"
-    inside = case.get("classname", "").removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
+    file, name, place = (case.get(key) or "" for key in ("file", "name", "classname"))
+    if not place:
+        return file
+    inside = place.removeprefix(file.removesuffix(".py").replace("/", ".")).strip(".")
     return "::".join([file, *(part for part in inside.split(".") if part), name])
