@@ -92,10 +92,15 @@ def table(path: Path = TABLE) -> list[Mutant]:
 
 def likely(file: str, tests: Sequence[str], root: Path = ROOT) -> list[str]:
     """Of these test files those that are likely to notice a change of a file, the likeliest first within each folder of `tests/`."""
-    ranked = [
-        (suite, place, test) for test in tests if (place := _likeliness(file, test, root)) is not None for suite in [_suite(test, tests)]
-    ]
-    return [test for _, _, test in sorted(ranked)]
+    ranked = {test: _likeliness(file, test, root) for test in tests}
+
+    def place(test: str) -> tuple[Any, ...]:
+        shared = sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(Path(file).parts, Path(test).parts[2:], strict=False))
+        )
+        return _suite(test, tests), ranked[test], Path(file).stem not in Path(test).stem, -shared, test
+
+    return sorted((test for test, rank in ranked.items() if rank is not None), key=place)
 
 
 def _suite(test: str, tests: Sequence[str]) -> int:
