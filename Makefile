@@ -2,10 +2,12 @@
 PYTHON ?= python3
 ARGS ?=
 LANES ?= 2
+N ?= 10
+SUITE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit contract training local lab lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training local lab repeat mutants lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +41,12 @@ local: setup-dev ## real runs of two and more workers on this machine, two at a 
 
 lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10
+
+repeat: setup-dev ## make test N=10 times on a busy machine, and every test that ever failed (SUITE="tests/unit": only these)
+	@$(BIN)/python -m tests.repeat $(N) $(SUITE)
+
+mutants: setup-dev ## which test notices each mistake of tests/mutants.yml (hours; ARGS="--only NAME", "--first-only": minutes)
+	@$(BIN)/python -m tests.mutants --write $(ARGS)
 
 lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
 	@$(BIN)/ruff check .

@@ -1,0 +1,130 @@
+"""Suites that run again and again: what pytest reports, and that nothing goes on afterwards."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import repeat, suites
+
+REPORT = """<?xml version="1.0"?>
+<testsuites><testsuite>
+  <testcase classname="tests.unit.test_x.TestSums" name="test_adds[1]" file="tests/unit/test_x.py">
+    <failure message="assert 1 == 2&#10;more"/></testcase>
+  <testcase classname="tests.unit.test_x" name="test_passes" file="tests/unit/test_x.py"/>
+  <testcase classname="tests.unit.test_x" name="test_skipped" file="tests/unit/test_x.py"><skipped message="no pyarrow"/></testcase>
+  <testcase classname="tests.unit.test_x" name="test_torn_down" file="tests/unit/test_x.py"/>
+  <testcase classname="tests.unit.test_x" name="test_torn_down" file="tests/unit/test_x.py">
+    <error message="failed on teardown"/></testcase>
+  <testcase classname="" name="tests.unit.test_y" file="tests/unit/test_y.py"><error message="collection failure"/></testcase>
+</testsuite></testsuites>
+"""
+FAILED = {
+    "tests/unit/test_x.py::TestSums::test_adds[1]": "assert 1 == 2",
+    "tests/unit/test_x.py::test_torn_down": "failed on teardown",
+    "tests/unit/test_y.py": "collection failure",
+}
+
+
+@pytest.fixture
+def report(tmp_path):
+    """A JUnit report with three failures."""
+    path = tmp_path / "report.xml"
+    path.write_text(REPORT)
+    return path
+
+
+def test_failures_are_named_as_pytest_takes_them(report, tmp_path):
+    assert suites.failed(report) == FAILED
+    assert suites.failed(tmp_path / "absent.xml") == {}
+
+
+def test_every_failure_of_any_run_is_counted(report, tmp_path):
+    failures = repeat.Failures()
+    for run in ("1", "2"):
+        failures.add(1, report, Path(run))
+    (tmp_path / "one.xml").write_text(REPORT.replace("test_adds[1]", "test_other"))
+    failures.add(1, tmp_path / "one.xml", Path("3"))
+    first, second, *_ = failures.told(3).split("\n  ")
+    assert (first, second.split("\n")[0].strip()) == ("3 of 3  tests/unit/test_x.py::test_torn_down", "1, 2, 3")
+    assert "2 of 3  tests/unit/test_x.py::TestSums::test_adds[1]\n    1, 2\n" in failures.told(3)
+    assert "1 of 3  tests/unit/test_x.py::TestSums::test_other\n    3" in failures.told(3)
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, -9])
+def test_a_run_that_breaks_off_has_failed(code, tmp_path):
+    failures = repeat.Failures()
+    failures.add(code, tmp_path / "absent.xml", Path("out.log"))
+    assert failures
+    assert failures.told(1) == "ended before all tests had run: out.log"
+
+
+def test_runs_that_pass_are_told_so():
+    failures = repeat.Failures()
+    assert not failures
+    assert failures.told(10) == "10 of 10 runs passed"
+
+
+def test_busy_processes_end_with_the_context():
+    def fail():
+        with repeat.busy() as spinning:
+            assert [process.poll() for process in spinning] == [None] * repeat.BUSY
+            processes.extend(spinning)
+            raise KeyboardInterrupt
+
+    processes = []
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * repeat.BUSY
+
+
+def test_a_busy_process_ends_with_its_parent():
+    """Even if that is killed: its output ends once all that could write to it have ended."""
+    program = (
+        "import os\nfrom tests import repeat\nwith repeat.busy() as spinning: print(len(spinning), flush=True), os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=suites.ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == f"{repeat.BUSY}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "commands", "runs"),
+    [
+        ([], [["tests/unit", "-q", "-n", "2", "--dist", "loadfile"]], 10),
+        (["3", "tests/unit/test_repeat.py"], [["tests/unit/test_repeat.py", "-q", "-n", "2", "--dist", "loadfile"]], 3),
+    ],
+)
+def test_the_suite_is_that_of_make_test(arguments, commands, runs, monkeypatch):
+    called = []
+
+    def note(*given):
+        called.append(given)
+        return repeat.Failures()
+
+    monkeypatch.setattr(repeat, "repeat", note)
+    assert repeat.main(arguments) == 0
+    ((count, given, _),) = called
+    assert count == runs
+    assert given[: len(commands)] == commands
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [("tests/absent", "tests/absent: there is no such file"), ("docs", "make test runs nothing of docs")],
+)
+def test_what_is_no_suite_is_refused(asked, message, capsys):
+    assert repeat.main([asked]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_output_and_exit_code_of_each_run_are_kept(tmp_path, monkeypatch):
+    (tmp_path / "test_flaky.py").write_text(
+        "from pathlib import Path\n\ndef test_flaky():\n    first = Path('first')\n    assert first.exists(), first.touch()\n"
+    )
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    failures = repeat.repeat(2, [["test_flaky.py", "-q"]], tmp_path / "kept")
+    assert failures.tests == {"test_flaky.py::test_flaky": [tmp_path / "kept" / "run-01-1.log"]}
+    assert "1 passed" in (tmp_path / "kept" / "run-02-1.log").read_text()
