@@ -4,8 +4,7 @@ import shutil
 
 import pytest
 
-from tests.lab.conftest import NODES, PREFIX
-from tests.lab.test_cluster import changed
+from tests.lab.conftest import NODES, PREFIX, changed
 from tests.project import EXHAUSTIVE, Project
 from tests.unit.control.provision.test_wheels import make_wheel
 
@@ -41,7 +40,7 @@ def offline(cluster, tmp_path, monkeypatch):
     kept.symlink_to(shared)
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("requirements", "control/provision", "roles/python_env", "provision.yml")
 def test_a_package_of_ones_own_is_on_all_hosts_and_a_model_imports_it(cluster, offline, tmp_path):
     """The next test takes it away, with the environment that it is in."""
     make_wheel(offline, "tinywidth", files={"tinywidth/__init__.py": "WIDTH = 7\n"})
