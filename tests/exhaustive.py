@@ -56,15 +56,19 @@ class Collector:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if item.get_closest_marker("exhaustive"):
-                paths = tuple(triggers(item))
-                self.errors += [f"{item.nodeid}: there is no {path} to trigger it" for path in paths if not (ROOT / path).exists()]
-                self.tests.append(Exhaustive(item.nodeid, paths, item.get_closest_marker("alone") is not None))
+                self.errors += without_trigger(item)
+                self.tests.append(Exhaustive(item.nodeid, tuple(triggers(item)), item.get_closest_marker("alone") is not None))
 
 
 def triggers(item: pytest.Item) -> Sequence[str]:
     """The paths of its own markers, else those of its module."""
     own = dict.fromkeys(path for marker in item.iter_markers("exhaustive") for path in marker.args)
     return list(own) or getattr(item.module, "TRIGGERS", ())
+
+
+def without_trigger(item: pytest.Item) -> list[str]:
+    """A message for each trigger that is neither a file nor a folder any more: nothing could ever trigger the test by it."""
+    return [f"{item.nodeid}: there is no {path} to trigger it" for path in triggers(item) if not (ROOT / path).exists()]
 
 
 def suites() -> list[str]:
