@@ -1,10 +1,11 @@
 """Every command has an inverse: nothing of ours stays on a host, nothing of the lab stays on this machine."""
 
 import shutil
+import subprocess
 
 import pytest
 
-from tests.lab.conftest import NODES, PREFIX, changed
+from tests.lab.conftest import NODES, PREFIX, SUBNET, changed
 from tests.project import EXHAUSTIVE, Project
 from tests.unit.control.provision.test_wheels import make_wheel
 
@@ -77,10 +78,18 @@ def test_what_provisioning_put_there_is_removed(cluster):
     assert changed(cluster.play("provision", "state=absent").stdout) == 0
 
 
+def addresses_left() -> list[str]:
+    """Lines of this machine's interfaces, routes, firewall, mounts and processes that name an address of the lab."""
+    looks = "ip -o addr; ip route; nft list ruleset; cat /proc/mounts; ps -eo args"
+    shown = subprocess.run(["sh", "-c", looks], capture_output=True, text=True, check=False).stdout
+    return [line for line in shown.splitlines() if SUBNET.rpartition(".")[0] in line]
+
+
 def test_the_lab_is_removed_whole_and_only_once(lab):
     lab.up("state=absent")
     assert PREFIX not in lab.container("ps", "-a", "--format", "{{.Names}}")
     assert PREFIX not in lab.container("network", "ls", "--format", "{{.Name}}")
+    assert addresses_left() == []
     assert not (lab.root / "inventory" / "lab").exists()
     assert not (lab.root / ".lockstep" / "lab").exists()
     again = lab.up("state=absent")
