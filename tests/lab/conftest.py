@@ -27,7 +27,7 @@ WORKER_ROOT = "/home/lockstep/lockstep"
 SHORT = ("config=lecture_cnn", "epochs=2", "set=train.steps_per_epoch=5,data.limit_train=2000,reduction.name=packed")
 LONG = ("config=lecture_cnn", "epochs=2000", "set=train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
 SHARED = ("wheels", "sources")
-END = """cd /home/lockstep/lockstep && rm -f queue/* && for folder in runs/*/workers/*/; do touch "$folder/stop"; done
+END = f"""cd {WORKER_ROOT} && rm -f queue/* && for folder in runs/*/workers/*/; do touch "$folder/stop"; done
 runuser -u lockstep -- tmux -L lockstep kill-server"""
 TESTER = ".lockstep/tester"  # holds the id of the process that tests with this copy
 
@@ -64,7 +64,9 @@ class Lab(Project):
         with pytest.MonkeyPatch.context() as patch:
             if settings.is_file():
                 patch.setenv("CONTAINERS_CONF", str(settings))
-            self.container("run", "-d", "--name", name, "--network", PREFIX, "--ip", address, *labels, node["ImageName"], "sleep", "3600")
+            self.container(
+                "run", "-d", "--name", name, "--network", PREFIX, "--ip", address, *labels, node["ImageName"], "sleep", "infinity"
+            )
         try:
             yield name
         finally:
@@ -105,8 +107,8 @@ class Lab(Project):
     @contextlib.contextmanager
     def broken(self, node: int, breaking: str, fixing: str) -> Iterator[None]:
         """A node that is out of order for a while."""
-        self.on(node, breaking)
         try:
+            self.on(node, breaking)
             yield
         finally:
             self.on(node, fixing)
@@ -127,6 +129,7 @@ class Lab(Project):
             yield
         finally:
             self.on(node, f"ss -ltnp 'sport = :{ports[0]}' | sed -n 's/.*pid=\\([0-9]*\\).*/\\1/p' | xargs -r kill")
+            await_until(lambda: f":{ports[0]} " not in self.on(node, "ss -ltn"), 60, f"nobody listens to {ports} on node{node}")
 
     def address(self, node: int) -> str:
         """Address of a node, counted from 1."""
@@ -154,13 +157,16 @@ class Lab(Project):
 
     def await_steps(self, node: int, run: str, steps: int, playbook: subprocess.Popen[str] | None = None) -> None:
         """Wait until a node has recorded so many steps of a run, or the command that watches it has ended, which it must not."""
-        ended = playbook is not None and playbook.poll
-        await_until(lambda: self.steps(node, run) >= steps or (ended and ended() is not None), 240, f"{run}: {steps} steps")
-        assert playbook is None or playbook.poll() is None, playbook.communicate()[0]
+
+        def ended() -> bool:
+            return playbook is not None and playbook.poll() is not None
+
+        await_until(lambda: self.steps(node, run) >= steps or ended(), 240, f"{run}: {steps} steps")
+        assert not ended(), playbook.communicate()[0]
 
     def steps(self, node: int, run: str) -> int:
         """Steps that a node has recorded of a run."""
-        path = f"/home/lockstep/lockstep/runs/{run}/workers/node{node}/metrics.jsonl"
+        path = f"{WORKER_ROOT}/runs/{run}/workers/node{node}/metrics.jsonl"
         lines = self.on(node, f"cat {path} 2>/dev/null", check=False).splitlines()
         return max((json.loads(line)["step"] for line in lines if '"kind": "steps"' in line and line.endswith("}")), default=0)
 

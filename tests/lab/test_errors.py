@@ -35,7 +35,7 @@ BROKEN = {
     ],
     2: [
         (f"cp {CLOCK} /root/; echo '{LATER}' >> {CLOCK}", f"mv /root/sitecustomize.py {CLOCK}"),
-        (FULL, f"umount {ROOT}/venv {ROOT} /root/kept-root"),
+        (FULL, f"umount -l {ROOT}/venv {ROOT} /root/kept-root"),
     ],
     3: [
         (

@@ -107,7 +107,7 @@ def test_a_restarted_host_trains_on(cluster, watched):
     await_until(lambda: "restart 1 of this launch" in own(cluster, 1, "watched", "worker.log"), 240, "the restart")
     cluster.await_steps(1, "watched", cluster.steps(1, "watched") + 5, watched)
     cluster.play("stop", "run=watched")
-    assert watched.wait(60 * SLOWEST) is not None
+    watched.communicate(timeout=60 * SLOWEST)
     summary = cluster.summary("watched")
     assert (summary["state"], summary["restarts"]) == ("CANCELLED", 1)
 
