@@ -5,7 +5,7 @@ LANES ?= 2
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit local lab exhaustive lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit local lab lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,6 +34,7 @@ local: setup-dev ## real runs of two and more workers on this machine, two at a 
 lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what goes wrong there (root; minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10
 
+.PHONY: exhaustive
 exhaustive: setup-dev ## tests for before a release (root; hours); SINCE=COMMIT: only what changes since then trigger; LIST=1: only their list
 	@$(BIN)/python -m tests.exhaustive --lanes $(LANES) $(if $(SINCE),--since $(SINCE)) $(if $(LIST),--list)
 
