@@ -7,7 +7,7 @@ SUITE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit contract training local lab repeat mutants lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training local lab exhaustive repeat mutants lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,7 +39,7 @@ local: setup-dev ## real runs of two and more workers on this machine, two at a 
 	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile -m "not alone" --durations=10
 	@$(BIN)/python -m pytest tests/local -q -m alone
 
-lab: setup-dev ## five SSH hosts in containers, from bare to trained, and what goes wrong there (root; tens of minutes)
+lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what goes wrong there (root; minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10
 
 repeat: setup-dev ## make test N=10 times on a busy machine, and every test that ever failed (SUITE="tests/unit": only these)
@@ -47,6 +47,9 @@ repeat: setup-dev ## make test N=10 times on a busy machine, and every test that
 
 mutants: setup-dev ## which test notices each mistake of tests/mutants.yml (hours; ARGS="--only NAME", "--first-only": minutes)
 	@$(BIN)/python -m tests.mutants --write $(ARGS)
+
+exhaustive: setup-dev ## tests for before a release (root; hours); SINCE=COMMIT: only what changes since then trigger; LIST=1: only their list
+	@$(BIN)/python -m tests.exhaustive --lanes $(LANES) $(if $(SINCE),--since $(SINCE)) $(if $(LIST),--list)
 
 lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
 	@$(BIN)/ruff check .

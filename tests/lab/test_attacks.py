@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.conftest import NODES, PREFIX, Lab
+from tests.lab.conftest import NODES, SHORT, Lab
+from tests.lab.conftest import WORKER_ROOT as ROOT
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
-
-ROOT = "/home/lockstep/lockstep"
-
 
 # --- A node in another's hands: what it lists and says
 
@@ -40,7 +38,7 @@ chown -hR lockstep: {folder}
 """
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("control/remote", "control/runs/run_results.py", "plugins/modules", "roles/worker")
 @pytest.mark.parametrize("node", [1, 2])
 def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int, tmp_path: Path):
     """By name of a file: `find` listed one a line, so what follows a newline was an absolute path, fetched as whoever typed the command."""
@@ -66,7 +64,8 @@ def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int
 
 # --- an ordinary user of a member: neither root nor the one who trains
 
-SERVER, CLIENT = 1, 5
+SERVER, CLIENT = 1, NODES
+"""The second one only mounts the volume where there are more hosts than keep it: three."""
 USER = "mallory"
 
 WRITE = """
@@ -136,12 +135,9 @@ end-volume
 
 @pytest.fixture
 def members(cluster) -> Iterator[Lab]:
-    """The cluster, with an ordinary user on a server of the volume and on a host that only mounts it."""
-    for node in (SERVER, CLIENT):
-        cluster.on(node, f"id {USER} >/dev/null 2>&1 || useradd -m {USER}")
-    yield cluster
-    for node in (SERVER, CLIENT):
-        cluster.on(node, f"userdel -r {USER}", check=False)
+    """The cluster, with an ordinary user on two hosts."""
+    with cluster.user(SERVER, USER), cluster.user(CLIENT, USER):
+        yield cluster
 
 
 def python(lab: Lab, node: int, script: str, *arguments: str, user: str = USER) -> str:
@@ -208,27 +204,20 @@ def test_gluster_answers_nobody_without_a_certificate(members):
 
 
 def test_an_ordinary_user_of_a_member_reaches_no_port_of_the_cluster(members):
-    listen = "import socket, time; both = [socket.create_server(('0.0.0.0', port)) for port in (12345, 13345)]; time.sleep(600)"
     ports = {node: ["12345", "13345", "24007", brick_port(members, node)] for node in (SERVER, 2)}
     places = [f"127.0.0.1:{port}" for port in ports[SERVER]]
     places += [f"{members.address(node)}:{port}" for node in (SERVER, 2) for port in ports[node]]
-    try:
-        for node in (SERVER, 2):
-            members.container("exec", "-d", "-u", "lockstep", f"{PREFIX}-node{node}", "python3", "-c", listen)
-            await_until(lambda node=node: ":13345" in members.on(node, "ss -ltn"), 10, "listening")
+    with members.listening(SERVER, 12345, 13345, user="lockstep"), members.listening(2, 12345, 13345, user="lockstep"):
         refused = python(members, SERVER, CONNECT, *places).splitlines()
         assert len(refused) == len(places)
         assert all("Connection refused" in line for line in refused), refused
         for user in ("lockstep", "root"):
             opened = python(members, SERVER, CONNECT, *places, user=user).splitlines()
             assert all(line.endswith("open") for line in opened), (user, opened)
-    finally:
-        for node in (SERVER, 2):
-            members.on(node, "ss -ltnp | sed -n 's/.*:12345 .*pid=\\([0-9]*\\).*/\\1/p' | xargs -r kill")
     assert re.search(r"counter packets [1-9]\d* .* reject", members.on(SERVER, "nft list chain inet lockstep other_users"))
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("roles/firewall", "roles/dfs", "roles/host")
 def test_the_user_who_trains_still_trains(members):
     done = members.play("train", "quick=true", "run=guarded")
     assert "guarded: SUCCEEDED" in done.stdout, done.stdout
@@ -264,6 +253,7 @@ while True:
 """
 
 
+@EXHAUSTIVE("trainer/handshake.py", "trainer/direct.py", "roles/firewall")
 def test_idle_connections_to_the_direct_ports_do_not_keep_a_training_from_its_start(cluster):
     """Eight a port, renewed as soon as they are closed, by the user that trains, on a node that does not: the firewall lets it through."""
     attacker, workers = NODES, NODES - 2
@@ -283,7 +273,6 @@ def test_idle_connections_to_the_direct_ports_do_not_keep_a_training_from_its_st
 
 # --- somebody else writes the folder that all hosts read
 
-SHARED_OPTIONS = ("config=lecture_cnn", "workers=2", "epochs=1", "set=train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
 CHANGES = """
 import json, pathlib, shutil, sys, zipfile
 code, data = pathlib.Path("/mnt/lockstep/code", sys.argv[1]), pathlib.Path("/mnt/lockstep/datasets", sys.argv[2])
@@ -302,49 +291,42 @@ if "pack" in sys.argv[3:]:
 """
 
 
-@pytest.fixture(scope="module")
-def undisturbed(cluster: Lab) -> str:
-    """Of a run that nobody attacked."""
-    cluster.play("train", "run=peaceful", *SHARED_OPTIONS)
-    return cluster.summary("peaceful")["weights_sha256"]
-
-
 def forget_published_copies(cluster: Lab) -> None:
     """As on hosts that never had this code, or this dataset: what a host keeps of them on its own disk is not looked for again."""
-    for node in (1, 2):
-        cluster.on(node, "rm -rf /home/lockstep/lockstep/caches/code /home/lockstep/lockstep/caches/*-28x28x1 /tmp/harm")
+    for node in range(1, NODES + 1):
+        cluster.on(node, f"rm -rf {ROOT}/caches/code {ROOT}/caches/*-28x28x1 /tmp/harm")
 
 
 def shared_code_unharmed(cluster: Lab) -> bool:
-    return [cluster.on(node, "cat /tmp/harm 2>/dev/null", check=False) for node in (1, 2)] == ["", ""]
+    return not any(cluster.on(node, "cat /tmp/harm 2>/dev/null", check=False) for node in range(1, NODES + 1))
 
 
-def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(cluster, undisturbed):
-    record = json.loads((cluster.run("peaceful") / "cluster.json").read_text())
+def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(cluster, first):
+    record = json.loads((cluster.run("first") / "cluster.json").read_text())
     names = [record["code"], record["dataset"]["folder_name"], "zip", "labels", "pack"]
     forget_published_copies(cluster)
     cluster.on(3, shlex.join(["python3", "-c", CHANGES, *names]))
-    done = cluster.play("train", "run=fixed", *SHARED_OPTIONS)
+    done = cluster.play("train", "run=fixed", *SHORT)
     for name in (record["code"], "manifest.json", "data-00000.pack"):
         assert f"/{name}" in done.stdout, done.stdout
     assert "contents differ from what was published; sent again" in done.stdout
-    assert cluster.summary("fixed")["weights_sha256"] == undisturbed
+    assert cluster.summary("fixed")["weights_sha256"] == first
     assert shared_code_unharmed(cluster)
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("control/remote", "control/datasets", "roles/distribute", "trainer/rundir.py", "plugins/shared")
 @pytest.mark.parametrize(
     ("what", "file"),
     [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")],
 )
-def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, undisturbed):
+def test_code_and_data_that_were_changed_before_the_start_are_not_used(what, file, cluster, first):
     forget_published_copies(cluster)
     argv = ["python3", "-c", CHANGES, "{{ published.code_name }}", "{{ published.name }}", what]
-    done = cluster.train_attacked(argv, f"run=attacked-{what}", *SHARED_OPTIONS)
+    done = cluster.train_attacked(argv, f"run=attacked-{what}", *SHORT)
     assert done.returncode != 0, done.stdout
     assert "First failure: node" in done.stdout, done.stdout
     assert file in done.stdout
     assert "Fix: run the same command again" in done.stdout
     assert shared_code_unharmed(cluster)
-    cluster.play("train", f"run=attacked-{what}", *SHARED_OPTIONS)
-    assert cluster.summary(f"attacked-{what}")["weights_sha256"] == undisturbed
+    cluster.play("train", f"run=attacked-{what}", *SHORT)
+    assert cluster.summary(f"attacked-{what}")["weights_sha256"] == first

@@ -2,16 +2,18 @@
 
 import json
 
-from tests.lab.test_cluster import NAMES, changed
+from tests.lab.conftest import NAMES, NODES, changed
 from tests.project import EXHAUSTIVE, await_until
 
+TRIGGERS = ("roles/slurm", "roles/slurm_lab", "playbooks/slurm.yml", "playbooks/lab_slurm.yml", "trainer/slurm.py")
+pytestmark = EXHAUSTIVE
 SHORT = ("config=lecture_cnn", "workers=2", "set=train.steps=40,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
 
 
 def test_slurm_is_put_on_the_labs_nodes_once(cluster):
     assert changed(cluster.play("playbooks/lab_slurm", timeout=600).stdout) > 0
     assert changed(cluster.play("playbooks/lab_slurm").stdout) == 0
-    assert cluster.on(1, "sinfo --noheader --format '%D %T'").split() == ["5", "idle"]
+    assert cluster.on(1, "sinfo --noheader --format '%D %T'").split() == [str(NODES), "idle"]
 
 
 def test_a_job_trains_what_train_yml_trains(cluster):
@@ -29,7 +31,6 @@ def test_a_job_trains_what_train_yml_trains(cluster):
     assert "Nothing to do" in cluster.play("playbooks/slurm", *SHORT, "run=slurm-job").stdout
 
 
-@EXHAUSTIVE
 def test_a_job_that_ended_while_nobody_looked_is_fetched_and_train_yml_may_go_on_with_it(cluster):
     first = "set=train.steps=20,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed"
     job = (*SHORT[:2], first, "run=slurm-later")
@@ -50,7 +51,6 @@ def test_a_job_that_ended_while_nobody_looked_is_fetched_and_train_yml_may_go_on
     assert "run=slurm-later: it was last trained by train.yml" in refused.stdout
 
 
-@EXHAUSTIVE
 def test_a_job_that_cant_begin_says_why(cluster):
     listens = 'import socket, time; s = socket.socket(); s.bind(("", 12399)); s.listen(); time.sleep(300)'
     held = cluster.on(2, f"python3 -c '{listens}' >/dev/null 2>&1 & echo $!").strip()

@@ -1,4 +1,4 @@
-"""Models and scripts of the user's own on SSH hosts."""
+"""Models and scripts of the user's own on SSH hosts: variants of what local workers do, all of them exhaustive."""
 
 import csv
 import json
@@ -6,17 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from control.runs import evaluations
-from tests.lab.conftest import NODES, Lab
-from tests.lab.test_cluster import cut, join
+from tests.lab.conftest import NAMES, NODES, Lab
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_until
 
+pytestmark = EXHAUSTIVE
+TRIGGERS = ("trainer/user", "trainer/program.py", "trainer/distribute.py", "trainer/engines.py", "control/runs/script.py", "roles/worker")
+ASYNCHRONOUS = ("trainer/asynchronous", "control/runs/asynchronous.py", "roles/worker")
 SCRIPTS = ROOT / "tests" / "scripts"
 SETTINGS = "set=train.steps=30,train.batch_sizes=[14,10,8],telemetry.profile_every=0,reduction.name=packed"
 
@@ -33,7 +34,7 @@ def train(project: Project, run: str, name: str) -> None:
     project.play("train", f"run={run}", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=3", SETTINGS)
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("examples", "trainer/own.py", "trainer/data", "control/datasets")
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "text"))
 def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
     """`tests/local/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
@@ -43,7 +44,7 @@ def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab
     assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("predict.yml", "playbooks/stages/predict.yml", "control/runs/predictor.py", "trainer/predict.py")
 def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab, tmp_path):
     """1,500 rows: two blocks of 256 for each of three hosts, the last one smaller."""
     train(cluster, "ssh-regression", "regression")
@@ -74,7 +75,7 @@ def test_one_line_makes_fit_that_of_five_ssh_hosts(cluster: Lab, tmp_path):
 
 
 def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(cluster: Lab, tmp_path):
-    (tmp_path / "main.py").write_text("import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n")
+    (tmp_path / "main.py").write_text("import os, signal\nprint('pid', os.getpid(), flush=True)\nsignal.pause()\n")
     playbook = cluster.start("train", f"script={tmp_path}", "run=endless")
     log = "/home/lockstep/lockstep/runs/endless/workers/node3/worker.log"
     try:
@@ -88,7 +89,7 @@ def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(clust
     assert playbook.returncode != 0
     assert "First failure: node3 (rank 2), exit code 137" in output, output
     assert cluster.summary("endless")["state"] == "FAILED"
-    others = [cluster.run("endless") / "workers" / f"node{number}" / "exit.json" for number in (1, 2, 4, 5)]
+    others = [cluster.run("endless") / "workers" / name / "exit.json" for name in NAMES if name != "node3"]
     assert all(json.loads(end.read_text())["exit_code"] for end in others)
 
 
@@ -101,8 +102,7 @@ lockstep.distribute(model).fit(x, x[:, :1], epochs=1_000_000, verbose=2)
 """
 
 
-@EXHAUSTIVE
-def test_a_script_whose_host_is_unplugged_ends_on_all_others_within_25_s_and_the_host_is_named(cluster: Lab, tmp_path):
+def test_a_script_whose_host_is_unplugged_ends_everywhere(cluster: Lab, tmp_path):
     (tmp_path / "main.py").write_text(ENDLESS)
     others = [number for number in range(1, NODES + 1) if number != 3]
 
@@ -110,21 +110,17 @@ def test_a_script_whose_host_is_unplugged_ends_on_all_others_within_25_s_and_the
         return cluster.on(number, f"cat /home/lockstep/lockstep/runs/cut-script/workers/node{number}/{name} 2>/dev/null", check=False)
 
     cluster.play("train", f"script={tmp_path}", "run=cut-script", "detach=true")
-    try:
-        await_until(lambda: "Epoch 9/" in own(1, "worker.log"), 120, "training")
-        cut(cluster, 3)
-        since = time.time()
+    await_until(lambda: "Epoch 9/" in own(1, "worker.log"), 120, "training")
+    with cluster.unplugged(3):
         await_until(lambda: all(own(number, "exit.json") for number in others), 120, "the end of the others")
         ends = [json.loads(own(number, "exit.json")) for number in others]
         logs = "".join(own(number, "worker.log") for number in others)
-    finally:
-        join(cluster, 3)
     assert {end["exit_code"] for end in ends} == {75}, logs
-    assert max(end["ended_at"] for end in ends) - since < 25
     assert f"rank 2 ({cluster.address(3)}) stopped answering: it is frozen, or its host or network is gone" in logs
     cluster.play("stop", "run=cut-script")
 
 
+@EXHAUSTIVE(*ASYNCHRONOUS)
 def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster: Lab):
     """The first hands out steps and keeps the weights; a worker that is killed starts again alone."""
     example, run = f"{cluster.root}/examples/taxi.py", "ssh-rides"
@@ -157,7 +153,7 @@ def roles(cluster: Lab) -> Iterator[None]:
     groups.unlink()
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE(*ASYNCHRONOUS)
 @pytest.mark.usefixtures("roles")
 def test_five_ssh_hosts_have_four_roles(cluster: Lab):
     """Each epoch is evaluated on a host of its own, and those numbers are what `evaluate.yml` finds."""

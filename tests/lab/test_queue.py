@@ -1,11 +1,13 @@
-"""Queued runs on five SSH hosts: they end by themselves, whatever becomes of the command and of a host."""
+"""Queued runs on SSH hosts: they end by themselves, whatever becomes of the command and of a host."""
 
 import re
 import signal
 
-from tests.lab.conftest import PREFIX, Lab
-from tests.project import SLOWEST, await_until
+from tests.lab.conftest import NODES, PREFIX, Lab
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
+TRIGGERS = ("control/runs/queue.py", "control/runs/ports.py", "trainer/supervision", "roles/recovery", "roles/worker")
+pytestmark = EXHAUSTIVE
 TRAINING = ("config=task_cnn", "epochs=3")
 LONG = ("config=task_cnn", "epochs=40")
 SETTINGS = "train.steps_per_epoch=8,train.steps_per_call=2,telemetry.profile_every=0,checkpoint.snapshots=best"
@@ -17,7 +19,7 @@ def own(run: str, node: int) -> str:
 
 
 def has_ended(cluster: Lab, run: str) -> bool:
-    return all(cluster.on(node, f"cat {own(run, node)}/exit.json", check=False) for node in range(1, 6))
+    return all(cluster.on(node, f"cat {own(run, node)}/exit.json", check=False) for node in range(1, NODES + 1))
 
 
 def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(cluster: Lab):
@@ -44,5 +46,5 @@ def test_three_queued_runs_end_though_the_command_is_killed_and_a_host_restarts(
         summary = cluster.summary(run)
         assert (summary["state"], summary["steps"]) == ("SUCCEEDED", 320 if run == RUNS[0] else 24)
     assert cluster.summary(RUNS[1])["weights_sha256"] == cluster.summary(RUNS[2])["weights_sha256"]
-    for node in range(1, 6):
+    for node in range(1, NODES + 1):
         assert not cluster.on(node, "ls /home/lockstep/lockstep/queue")

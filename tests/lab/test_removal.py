@@ -1,11 +1,11 @@
 """Every command has an inverse: nothing of ours stays on a host, nothing of the lab stays on this machine."""
 
 import shutil
+import subprocess
 
 import pytest
 
-from tests.lab.conftest import NODES, PREFIX
-from tests.lab.test_cluster import changed
+from tests.lab.conftest import NODES, PREFIX, SUBNET, changed
 from tests.project import EXHAUSTIVE, Project
 from tests.unit.control.provision.test_wheels import make_wheel
 
@@ -41,7 +41,7 @@ def offline(cluster, tmp_path, monkeypatch):
     kept.symlink_to(shared)
 
 
-@EXHAUSTIVE
+@EXHAUSTIVE("requirements", "control/provision", "roles/python_env", "provision.yml")
 def test_a_package_of_ones_own_is_on_all_hosts_and_a_model_imports_it(cluster, offline, tmp_path):
     """The next test takes it away, with the environment that it is in."""
     make_wheel(offline, "tinywidth", files={"tinywidth/__init__.py": "WIDTH = 7\n"})
@@ -78,10 +78,18 @@ def test_what_provisioning_put_there_is_removed(cluster):
     assert changed(cluster.play("provision", "state=absent").stdout) == 0
 
 
+def addresses_left() -> list[str]:
+    """Lines of this machine's interfaces, routes, firewall, mounts and processes that name an address of the lab."""
+    looks = "ip -o addr; ip route; nft list ruleset; cat /proc/mounts; ps -eo args"
+    shown = subprocess.run(["sh", "-c", looks], capture_output=True, text=True, check=False).stdout
+    return [line for line in shown.splitlines() if SUBNET.rpartition(".")[0] in line]
+
+
 def test_the_lab_is_removed_whole_and_only_once(lab):
     lab.up("state=absent")
     assert PREFIX not in lab.container("ps", "-a", "--format", "{{.Names}}")
     assert PREFIX not in lab.container("network", "ls", "--format", "{{.Name}}")
+    assert addresses_left() == []
     assert not (lab.root / "inventory" / "lab").exists()
     assert not (lab.root / ".lockstep" / "lab").exists()
     again = lab.up("state=absent")

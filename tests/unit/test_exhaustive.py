@@ -1,0 +1,106 @@
+"""Which exhaustive tests a change triggers, and how they are run."""
+
+import subprocess
+
+import pytest
+
+from tests.exhaustive import Collector, Exhaustive, changed_since, commands, listing
+
+FIREWALL = Exhaustive("tests/lab/test_a.py::test_ports[1-2]", ("roles/firewall", "trainer/direct.py"), alone=False)
+ANYTHING = Exhaustive("tests/local/test_b.py::test_all", (), alone=False)
+ALONE = Exhaustive("tests/local/test_b.py::test_clock", ("trainer",), alone=True)
+
+
+@pytest.mark.parametrize(
+    ("test", "changed", "triggered"),
+    [
+        (FIREWALL, ["roles/firewall/tasks/main.yml"], True),
+        (FIREWALL, ["trainer/direct.py"], True),
+        (FIREWALL, ["tests/lab/test_a.py"], True),
+        (FIREWALL, ["roles/firewalls/tasks/main.yml", "trainer/direct.pyc", "tests/lab/conftest.py"], False),
+        (FIREWALL, [], False),
+        (ANYTHING, ["README.md"], True),
+        (ANYTHING, [], False),
+    ],
+)
+def test_a_change_in_its_paths_triggers_a_test(test, changed, triggered):
+    assert test.triggered(changed) is triggered
+
+
+MODULE = """
+import pytest
+TRIGGERS = ("roles/worker",)
+
+@pytest.mark.exhaustive
+def test_plain(): pass
+
+@pytest.mark.exhaustive("roles/dfs", "trainer")
+@pytest.mark.alone
+def test_named(): pass
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.exhaustive("doctor.yml"))])
+def test_variant(n): pass
+"""
+
+
+def collected(tmp_path, text, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"test_in_{tmp_path.name}.py").write_text(text)  # modules of one name are one module
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  exhaustive: x\n  alone: x\n")
+    collector = Collector()
+    pytest.main(["-p", "no:terminal", "-p", "no:cacheprovider", "--collect-only", str(tmp_path)], plugins=[collector])
+    return collector
+
+
+def test_paths_are_the_markers_else_the_modules(tmp_path, monkeypatch):
+    collector = collected(tmp_path, MODULE, monkeypatch)
+    assert collector.errors == []
+    assert [(test.name.partition("::")[2], test.paths, test.alone) for test in collector.tests] == [
+        ("test_plain", ("roles/worker",), False),
+        ("test_named", ("roles/dfs", "trainer"), True),
+        ("test_variant[2]", ("doctor.yml",), False),
+    ]
+
+
+def test_a_path_that_is_gone_is_refused(tmp_path, monkeypatch):
+    collector = collected(tmp_path, MODULE.replace("roles/dfs", "roles/moved"), monkeypatch)
+    assert collector.errors == [f"test_in_{tmp_path.name}.py::test_named: there is no roles/moved to trigger it"]
+
+
+def test_changes_are_committed_uncommitted_and_new(tmp_path):
+    def git(*words):
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+
+    git("init")
+    for name in ("old", "moved", "edited"):
+        (tmp_path / name).write_text(name)
+    git("add", "-A")
+    git("commit", "-m", "first")
+    git("mv", "moved", "there")
+    git("commit", "-m", "second")
+    (tmp_path / "edited").write_text("anew")
+    (tmp_path / "new").write_text("new")
+    assert sorted(changed_since("HEAD~1", tmp_path)) == ["edited", "moved", "new", "there"]
+    with pytest.raises(SystemExit, match="SINCE=nowhere: "):
+        changed_since("nowhere", tmp_path)
+
+
+def test_the_list_groups_tests_by_path():
+    assert listing([ANYTHING, FIREWALL, ALONE]).splitlines() == [
+        "any file:",
+        "  tests/local/test_b.py::test_all",
+        "roles/firewall, trainer/direct.py:",
+        "  tests/lab/test_a.py::test_ports[1-2]",
+        "trainer:",
+        "  tests/local/test_b.py::test_clock",
+    ]
+
+
+def test_hosts_and_tests_alone_have_their_own_process():
+    shown = [" ".join(words) for words in commands([FIREWALL, ALONE, ANYTHING], 3)]
+    assert shown == [
+        "-q --durations=10 -n 3 --dist loadfile tests/local/test_b.py::test_all",
+        "-q --durations=10 tests/local/test_b.py::test_clock",
+        "-q --durations=10 tests/lab/test_a.py::test_ports[1-2]",
+    ]
+    assert commands([], 2) == []
