@@ -6,8 +6,10 @@ task ends it. Every `python -m control ...` that a task starts is another fork o
 """
 
 import contextlib
+import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import traceback
@@ -21,6 +23,8 @@ import tensorflow as tf  # noqa: F401
 from ansible import constants, context
 from ansible.cli.playbook import PlaybookCLI
 from ansible.executor.task_executor import TaskExecutor
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
 from ansible.playbook import Playbook
 from ansible.playbook.block import Block
 from ansible.playbook.play import Play
@@ -30,12 +34,13 @@ from ansible.playbook.task import Task
 from ansible.plugins import loader as plugins
 from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar
+from ansible.utils.context_objects import CLIArgs
+from ansible.utils.vars import load_extra_vars, load_options_vars
 from ansible.vars.hostvars import HostVars
+from ansible.vars.manager import VariableManager
 
 import control.__main__
-import control.runs.model
-from control import project
-from plugins.action import control as action  # noqa: F401
+from control import command_line, project
 from plugins.callback import lockstep
 
 ADD_HOST = constants.add_internal_fqcns(("add_host",))
@@ -95,8 +100,14 @@ class Command:
     def __init__(self, root: Path, argv: list[str]):
         given = [] if any(word in ("-i", "--inventory") for word in argv) else ["-i", str(root / "inventory/local")]
         sys.argv = argv
-        PlaybookCLI([*argv, *given]).parse()
-        self._loader, self._inventory, self._variables = PlaybookCLI._play_prereqs(SETTINGS)
+        line = PlaybookCLI([*argv, *given])
+        line.init_parser()
+        # Ansible keeps these for the whole process.
+        context.CLIARGS = CLIArgs.from_options(line.post_process_args(line.parser.parse_args(line.args[1:])))
+        load_extra_vars.extra_vars = load_options_vars.options_vars = None
+        self._loader = DataLoader()
+        self._inventory = InventoryManager(self._loader, context.CLIARGS["inventory"])
+        self._variables = VariableManager(self._loader, self._inventory, PlaybookCLI.version_info(gitinfo=False))
         HostVars(self._inventory, self._variables, self._loader)
         self.said, self._last = [], []
         self.result: dict[str, Any] = {"changed": False, "returncode": 0, "reached": None}
@@ -170,16 +181,11 @@ def tasks_of(block: Block) -> Iterator[Task]:
         yield from tasks_of(one) if isinstance(one, Block) else [one]
 
 
-class SETTINGS:
-    """What Ansible's `_play_prereqs` reads of a command line object."""
-
-    USES_CONNECTION = False
-
-
 def answer(request: dict[str, Any]) -> int:
     """In a forked process: run a command and write what came of it."""
     os.environ.clear()
     os.environ.update(request["environment"], LOCKSTEP_TTY="0")
+    os.umask(0o022)
     root = Path(request["root"])
     rebase(root)
     subprocess.Popen = Forked
@@ -187,9 +193,20 @@ def answer(request: dict[str, Any]) -> int:
     return 0
 
 
+def warm_up() -> None:
+    """Load what commands need: this project's modules, Ansible's plugins, the names that an inventory may set."""
+    for module in pkgutil.walk_packages(control.__path__, "control."):
+        importlib.import_module(module.name)
+    init_plugin_loader()
+    names = command_line.inventory_variables()
+    command_line.inventory_variables = lambda: names
+    refused = Command(project.ROOT, ["ansible-playbook", "train.yml", "-e", "warm=up"]).run()
+    assert refused["returncode"] == 2, refused
+
+
 def main() -> None:
     """Answer requests until the input ends."""
-    init_plugin_loader()
+    warm_up()
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
