@@ -43,9 +43,10 @@ import control.__main__
 from control import command_line, project
 from plugins.callback import lockstep
 
-ADD_HOST = constants.add_internal_fqcns(("add_host",))
-OWN = ("control", *ADD_HOST)
+OWN = ("control", *constants.add_internal_fqcns(("add_host", "validate_argument_spec")))
 """Actions that need no host."""
+CAMPAIGNS = ("sweep.run_trials",)
+"""Tasks of this project's that start commands on hosts."""
 
 
 class Forked(subprocess.Popen):
@@ -109,8 +110,9 @@ class Command:
         self._inventory = InventoryManager(self._loader, context.CLIARGS["inventory"])
         self._variables = VariableManager(self._loader, self._inventory, PlaybookCLI.version_info(gitinfo=False))
         HostVars(self._inventory, self._variables, self._loader)
-        self.said, self._last = [], []
-        self.result: dict[str, Any] = {"changed": False, "returncode": 0, "reached": None}
+        self.said: list[str] = []
+        self._last: list[str] = []
+        self.result: dict[str, Any] = {"changed": False, "returncode": 0, "reached": None, "facts": {}}
 
     def run(self) -> dict[str, Any]:
         """Run it to its end, its failure, or the first task that touches a host: `reached`."""
@@ -144,15 +146,19 @@ class Command:
                 self._show(returned, task, host)
                 if self.result["returncode"] or self.result["reached"]:
                     return
+                facts = dict(returned.get("ansible_facts", {}))
+                self.result["facts"] |= facts
                 for other in hosts if task.run_once else [host]:
-                    self._variables.set_host_facts(other.name, dict(returned.get("ansible_facts", {})))
+                    self._variables.set_host_facts(other.name, facts.copy())
+                    if task.register:
+                        self._variables.set_nonpersistent_facts(other.name, {task.register: returned})
 
     def _task(self, play: Play, task: Task, host: Any, hosts: list[Any]) -> dict[str, Any]:
         names = [one.name for one in hosts]
         variables = self._variables.get_vars(play=play, host=host, task=task, _hosts=names, _hosts_all=names)
         if task.implicit:
             return {"skipped": True}
-        if task.action not in OWN:
+        if task.action not in OWN or task.args.get("do") in CAMPAIGNS:
             templar = Templar(self._loader, variables)
             runs = all(templar.evaluate_conditional(condition) for condition in task.when)
             return {"reached": f"{play.get_name()}: {task.get_name()}"} if runs else {"skipped": True}
@@ -182,14 +188,19 @@ def tasks_of(block: Block) -> Iterator[Task]:
 
 
 def answer(request: dict[str, Any]) -> int:
-    """In a forked process: run a command and write what came of it."""
+    """In a forked process: run a command, or call a function, and write what came of it."""
     os.environ.clear()
     os.environ.update(request["environment"], LOCKSTEP_TTY="0")
     os.umask(0o022)
     root = Path(request["root"])
     rebase(root)
     subprocess.Popen = Forked
-    Path(request["answer"]).write_text(json.dumps(Command(root, request["argv"]).run()))
+    if "call" in request:
+        module, _, name = request["call"].partition(":")
+        result = getattr(importlib.import_module(module), name)(*request["arguments"])
+    else:
+        result = Command(root, request["argv"]).run()
+    Path(request["answer"]).write_text(json.dumps(result))
     return 0
 
 

@@ -9,11 +9,10 @@ assert "x 7 epochs" in project.check("train", "epochs=7")
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ class Ended:
     changed: bool
     reached: str | None
     """The first task that touches a host, if it came to one; nothing was done from there on."""
+    facts: dict[str, Any] = field(repr=False)
+    """What its tasks have found out, by name."""
     log: str
     """What its processes printed meanwhile."""
 
@@ -43,14 +44,20 @@ class Commands(Project):
 
     def run_here(self, command: str, *arguments: str) -> Ended:
         """Run a command until it ends, or would touch a host."""
+        answer, log = self._ask(argv=self.argv(command, *arguments))
+        return Ended(**answer, log=log)
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call `module:name` where TensorFlow is loaded; arguments and result are JSON."""
+        return self._ask(call=function, arguments=arguments)[0]
+
+    def _ask(self, **request: Any) -> tuple[Any, str]:
         with tempfile.TemporaryDirectory() as folder:
-            files = {name: str(Path(folder) / name) for name in ("answer", "log")}
-            request = {"root": str(self.root), "argv": self.argv(command, *arguments), "environment": self.environment(), **files}
-            ask(request)
-            log = Path(files["log"]).read_text(errors="replace")
-            if not Path(files["answer"]).is_file():
-                raise AssertionError(f"{command} {arguments}:\n{log}")
-            return Ended(**json.loads(Path(files["answer"]).read_text()), log=log)
+            answer, log = Path(folder) / "answer", Path(folder) / "log"
+            ask({"root": str(self.root), "environment": self.environment(), "answer": str(answer), "log": str(log), **request})
+            printed = log.read_text(errors="replace")
+            assert answer.is_file(), f"{request}:\n{printed}"
+            return json.loads(answer.read_text()), printed
 
     def ended(self, command: str, *arguments: str) -> Ended:
         """Run a command that touches no host and succeeds."""

@@ -8,18 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
+from tests.pictures import make_pictures
 from tests.ports import worker_ports
 from tests.project import Project, await_until, copy_project, ending_after_a_failure
 from trainer.supervision.supervisor import FILE
 from trainer.telemetry import read_records
-
-CLASSES = ("cat", "dog and friends", "Käse")
 
 
 @dataclass
@@ -114,15 +111,4 @@ nothing_left_of_a_failure = ending_after_a_failure("project")
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of images that a small network can learn: three classes, names with spaces and Unicode."""
-    root = tmp_path_factory.mktemp("bilder mit ü")
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 60), ("test", 20)):
-        for label, name in enumerate(CLASSES):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 90, (20 + number % 3 * 8, 24, 3), dtype=np.uint8)
-                pixels[..., label] += 120
-                ending = ("jpg", "png", "bmp", "gif")[number % 4]
-                Image.fromarray(pixels).save(folder / f"bild {number}.{ending}")
-    return root
+    return make_pictures(tmp_path_factory.mktemp("bilder mit ü"))

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.local.conftest import CLASSES, LocalProject
+from tests.local.conftest import LocalProject
+from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE, await_until
 
 SMALL = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed"
