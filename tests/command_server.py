@@ -57,6 +57,7 @@ class Forked(subprocess.Popen):
             super()._execute_child(args, *more)
             return
         _, _, _, _, cwd, _, _, _, _, stdin, _, _, stdout, _, stderr, *_ = more
+        sys.stdout.flush()
         self.pid = os.fork()
         self._child_created = True
         if self.pid == 0:
@@ -72,7 +73,7 @@ def leave(act: Any, descriptors: list[int], folder: str | None) -> None:
             if descriptor != -1:
                 os.dup2(descriptor, standard)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)
+        sys.stdin = os.fdopen(0, closefd=False)  # without what the other has read of its own
         if folder:
             os.chdir(folder)
         code = act() or 0
@@ -187,6 +188,12 @@ def tasks_of(block: Block) -> Iterator[Task]:
         yield from tasks_of(one) if isinstance(one, Block) else [one]
 
 
+def named(place: str) -> tuple[Any, str]:
+    """The module of `module:name`, and the name."""
+    module, _, name = place.partition(":")
+    return importlib.import_module(module), name
+
+
 def answer(request: dict[str, Any]) -> int:
     """In a forked process: run a command, or call a function, and write what came of it."""
     os.environ.clear()
@@ -195,11 +202,10 @@ def answer(request: dict[str, Any]) -> int:
     root = Path(request["root"])
     rebase(root)
     subprocess.Popen = Forked
-    if "call" in request:
-        module, _, name = request["call"].partition(":")
-        result = getattr(importlib.import_module(module), name)(*request["arguments"])
-    else:
-        result = Command(root, request["argv"]).run()
+    for place, value in request["constants"].items():
+        setattr(*named(place), value)
+    call = request.get("call")
+    result = getattr(*named(call))(*request["arguments"]) if call else Command(root, request["argv"]).run()
     Path(request["answer"]).write_text(json.dumps(result))
     return 0
 

@@ -7,6 +7,7 @@ assert "x 7 epochs" in project.check("train", "epochs=7")
 `tests/command_server.py` says what runs; tests/contract/test_commands.py shows that each command is wired to it.
 """
 
+import atexit
 import json
 import os
 import subprocess
@@ -39,8 +40,12 @@ class Ended:
     """What its processes printed meanwhile."""
 
 
+@dataclass
 class Commands(Project):
     """A scratch project whose commands run in process, as far as they touch no host."""
+
+    constants: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """Constants of the code, as `control.datasets.cifar10:BATCH`, that are others here."""
 
     def run_here(self, command: str, *arguments: str) -> Ended:
         """Run a command until it ends, or would touch a host."""
@@ -54,7 +59,8 @@ class Commands(Project):
     def _ask(self, **request: Any) -> tuple[Any, str]:
         with tempfile.TemporaryDirectory() as folder:
             answer, log = Path(folder) / "answer", Path(folder) / "log"
-            ask({"root": str(self.root), "environment": self.environment(), "answer": str(answer), "log": str(log), **request})
+            files = {"root": str(self.root), "answer": str(answer), "log": str(log)}
+            ask({**files, "environment": self.environment(), "constants": self.constants, **request})
             printed = log.read_text(errors="replace")
             assert answer.is_file(), f"{request}:\n{printed}"
             return json.loads(answer.read_text()), printed
@@ -94,7 +100,9 @@ def _server() -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins/module_utils")])
     environment = {**os.environ, **QUIET, "PYTHONPATH": path}
     argv = [sys.executable, "-m", "tests.command_server"]
-    return subprocess.Popen(argv, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(argv, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    return server
 
 
 def make_project(root: Path, examined: Path) -> Commands:

@@ -74,9 +74,10 @@ def save_model(path: str, file: str, function: str) -> None:
 def probabilities(run: str, epoch: int, files: list[str]) -> list[list[float]]:
     """What a run's snapshot gives for image files. Needs TensorFlow."""
     import numpy as np
+
     from trainer.data import images
     from trainer.predict import Trained
 
     trained = Trained.of(Path(run))
-    rows = np.stack([images.decode(Path(file).read_bytes(), trained.image_size) for file in files])
-    return np.asarray(trained.snapshot(epoch).call([rows])[0]).tolist()
+    rows = np.stack([images.fit(images.decode(Path(file).read_bytes()), trained.image_size) for file in files])
+    return np.asarray(trained.snapshot(epoch).call((rows,))[0]).tolist()
