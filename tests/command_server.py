@@ -6,6 +6,7 @@ task ends it. Every `python -m control ...` that a task starts is another fork o
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -224,6 +225,7 @@ def warm_up() -> None:
 def main() -> None:
     """Answer requests until the input ends."""
     warm_up()
+    gc.freeze()  # a collection in a fork would copy all pages
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

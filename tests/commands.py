@@ -10,6 +10,8 @@ assert "x 7 epochs" in project.check("train", "epochs=7")
 import atexit
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,8 @@ from typing import Any
 
 from tests.project import ROOT, Project, copy_project
 
+HUNG_S = 300
+"""A command that takes longer never ends."""
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 
@@ -91,6 +95,10 @@ def ask(request: dict[str, Any]) -> None:
     assert server.stdout
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
+    if not select.select([server.stdout], [], [], HUNG_S)[0]:
+        os.killpg(server.pid, signal.SIGKILL)
+        _server.cache_clear()
+        raise AssertionError(f"no end in {HUNG_S} s: {request}")
     assert server.stdout.readline() == "done\n", "the server of commands has ended"
 
 
@@ -100,7 +108,8 @@ def _server() -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "plugins/module_utils")])
     environment = {**os.environ, **QUIET, "PYTHONPATH": path}
     argv = [sys.executable, "-m", "tests.command_server"]
-    server = subprocess.Popen(argv, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    server = subprocess.Popen(argv, cwd=ROOT, env=environment, start_new_session=True, **pipes)
     atexit.register(server.communicate)
     return server
 

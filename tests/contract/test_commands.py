@@ -8,7 +8,7 @@ from tests.commands import ROOT
 from tests.contract import samples
 
 REFUSED = {
-    "doctor": ["workers=9"],
+    "doctor": ["epoch=3"],
     "evaluate": ["run=whole", "epoch=12"],
     "export": ["run=whole", "epoch=1,2"],
     "lab": ["nodes=none"],
@@ -19,9 +19,9 @@ REFUSED = {
     "serve": ["run=whole"],
     "status": ["run=whoel"],
     "stop": ["run=whoel"],
-    "sweep": ["workers=9", "config=task_cnn"],
+    "sweep": ["epoch=3"],
     "tensorboard": ["run=whoel"],
-    "train": ["workers=9", "config=task_cnn"],
+    "train": ["epoch=3"],
     "playbooks/dataset": ["source=cifar100", "path=none"],
     "playbooks/delete_run": [],
     "playbooks/lab_slurm": ["state=gone"],

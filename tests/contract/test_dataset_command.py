@@ -37,5 +37,8 @@ def test_cifar10_is_converted_once(commands, archive):
     assert re.search(r"validation\.tfrecords +40 ", made.stdout)
     assert made.changed
     assert not commands.ended("playbooks/dataset", *given, "digest=any").changed
-    planned = commands.check("train", "config=resnet_cifar", "dataset=datasets/cifar10", "set=model.layers=8,data.limit_train=100")
-    assert "100 training, 40 validation, 40 test images" in planned
+    given = ("run=cifar10", "config=resnet_cifar", "dataset=datasets/cifar10", "set=model.layers=8,data.limit_train=100")
+    planned = commands.run_here("train", *given, "preflight=false")
+    assert "100 training, 40 validation, 40 test images" in planned.stdout
+    assert planned.facts["published"]["digest"]
+    assert planned.facts["plan"]["dataset"]["classes"][3] == "cat"

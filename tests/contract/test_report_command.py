@@ -84,7 +84,7 @@ def test_without_scripts_the_same_is_read(browser, page):
     )
 
 
-def test_the_policy_stops_a_script_and_a_picture_of_elsewhere(browser, page, tmp_path):
+def test_the_policy_stops_what_is_foreign(browser, page, tmp_path):
     foreign = "<script>document.title = 'mine'</script><img src='http://127.0.0.1:9/x.png'><p style='color: red'>styled</p></body>"
     broken = tmp_path / "page.html"
     broken.write_text(page.read_text().replace("</body>", foreign))
