@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
 from tests.ports import worker_ports
@@ -18,8 +15,6 @@ from tests.project import Project, await_until, copy_project
 from trainer.files import write_json
 from trainer.supervision.supervisor import FILE
 from trainer.telemetry import read_records
-
-CLASSES = ("cat", "dog and friends", "Käse")
 
 
 @dataclass
@@ -116,18 +111,3 @@ def without_runs(scratch: LocalProject) -> Iterator[LocalProject]:
     scratch.end_all()
     for runs in (scratch.root / "runs", *scratch.root.glob(".lockstep/*/runs")):
         shutil.rmtree(runs, ignore_errors=True)
-
-
-def make_pictures(root: Path) -> Path:
-    """A folder of images that a small network can learn: three classes, names with spaces and Unicode."""
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 60), ("test", 20)):
-        for label, name in enumerate(CLASSES):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 90, (20 + number % 3 * 8, 24, 3), dtype=np.uint8)
-                pixels[..., label] += 120
-                ending = ("jpg", "png", "bmp", "gif")[number % 4]
-                Image.fromarray(pixels).save(folder / f"bild {number}.{ending}")
-    return root

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.commands import Commands, make_commands
 from tests.contract.hosts import Hosts
-from tests.local_project import LocalProject, make_pictures, make_project, without_runs
+from tests.local_project import LocalProject, make_project, without_runs
+from tests.pictures import make_pictures
 from tests.project import ending_after_a_failure
 
 
@@ -46,3 +48,15 @@ def hosts(tmp_path: Path, scratch: LocalProject, pictures: Path) -> Iterator[Cal
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def examined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sizes of the models that were examined in this session."""
+    return tmp_path_factory.mktemp("examined")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory, examined: Path) -> Commands:
+    """A project for the tests of a file, whose commands run in process."""
+    return make_commands(tmp_path_factory.mktemp("a project"), examined)

@@ -204,11 +204,3 @@ def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
     again = project.play("train", f"run={run}", f"epochs={epochs}")
     assert f"{run}: SUCCEEDED" in again.stdout
     assert project.summary(run)["steps"] == 100 * epochs
-
-
-def test_what_an_asynchronous_run_can_not_follow_is_refused_before_a_host_is_touched(project, pictures):
-    given = ["workers=3", f"set=recovery.elastic=true,{ROLES}"]
-    refused = project.play("train", "run=refused-apart", f"dataset={pictures}", "config=task_cnn", *given, check=False)
-    assert refused.returncode != 0
-    assert "its workers come and go anyway" in refused.stdout
-    assert not project.run("refused-apart").exists()

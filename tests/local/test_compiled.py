@@ -86,16 +86,6 @@ def test_two_workers_train_as_fit_does_with_the_global_batch(project, fitted):
         assert row["mae"] == pytest.approx(logs["mae"][0], rel=1e-4)
 
 
-def test_the_plan_says_what_the_model_takes_and_is_compiled_with(two_epochs):
-    for expected in (
-        "inputs        x.a float32 [4], x.b float32 [1]",
-        "outputs       y float32",
-        "compiled      optimizer Adam, loss mse, metrics mae",
-        "400 training, 100 validation, 100 test examples",
-    ):
-        assert expected in two_epochs.stdout
-
-
 def test_its_rows_are_examples_wherever_they_are_counted(project, two_epochs):
     log = next(project.run("table").glob("workers/*1/worker.log")).read_text()
     assert all(" examples/s  loss" in text for text in (two_epochs.stdout, log))
@@ -191,25 +181,6 @@ def test_both_hosts_predict_their_rows_and_the_file_has_them_in_order(project, f
     assert left_of_predictions(project) == []
 
 
-def test_a_prediction_that_can_not_be_is_refused_before_hosts_are_touched(project, two_epochs, tmp_path):
-    (tmp_path / "new.csv").write_text("a,c\n1,2\n")
-    refused = project.play("predict", "run=table", f"input={tmp_path}/new.csv", check=False)
-    assert "is a table, and the model was trained on arrays: x.a float32 [4], x.b float32 [1]" in refused.stdout
-    assert "--- Put the trainer" not in refused.stdout
-    planned = predict(project, tmp_path / "planned.csv", "--check")
-    assert f"Would predict 600 rows of input={FILE}:new by table, epoch 2, on 2 hosts, to be written to" in planned.stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv"]
-
-
-def test_status_and_report_of_a_model_that_classifies_nothing(project, two_epochs):
-    assert "2 (validation loss" in project.play("status", "run=table").stdout
-    project.play("report", "run=table", "evaluate=false", check=False)
-    page = (project.run("table") / "report" / "README.md").read_text()
-    assert "best validation loss" in page
-    assert "is the most promising, with a validation loss of" in page
-    assert "accuracy" not in page.replace("accuracy.yml", "")
-
-
 @pytest.mark.parametrize(("model", "data"), [("build", "data"), pytest.param("variational", "rows", marks=EXHAUSTIVE)])
 def test_a_run_that_is_continued_ends_with_the_weights_of_one_that_was_not_interrupted(model, data, project):
     for name, steps in (("whole", [20]), ("parts", [7, 20])):
@@ -302,16 +273,6 @@ def test_a_run_starts_from_the_weights_of_another_and_continues_as_if_it_had_not
     assert project.summary("tuned-parts")["weights_sha256"] == project.summary("tuned")["weights_sha256"]
 
 
-def test_weights_that_do_not_fit_are_refused_or_left_out(project, two_epochs):
-    given = f"weights={project.run('table')}/checkpoints/epoch-0002.keras"
-    refused = train(project, "refused", given, f"{UNEVEN},model.width=9", check=False)
-    assert "weights=epoch-0002.keras: they don't fit the model" in refused.stdout
-    assert "-e set=train.skip_mismatch=true" in refused.stdout
-    assert "no such file" in train(project, "refused", "weights=none.keras", check=False).stdout
-    assert "ends with .weights.h5 or .keras" in train(project, "refused", f"weights={FILE}", check=False).stdout
-    train(project, "wider", given, f"{UNEVEN},model.width=9,train.skip_mismatch=true,train.steps=2")
-
-
 def test_weights_that_somebody_changed_in_the_shared_folder_are_not_loaded(project, two_epochs):
     given = f"weights={project.run('table')}/checkpoints/epoch-0001.keras"
     attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
@@ -326,32 +287,3 @@ def test_weights_that_somebody_changed_in_the_shared_folder_are_not_loaded(proje
     assert done.returncode != 0
     assert "weights=epoch-0001.keras" in done.stdout
     assert "was given" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("model", "data", "message"),
-    [
-        ("nothing", "data", "model=compiled.py:nothing: a step of training fails: ValueError: None values not supported."),
-        ("misfit", "inputs_and_sums", "Fix: an output of y's shape; "),
-        ("largest", "data", "the metric largest keeps no sums"),
-        ("unknown", "inputs_and_sums", "Could not locate class 'Unknown'"),
-        ("uncompiled", "inputs_and_sums", "its model is not compiled"),
-        ("build", "missing", "y of example 3 of train is NaN or infinite"),
-        ("classes", "another_class", "y of test has the class 3, and the model's output has 3 numbers; sparse categorical cross-entropy"),
-        ("build", "nobody", "train is empty; it needs at least one example. Fix: "),
-        ("build", "another_shape", "batch 1 of train: an example is x float32 [5], and x float32 [4] in the first batch"),
-        ("build", "ends_early", "RuntimeError: the connection is gone"),
-    ],
-)
-def test_what_a_new_user_gets_wrong_is_said_on_one_screen_before_hosts_are_touched(model, data, message, project):
-    refused = train(project, "refused", model=model, data=data, check=False)
-    assert refused.returncode != 0
-    assert message in refused.stdout
-    assert len(refused.stdout.splitlines()) < 24
-    assert "--- Look at the hosts" not in refused.stdout
-    assert not project.run("refused").exists()
-
-
-def test_settings_that_a_compiled_model_would_ignore_are_refused(project):
-    refused = train(project, "refused", f"{UNEVEN},optimizer.learning_rate=0.1", check=False)
-    assert "optimizer.learning_rate=0.1: the model is compiled with an optimizer of its own (Adam)" in refused.stdout

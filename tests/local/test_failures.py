@@ -312,54 +312,6 @@ def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, picture
     assert "failure" not in project.summary("crashing")
 
 
-@pytest.fixture
-def broken(pictures, tmp_path):
-    """A copy of the pictures with a truncated and an unreadable file."""
-    root = tmp_path / "broken"
-    shutil.copytree(pictures, root)
-    whole = (root / "train" / "cat" / "bild 0.jpg").read_bytes()
-    (root / "train" / "cat" / "bild 0.jpg").write_bytes(whole[: len(whole) // 2])
-    (root / "test" / "Käse" / "bild 1.png").write_bytes(b"no image")
-    return root
-
-
-def test_bad_images_are_listed_and_nothing_starts_unless_they_are_allowed(project, broken):
-    common = (f"dataset={broken}", "config=task_cnn", "quick=true")
-    done = project.play("train", "run=bad", *common, check=False)
-    assert done.returncode != 0
-    assert "2 images can't be read" in done.stdout
-    assert "train/cat/bild 0.jpg: Truncated File Read" in done.stdout
-    assert "test/Käse/bild 1.png" in done.stdout
-    assert "allow_bad_images=true" in done.stdout
-    assert not project.node(1, "bad").exists()
-    assert not list((project.root / ".lockstep" / "dfs" / "datasets").glob(".part-*"))
-    allowed = project.play("train", "run=bad", *common, "allow_bad_images=true")
-    assert "left out 2 images" in allowed.stdout
-
-
-def empty_cat(root):
-    for file in (root / "train" / "cat").iterdir():
-        file.unlink()
-
-
-@pytest.mark.parametrize(
-    ("breaking", "message"),
-    [
-        (lambda root: shutil.rmtree(root / "test" / "cat"), "only in train/: cat"),
-        (empty_cat, "class train/cat is empty"),
-    ],
-)
-def test_bad_dataset_is_refused_before_any_worker_starts(project, pictures, tmp_path, breaking, message):
-    root = tmp_path / "copy"
-    shutil.copytree(pictures, root)
-    breaking(root)
-    done = project.play("train", "run=refused", f"dataset={root}", "config=task_cnn", check=False)
-    assert done.returncode != 0
-    assert message in done.stdout
-    assert not project.run("refused").exists()
-    assert not project.node(1, "refused").exists()
-
-
 def test_gpus_that_a_host_does_not_have(project):
     place = project.root / "inventory" / "gpus"
     shutil.copytree(project.root / "inventory" / "local", place)
@@ -375,24 +327,6 @@ def test_gpus_that_a_host_does_not_have(project):
     script = (project.node(2, "no-gpus-either") / "workers" / "worker2" / "run_worker.sh").read_text()
     assert "export CUDA_VISIBLE_DEVICES=1\n" in script
     shutil.rmtree(place)
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("epoch=3", "did you mean epochs?"),
-        ("workers=6", "workers=6: the inventory has 5"),
-        ("run=../escape", "run=../escape: a run name is"),
-        ("run=$(reboot)", "a run name is"),
-        ("set=train.batchsize=3", "did you mean train.batch_size?"),
-        ("--limit=worker1", "--limit worker1: a synchronous cluster waits for every worker"),
-    ],
-)
-def test_bad_input_is_refused_with_the_mend(project, argument, message):
-    done = project.play("train", argument, check=False)
-    assert done.returncode != 0
-    assert message in done.stdout
-    assert "changed=1" not in done.stdout
 
 
 SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,data.image_size=[8,8,3],reduction.name=packed")

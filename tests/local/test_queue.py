@@ -128,9 +128,3 @@ def test_a_queued_script_is_watched_to_its_end_and_a_detached_one_that_has_ended
     (tmp_path / "go").touch()
     await_until(lambda: ended(project, "left"), 30, "it ends")
     assert re.search(r"^  left +ended, not collected", project.play("status", "run=watched").stdout, re.MULTILINE)
-
-
-def test_a_command_that_returns_can_not_evaluate(project, pictures):
-    refused = project.play("train", "queue=true", "evaluate=true", "config=task_cnn", f"dataset={pictures}", check=False)
-    assert refused.returncode != 0
-    assert "evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false" in refused.stdout

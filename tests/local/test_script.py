@@ -96,18 +96,6 @@ def test_a_secret_is_readable_by_its_user_only(project, shown):
         assert len(bytes.fromhex(path.read_text())) == 32
 
 
-def test_a_complete_run_has_nothing_to_do_and_is_not_for_another_script(project, shown, tmp_path):
-    given, _ = shown
-    again = project.play("train", json.dumps(given)).stdout
-    assert "Nothing to do" in again
-    assert "changed=1" not in again
-    (tmp_path / "main.py").write_text("print(1)")
-    other = project.play("train", "run=shown", f"script={tmp_path}", check=False)
-    assert "run=shown: this run exists with another script" in other.stdout
-    for command in ("evaluate", "report"):
-        assert "run=shown: it runs a script of yours" in project.play(command, "run=shown", check=False).stdout
-
-
 def test_the_first_failure_or_freeze_is_named_and_the_same_command_starts_again(project, tmp_path):
     (tmp_path / "fails.py").write_text(FAILS)
     failed = project.play("train", f"script={tmp_path}/fails.py", "run=fails", check=False)

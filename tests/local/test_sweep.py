@@ -148,14 +148,6 @@ def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictur
     assert (folder / "timings.csv").is_file()
 
 
-def test_other_settings_are_refused(project, pictures):
-    refused = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"), "set=train.batch_size=12", check=False)
-    assert refused.returncode != 0
-    assert "sweep=pi: it was measured with another train.batch_size, and the two can't be compared" in refused.stdout
-    refused = project.play("sweep", *asked(pictures, "pi", "workers=9"), check=False)
-    assert "workers=9: the inventory has 5 hosts; add hosts or ask for fewer" in refused.stdout
-
-
 # --- settings
 
 VARY = "vary=optimizer.learning_rate=0.05,1e30,0.02"

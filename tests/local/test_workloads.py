@@ -1,16 +1,11 @@
 """The course workloads through the playbooks: runs in steps, networks that keep means and draw numbers, runs listed and deleted."""
 
 import csv
-import io
-import json
-import pickle
 import shlex
 import shutil
-import tarfile
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.local.test_train import rows
 from tests.local_project import LocalProject
@@ -88,14 +83,6 @@ def test_a_complete_run_is_evaluated_when_asked_again(project, pictures, straigh
     assert "job-straight on its test images" in again.stdout
 
 
-def test_the_whole_configuration_is_shown_and_nothing_is_done(project):
-    shown = project.play("train", "run=shown", "config=resnet_small", "set=schedule.scaling=sqrt", "show_config=true")
-    assert "scaling: sqrt" in shown.stdout
-    assert "profile_every: 50" in shown.stdout
-    assert "--- Launch" not in shown.stdout
-    assert not project.run("shown").exists()
-
-
 @EXHAUSTIVE
 def test_draws_follow_from_the_step(project, pictures):
     """Dropout and Adam: a run of two workers that is continued ends like one that was not."""
@@ -130,39 +117,6 @@ def test_a_run_is_listed_and_deleted_but_not_while_it_is_under_way(project, pict
     assert "run: missing; say which with -e run=NAME" in project.play("playbooks/delete_run", check=False).stdout
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory):
-    """An archive of CIFAR-10's layout and size, which packs well: an image is of its label's brightness."""
-    path = tmp_path_factory.mktemp("archive") / "cifar-10-python.tar.gz"
-    labels = np.tile(np.arange(10), 1000)
-    images = np.repeat((labels * 25).astype(np.uint8)[:, None], 3072, axis=1)
-    data = pickle.dumps({b"data": images, b"labels": labels.tolist()}, protocol=2)
-    with tarfile.open(path, "w:gz", compresslevel=1) as stream:
-        for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-            info = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            info.size = len(data)
-            stream.addfile(info, io.BytesIO(data))
-    return path
-
-
-def test_cifar10_is_converted_and_trained_on(project, archive):
-    given = ("source=cifar10", f"path={archive}")
-    refused = project.play("playbooks/dataset", *given, check=False)
-    assert "it is truncated or another file" in refused.stdout
-    assert not (project.root / "datasets").exists()
-    assert "would be written" in project.play("playbooks/dataset", *given, "digest=any", "--check").stdout
-    assert not (project.root / "datasets").exists()
-    made = project.play("playbooks/dataset", *given, "digest=any")
-    assert "validation.tfrecords  10,000" in made.stdout
-    assert "changed=0" in project.play("playbooks/dataset", *given, "digest=any").stdout
-    trained = project.play(
-        "train", "run=cifar10", "config=resnet_cifar", "dataset=datasets/cifar10", "set=model.layers=8,data.limit_train=1000", "quick=true"
-    )
-    assert "1,000 training, 10,000 validation, 10,000 test images" in trained.stdout
-    assert json.loads((project.run("cifar10") / "cluster.json").read_text())["dataset"]["classes"][3] == "cat"
-    assert len(set(project.summary("cifar10")["weights_sha256_by_rank"])) == 1
-
-
 @pytest.mark.parametrize(
     ("number", "shown", "metric", "least"),
     [(1, "most often taken for", "accuracy", 0.9), pytest.param(2, "mine on its test examples", "mae", 0.0, marks=EXHAUSTIVE)],
@@ -182,22 +136,3 @@ def test_the_examples_of_the_page_about_ones_own_model_and_data_train_as_they_st
     assert shown in done.stdout
     with (project.run("mine") / "evaluations.csv").open() as stream:
         assert least < float(next(csv.DictReader(stream))[metric]) < 1.5
-
-
-@EXHAUSTIVE
-def test_a_batch_is_drawn_as_it_is_and_as_training_sees_it(project, pictures):
-    given = (f"dataset={pictures}", "config=resnet_cifar", "images=12")
-    assert not (project.root / "pictures").exists()
-    project.play("playbooks/visualize", *given, "--check")
-    assert not (project.root / "pictures").exists()
-    shown = project.play("playbooks/visualize", *given)
-    assert "12 images of step 1, original and as training sees them" in shown.stdout
-    (picture,) = (project.root / "pictures").iterdir()
-    first = picture.read_bytes()
-    with Image.open(picture) as image:
-        assert min(image.size) > 300
-    project.play("playbooks/visualize", *given)
-    assert picture.read_bytes() == first
-    project.play("playbooks/visualize", *given, "step=2")
-    assert picture.read_bytes() != first
-    assert "images=0: expected a whole number from 1" in project.play("playbooks/visualize", "images=0", check=False).stdout

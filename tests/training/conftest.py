@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local_project import LocalProject, make_pictures, make_project, without_runs
+from tests.local_project import LocalProject, make_project, without_runs
+from tests.pictures import make_pictures
 from tests.project import ending_after_a_failure
 
 

@@ -1,4 +1,4 @@
-"""tensorboard.yml as a person sees it: curves of both splits, a row for every run and trial, in Chromium."""
+"""`tensorboard.yml` as a person sees it: curves of both splits, a row for every run and trial, in Chromium."""
 
 import contextlib
 import io
@@ -19,8 +19,9 @@ from PIL import Image
 
 from control.runs.hparams import FIRST, METRICS
 from tests import pages
+from tests.commands import Commands, Ended
 from tests.ports import free_ports
-from tests.project import Project, await_until, copy_project
+from tests.project import await_until
 from trainer import config as configs
 from trainer.config import Config
 from trainer.files import write_json, write_text
@@ -46,15 +47,15 @@ CELLS = """() => {
 class Board:
     """A scratch project whose TensorBoard is up."""
 
-    project: Project
+    project: Commands
     port: int
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def play(self, *arguments: str, check: bool = True):
-        return self.project.play("tensorboard", *arguments, check=check)
+    def play(self, *arguments: str) -> Ended:
+        return self.project.ended("tensorboard", *arguments)
 
 
 def make_run(folder: Path, workers: int, model: str, lift: float) -> None:
@@ -80,10 +81,9 @@ def accuracy(epoch: int, lift: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+def board(commands: Commands) -> Iterator[Board]:
     """Two runs, of which one knows nothing of its cluster, and a trial of a sweep."""
-    project = Project(tmp_path_factory.mktemp("tensorboard project"))
-    copy_project(project.root)
+    project = commands
     make_run(project.run("first"), 2, "task_cnn", 0.0)
     make_run(project.root / "sweeps" / "pi" / "trials" / "pi.w1.r1", 1, "deep_cnn", 0.1)
     make_run(project.run("older"), 3, "task_cnn", 0.2)
@@ -91,7 +91,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     made = Board(project, free_ports(1)[0])
     started = made.play(f"tensorboard_port={made.port}")
     assert f"here            {made.address}" in started.stdout
-    assert "changed=1" in started.stdout
+    assert started.changed
     await_until(lambda: _rows(made.port) == {"first", "pi.w1.r1"}, 60, "its data")
     yield made
     made.play("state=absent")
@@ -156,7 +156,7 @@ def _metric(actual: dict[str, Any]) -> tuple[str, float]:
     return f"{actual['name']['group']}/{actual['name']['tag']}".lstrip("/"), actual["value"]
 
 
-def test_curves_of_both_splits_are_there_for_runs_and_trials(board, browser):
+def test_curves_of_both_splits_for_runs_and_trials(board, browser):
     with pages.opened(browser, f"{board.address}#timeseries") as shown:
         card = shown.page.locator("scalar-card").first
         curves = curves_of(card)
@@ -173,7 +173,7 @@ def test_curves_of_both_splits_are_there_for_runs_and_trials(board, browser):
     assert {name: value for name, (value, _) in curves.items()} == pytest.approx(expected, abs=1e-4)
 
 
-def test_every_run_and_trial_is_a_row_with_its_configuration_and_what_came_of_it(board, browser):
+def test_every_run_and_trial_is_a_row(board, browser):
     with pages.opened(browser, f"{board.address}#hparams", width=2000) as shown:
         await_until(lambda: _is_complete(shown.page), 30, "the table")
         rows = table_of(shown.page)
@@ -191,22 +191,22 @@ def test_every_run_and_trial_is_a_row_with_its_configuration_and_what_came_of_it
     ]
 
 
-def test_again_nothing_changes_and_what_is_new_appears_in_the_one_that_is_up(board):
+def test_what_is_new_appears_in_the_running_one(board):
     again = board.play()
-    assert "changed=0" in again.stdout
+    assert not again.changed
     assert board.address in again.stdout
     assert "result/test_accuracy" not in session_groups(board.port)["first"]
     evaluated = f"epoch,split,loss,accuracy,images,seconds,evaluated_at\n{EPOCHS},test,1.0,0.625,100,1.0,2026-11-21\n"
     write_text(board.project.run("first") / "evaluations.csv", evaluated)
     make_run(board.project.run("later"), 1, "task_cnn", 0.0)
     more = board.play()
-    assert "changed=1" in more.stdout
+    assert more.changed
     assert board.address in more.stdout
     await_until(lambda: session_groups(board.port).get("first", {}).get("result/test_accuracy") == 0.625, 30, "the test accuracy")
     await_until(lambda: len(session_groups(board.port).get("later", {})) == len(METRICS) - 1, 30, "the new run's row")
 
 
-def test_the_loader_of_machines_without_the_fast_one_finds_the_same(board):
+def test_the_slow_loader_finds_the_same(board):
     (port,) = free_ports(1)
     view = board.project.root / ".lockstep" / "tensorboard"
     argv = [sys.executable, "-m", "tensorboard.main", "--logdir", str(view), "--host", "127.0.0.1", "--port", str(port)]
@@ -231,7 +231,7 @@ def _rows(port: int) -> set[str]:
         return set()
 
 
-def test_a_run_whose_files_can_not_be_read_is_named_and_all_the_rest_is_shown(board):
+def test_a_run_that_can_not_be_read_is_named(board):
     make_run(board.project.run("torn"), 1, "task_cnn", 0.0)
     (board.project.run("torn") / "summary.json").write_text("{")
     done = board.play()
@@ -242,17 +242,15 @@ def test_a_run_whose_files_can_not_be_read_is_named_and_all_the_rest_is_shown(bo
 def test_one_run_alone_on_the_same_port_and_all_again(board):
     one = board.play("run=first")
     assert board.address in one.stdout
-    assert "changed=1" in one.stdout
+    assert one.changed
     await_until(lambda: list(session_groups(board.port)) == ["first"], 30, "one row")
-    refused = board.play("run=frist", check=False)
-    assert refused.returncode != 0
-    assert "run=frist: no such run (did you mean first?)" in refused.stdout
+    assert "run=frist: no such run (did you mean first?)" in board.project.refusal("tensorboard", "run=frist")
     all_again = board.play()
     assert board.address in all_again.stdout
     await_until(lambda: {"first", "pi.w1.r1"} <= set(session_groups(board.port)), 30, "all rows")
 
 
-def test_stopped_and_a_port_that_is_taken_is_refused(board):
+def test_a_taken_port_is_refused(board):
     stopped = board.play("state=absent")
     assert "TensorBoard is stopped" in stopped.stdout
     assert not _answers(board.port)
@@ -260,12 +258,11 @@ def test_stopped_and_a_port_that_is_taken_is_refused(board):
     server = subprocess.Popen([sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"], stderr=subprocess.DEVNULL)
     try:
         await_until(lambda: _listens(port), 20, "another server")
-        refused = board.play(f"tensorboard_port={port}", check=False)
+        refused = board.project.refusal("tensorboard", f"tensorboard_port={port}")
     finally:
         server.terminate()
         server.wait(timeout=60)
-    assert refused.returncode != 0
-    assert f"port {port} is taken at 127.0.0.1; name another with -e tensorboard_port=N" in refused.stdout
+    assert f"port {port} is taken at 127.0.0.1; name another with -e tensorboard_port=N" in refused
     assert "TensorBoard was not running" in board.play("state=absent").stdout
 
 

@@ -1,6 +1,6 @@
-"""The report of a real run, and its page in Chromium: nothing asked for, nothing complained of, readable by day, by night, on a phone."""
+"""`report.yml`, and its page in Chromium: nothing asked for, nothing complained of, readable by day, by night, on a phone."""
 
-import csv
+import json
 import zipfile
 
 import pytest
@@ -8,8 +8,9 @@ import pytest
 from control import plots
 from control.report import facts, report
 from tests import pages
+from tests.contract import samples
 from tests.project import ROOT
-from tests.unit.report_samples import make_run, make_sweep, write_split
+from tests.unit.report_samples import make_archive, make_run, make_sweep, write_split, write_tests
 
 NASTY = "<script>document.title = 'mine'</script><img src=x onerror=alert(1)>"
 LOWEST = """() => {
@@ -61,7 +62,7 @@ def page(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts on", "scripts off"])
-def test_the_page_asks_for_nothing_and_nothing_complains(browser, page, scripts):
+def test_the_page_asks_for_nothing(browser, page, scripts):
     with pages.opened(browser, page.as_uri(), scripts=scripts) as shown:
         assert shown.page.title() == "Report: first and second"
         pictures = shown.page.evaluate("[...document.images].map(image => image.complete && image.naturalWidth)")
@@ -83,7 +84,7 @@ def test_without_scripts_the_same_is_read(browser, page):
     )
 
 
-def test_the_policy_stops_a_script_and_a_picture_of_elsewhere(browser, page, tmp_path):
+def test_the_policy_stops_what_is_foreign(browser, page, tmp_path):
     foreign = "<script>document.title = 'mine'</script><img src='http://127.0.0.1:9/x.png'><p style='color: red'>styled</p></body>"
     broken = tmp_path / "page.html"
     broken.write_text(page.read_text().replace("</body>", foreign))
@@ -111,91 +112,136 @@ def test_on_paper_the_dark_page_is_light(browser, page):
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
-def test_the_page_does_not_scroll_sideways_its_tables_do(browser, page, width):
+def test_only_tables_scroll_sideways(browser, page, width):
     with pages.opened(browser, page.as_uri(), width=width) as shown:
         assert shown.overflow() <= 0
         widest = shown.page.evaluate("Math.max(...[...document.querySelectorAll('.box')].map(box => box.scrollWidth - box.clientWidth))")
         assert widest > 0, "the wide table is to be reached inside its box"
 
 
+# --- the command
+
+
 @pytest.fixture(scope="module")
-def reported(project, pictures):
-    """A run of two epochs, and its report: what the tables lack is evaluated first."""
-    small = "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005"
-    project.play("train", "run=to-report", "config=task_cnn", f"dataset={pictures}", small, "epochs=2")
-    return project.play("report", "run=to-report")
+def run(commands, pictures):
+    """A run of two epochs, both evaluated, and the archive of the trainer that ran."""
+    folder = samples.train(commands, "to-report", "config=task_cnn", f"dataset={pictures}", "epochs=2")
+    write_tests(folder, {1: 0.34, 2: 0.50}, images=60)
+    make_archive(commands.root / ".lockstep/dfs/code", json.loads((folder / "cluster.json").read_text())["code"])
+    return folder
 
 
-def evaluated(project):
-    with (project.run("to-report") / "evaluations.csv").open() as stream:
-        return [int(row["epoch"]) for row in csv.DictReader(stream)]
+@pytest.fixture(scope="module")
+def reported(commands, run):
+    """What `report.yml` prints for it."""
+    return commands.ended("report", "run=to-report")
 
 
-def test_a_report_evaluates_what_is_missing(project, reported):
-    first, last = 1, 2
-    assert evaluated(project) == [first, last]
-    readme = (project.run("to-report") / "report/README.md").read_text()
+@pytest.fixture
+def unevaluated(run):
+    """The run without its evaluations, which are put back."""
+    table = run / "evaluations.csv"
+    kept = table.read_text()
+    table.unlink()
+    yield table
+    table.write_text(kept)
+
+
+def contents(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_a_report_says_where_it_is(run, reported):
+    readme = (run / "report/README.md").read_text()
     assert "which training never saw, accuracy is " in readme
     assert "Not evaluated" not in readme
     assert "2 workers of one machine" in readme
-    assert "changed=1" in reported.stdout
-    assert reported.stdout.partition("PLAY RECAP")[0].rstrip().endswith("ansible-playbook tensorboard.yml")
+    assert reported.changed
+    assert reported.stdout.rstrip().endswith("ansible-playbook tensorboard.yml")
 
 
-def test_the_zip_of_a_real_run_holds_the_trainer_that_ran(project, reported):
-    with zipfile.ZipFile(project.run("to-report") / "report/to-report.zip") as stream:
+def test_the_zip_holds_the_trainer_that_ran(run, reported):
+    with zipfile.ZipFile(run / "report/to-report.zip") as stream:
         assert stream.testzip() is None
         names = set(stream.namelist())
-    assert names >= {"README.md", "index.html", "code/trainer/loop.py", "code/train.yml", "runs/to-report/history.csv"}
+        assert stream.read("code/trainer/loop.py") == b"used = True\n"
+    assert names >= {"README.md", "index.html", "code/train.yml", "runs/to-report/history.csv"}
     assert "code/control/runs/plan.py" in names, "the playbooks do nothing without it"
     assert sum(name.endswith(".keras") for name in names) == 1
 
 
-def test_again_changes_nothing_and_a_check_writes_nothing(project, reported):
-    folder = project.run("to-report") / "report"
-    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
-    assert "changed=0" in project.play("report").stdout
+def test_again_changes_nothing_and_a_check_writes_nothing(commands, run, reported):
+    folder = run / "report"
+    before = contents(folder)
+    assert not commands.ended("report").changed
     (folder / "README.md").unlink()
-    checked = project.play("report", "--check").stdout
-    assert "changed=1" in checked
-    assert "would write README.md" in checked
+    checked = commands.ended("report", "--check")
+    assert checked.changed
+    assert "would write README.md" in checked.stdout
     assert not (folder / "README.md").exists()
-    assert "written README.md\n" in project.play("report").stdout
-    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    assert "written README.md\n" in commands.ended("report").stdout
+    after = contents(folder)
     assert {name: content for name, (content, _) in after.items()} == {name: content for name, (content, _) in before.items()}
     assert {name for name in after if after[name] != before[name]} == {"README.md"}
 
 
-def test_without_evaluating_the_command_is_named(project, reported):
-    table = project.run("to-report") / "evaluations.csv"
-    kept = table.read_text()
-    table.write_text("".join(kept.splitlines(keepends=True)[:2]))
-    shown = project.play("report", "evaluate=false").stdout
+def test_without_evaluating_the_command_is_named(commands, run, reported, unevaluated):
+    write_tests(run, {1: 0.34}, images=60)
+    shown = commands.ended("report", "evaluate=false").stdout
     command = "ansible-playbook evaluate.yml -e run=to-report -e epoch=2"
     assert f"test images of to-report  {command}" in shown
-    assert command in (project.run("to-report") / "report/README.md").read_text()
-    assert evaluated(project) == [1]
-    table.write_text(kept)
+    assert command in (run / "report/README.md").read_text()
 
 
-def test_what_can_not_be_evaluated_does_not_keep_the_report_from_being_written(project, reported):
-    table, packs = project.run("to-report") / "evaluations.csv", project.root / ".lockstep/dfs/datasets"
-    kept = table.read_text()
-    table.unlink()
-    packs.rename(packs.with_name("elsewhere"))
+EVALUATES = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.command:
+        argv: [python3, -c, {code}, "{{{{ run }}}}", "{{{{ epoch }}}}"]
+"""
+WRITES = """import sys
+rows = [f"{epoch},test,1.0,0.5,60,1.0,2026-11-21" for epoch in sys.argv[2].split(",")]
+open(f"runs/{sys.argv[1]}/evaluations.csv", "w").write("\\n".join(["epoch,split,loss,accuracy,images,seconds,evaluated_at", *rows, ""]))
+"""
+
+
+@pytest.mark.parametrize(("code", "epochs"), [(WRITES, [1, 2]), ("import sys; sys.exit(1)", [])])
+def test_what_is_missing_is_evaluated_first(commands, run, reported, unevaluated, code, epochs):
+    """By `evaluate.yml`, of which only the name and the variables count here; the report is also written if it fails."""
+    playbook = commands.root / "evaluate.yml"
+    kept = playbook.read_text()
+    playbook.write_text(EVALUATES.format(code=json.dumps(code)))
     try:
-        done = project.play("report")
+        done = commands.ended("report")
     finally:
-        packs.with_name("elsewhere").rename(packs)
-        table.write_text(kept)
-    assert (
-        "to-report: its test images could not be evaluated, so the report lists what is missing; -e evaluate=false skips this."
-        in done.stdout
-    )
-    assert "Not evaluated on the test images yet: epoch 1 (first" in (project.run("to-report") / "report/README.md").read_text()
+        playbook.write_text(kept)
+    page = (run / "report/README.md").read_text()
+    evaluated = [int(line.split(",")[0]) for line in unevaluated.read_text().splitlines()[1:]] if unevaluated.is_file() else []
+    assert evaluated == epochs
+    why = "to-report: its test images could not be evaluated, so the report lists what is missing; -e evaluate=false skips this."
+    assert (why in done.stdout) == ("Not evaluated on the test images yet: epoch 1 (first" in page) == (not epochs)
+    assert ("non-zero return code" in done.stdout) == (not epochs)
 
 
-def test_a_run_that_does_not_exist(project, reported):
-    done = project.play("report", "run=to-repot", check=False)
-    assert done.returncode != 0
-    assert "run=to-repot: no such run (did you mean to-report?); there are: " in done.stdout
+HISTORY = """epoch,loss,mae,val_loss,val_mae,learning_rate,seconds,images_per_s
+1,2.0,1.1,1.9,1.2,0.01,2.0,200
+2,1.5,0.9,1.6,1.0,0.01,2.0,200
+"""
+
+
+def test_the_report_of_a_model_that_classifies_nothing(commands):
+    """Its validation loss counts."""
+    given = (f"model={samples.COMPILED}:build", f"dataset={samples.COMPILED}:data", samples.UNEVEN, "epochs=2")
+    run = samples.succeed(samples.launch(commands, "table", *given), best={"epoch": 2, "val_loss": 1.6})
+    rows = [
+        "epoch,loss,mae,val_loss,val_mae,learning_rate,seconds,images_per_s",
+        "1,2.0,1.1,1.9,1.2,0.01,2.0,200",
+        "2,1.5,0.9,1.6,1.0,0.01,2.0,200",
+    ]
+    (run / "history.csv").write_text("\n".join([*rows, ""]))
+    commands.ended("report", "run=table", "evaluate=false")
+    page = (run / "report" / "README.md").read_text()
+    assert "best validation loss" in page
+    assert "is the most promising, with a validation loss of" in page
+    assert "accuracy" not in page.replace("accuracy.yml", "")
