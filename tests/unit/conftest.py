@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.ports import free_ports
+from tests.unit.forked import Forks
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,3 +93,11 @@ def worker_claim():
 def install():
     """The module `requirements/install.py`."""
     return load_file(ROOT / "requirements" / "install.py", "lockstep_install")
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """A Python with TensorFlow, from which programs are forked."""
+    made = Forks()
+    yield made
+    made.close()

@@ -1,14 +1,7 @@
 """Several devices a worker, and mixed precision: two logical CPUs, in a process of their own."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import dataclasses, json
 from trainer import worker
@@ -82,11 +75,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def actual(forks):
+    return forks.answer(SCRIPT)
 
 
 def test_each_device_counts(actual):

@@ -1,14 +1,7 @@
 """What a model keeps and draws while it trains: means of batches, dropped outputs, varied images; and Adam. TensorFlow runs once."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json
 from trainer import worker
@@ -243,11 +236,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def actual(forks):
+    return forks.answer(SCRIPT)
 
 
 @pytest.mark.parametrize("case", ["plain", "clipped", "adam", "varied", "later", "dry"])

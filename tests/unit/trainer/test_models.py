@@ -1,7 +1,6 @@
 """The models: names, options and parameter counts. Keras is imported once, in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,12 +60,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def built():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", SCRIPT, json.dumps(CASES)]
-    completed = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert completed.returncode == 0, completed.stderr
-    return json.loads(completed.stdout.splitlines()[-1])
+def built(forks):
+    return forks.answer(SCRIPT, json.dumps(CASES))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -224,11 +223,10 @@ print(sum(1 for _ in tf.compat.v1.train.summary_iterator(str(last))))
 """
 
 
-def test_events_and_snapshots_say_that_the_disk_is_full_and_events_go_on_in_a_new_file(disk):
+def test_events_and_snapshots_say_that_the_disk_is_full_and_events_go_on_in_a_new_file(forks, disk):
     fill(disk)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     (disk / "train").mkdir()
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(disk)], capture_output=True, text=True, check=False, env=environment)
+    done = forks.run("-c", SCRIPT, str(disk))
     assert done.returncode == 0, done.stderr
     failed, events = done.stdout.splitlines()[-2:]
     assert failed == "[1, 'snapshot']"

@@ -1,9 +1,6 @@
 """A step in one call and profiled: the same weights bit for bit. TensorFlow runs once, in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -184,10 +181,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual(tmp_path_factory):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("logs"))]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+def actual(forks, tmp_path_factory):
+    done = forks.run("-c", SCRIPT, str(tmp_path_factory.mktemp("logs")))
     assert done.returncode == 0, done.stderr
     assert "retracing" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -287,13 +287,10 @@ print(json.dumps(found))
 """
 
 
-def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, tmp_path):
+def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(forks, archives, tmp_path):
     out = tmp_path / "made" / "out"
     out.parent.mkdir()
-    argv = [sys.executable, "-c", CONVERTED, str(archives["binary"]), str(archives["python"]), str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
+    actual = forks.answer(CONVERTED, str(archives["binary"]), str(archives["python"]), str(out))
     assert actual["looked"] == [True, []]
     assert "its digest is" in actual["digest"][0]
     assert actual["digest"][1] == []

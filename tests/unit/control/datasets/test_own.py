@@ -1,8 +1,6 @@
 """Models and images from a user's own file: what is accepted, what is refused, and with which words."""
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -12,7 +10,7 @@ from control.datasets import own as data
 from control.datasets import publish
 from control.datasets.sources import detect
 from control.runs import plan
-from tests.unit.samples import ROOT, image_bytes
+from tests.unit.samples import image_bytes
 from trainer import models, own
 from trainer.data.images import decode
 from trainer.errors import ConfigError, LockstepError
@@ -163,10 +161,8 @@ print(json.dumps(found))
 """
 
 
-def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", BUILT, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(forks, tmp_path):
+    done = forks.run("-c", BUILT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
     actual = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,5 @@
 """Columns from a user's own function and from tables: what is taken, what is refused, and with which words."""
 
-import json
-import subprocess
 import sys
 import types
 
@@ -13,7 +11,7 @@ from control.datasets import columns, own, publish
 from control.datasets.sources import detect, open_source
 from control.report import trained
 from control.runs import plan
-from tests.unit.samples import ROOT, flip_a_bit
+from tests.unit.samples import flip_a_bit
 from trainer import config as configs
 from trainer.data import manifest
 from trainer.data.columns import open_columns
@@ -367,10 +365,9 @@ def test_a_frame_is_a_dict_of_its_columns(file):
 
 
 OF_TENSORFLOW = """
-import json, sys
+import json, os, sys
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
+os.chdir(sys.argv[1])
 import numpy as np
 from control.datasets import columns, own
 from trainer.data.spec import Leaf, Spec
@@ -417,11 +414,8 @@ print(json.dumps(results))
 """
 
 
-def test_what_tensorflow_and_keras_give(tmp_path):
-    process = [sys.executable, "-c", OF_TENSORFLOW]
-    done = subprocess.run(process, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""})
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+def test_what_tensorflow_and_keras_give(forks, tmp_path):
+    assert forks.answer(OF_TENSORFLOW, str(tmp_path)) == {
         "dataset": [["x float32 [3]", "y int64"], 20, []],
         "infinite": "dataset=m.py:data: the tf.data.Dataset of train is infinite; leave out repeat(): Lockstep repeats by itself",
         "unbatched": "dataset=m.py:data: batch 0 of train: y is a single value, 0; the first dimension of an array is that of the "
