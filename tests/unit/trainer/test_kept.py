@@ -28,8 +28,8 @@ SMALL = {"data": {"image_size": [8, 8, 1]}, "reduction": {"name": "packed"}}
 def local(cluster, model="fashion_cnn", **sections):
     return assembly.build_local(cluster, configs.build({**SMALL, "model": {"name": model}, **sections}), 3)
 
-def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
-    config = configs.build({**SMALL, "model": {"name": model}, **sections})
+def train(cluster, apart=False, first=0, **sections):
+    config = configs.build({**SMALL, "model": {"name": "fashion_cnn"}, **sections})
     made = assembly.build_local(cluster, config, 3)
     parts, _ = assembly.assemble(made, config, config.reduction)
     call = step.ProfiledCall(parts, step.make_forward_backward_call(made)) if apart else step.make_train_call(parts)
@@ -45,7 +45,8 @@ def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
 adam = {"optimizer": {"name": "adam", "weight_decay": 0.1, "clip_norm": 1.0}}
 varied = {"augment": {"crop": 2, "flip": True}}
 clipped = {"optimizer": {"clip_norm": 1.0, "weight_decay": 0.1}}
-cases = {"plain": {}, "clipped": clipped, "adam": adam, "varied": varied, "later": {"first": 7}, "dry": {"model": "resnet_cifar"}}
+dry = {"model": {"name": "resnet_cifar", "layers": 8}}
+cases = {"plain": {}, "clipped": clipped, "adam": adam, "varied": varied, "later": {"first": 7}, "dry": dry}
 found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for name, case in cases.items()}
 
 # Statistics of three workers' uneven parts, and of none

@@ -329,12 +329,13 @@ def test_told_to_end_before_anything_began_no_worker_is_started(node_paths, alon
     assert ended(node_paths)["exit_code"] == PREEMPTED
 
 
-WAITS = "import os, sys, time; os.rename(*sys.argv[2:]); time.sleep(60)"
+WAITS = "import os, signal, sys; os.rename(*sys.argv[2:]); signal.pause()"
 TRAINS = """import os, pathlib, sys, time
 with pathlib.Path(sys.argv[1], 'metrics.jsonl').open('a') as records:
     records.write('{"kind": "steps"}')
 os.rename(*sys.argv[2:])
-time.sleep(2)
+while not pathlib.Path(sys.argv[1], 'seen').exists():
+    time.sleep(0.01)
 """
 
 
@@ -342,15 +343,25 @@ time.sleep(2)
     ("script", "theirs", "step", "mine"),
     [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
 )
-def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, node_paths, alone, monkeypatch):
-    """A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
+def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_paths, alone, monkeypatch):
+    """Who trains is not. A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
     own = node_paths.run / "workers" / "alpha"
     write(own / "job", "31")
     write(own / "metrics.jsonl", '{"kind": "steps"}\n')
     end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
     (beta := node_paths.job / "workers" / "beta").mkdir(parents=True)
     write(beta / "soon", json.dumps(end))
-    monkeypatch.setattr(slurm, "EVERY_S", 0.1)
+    looks, copy = [], slurm.copy
+
+    def look(source, target):
+        """The worker trains on until its task has had the time to end it."""
+        looks.append((beta / "exit.json").exists())
+        if sum(looks) > 2:
+            (own / "seen").touch()
+        copy(source, target)
+
+    monkeypatch.setattr(slurm, "EVERY_S", 0.01)
+    monkeypatch.setattr(slurm, "copy", look)
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
     monkeypatch.setattr(
         slurm,

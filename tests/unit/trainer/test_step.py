@@ -235,7 +235,7 @@ def test_the_first_step_taken_apart_traces_and_only_the_others_are_timed(name, a
     assert len(others) == 3
     for seconds in others:
         assert list(seconds) == ["forward_backward", "compression", "all_reduce", "apply"]
-        assert all(0 < value < 10 for value in seconds.values())
+        assert all(value > 0 for value in seconds.values())
 
 
 def test_of_full_rank_powersgd_is_plain_sgd_with_and_without_clipping(actual):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,24 +130,32 @@ def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_wo
     await_until(lambda: gone(helper), 60, "the end of its helper")
 
 
+WORKS = "\nopen('ready', 'w').close()\nwhile True: signal.pause()"
+
+
 @pytest.mark.parametrize(
-    ("source", "code", "more"),
+    ("handler", "code", "grace", "more"),
     [
-        ("import time; time.sleep(300)", 143, ""),
-        ("import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(7)); time.sleep(300)", 7, ""),
-        (
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)",
-            137,
-            "lockstep: it goes on 0 s after SIGTERM: it is killed\n",
-        ),
+        ("signal.SIG_DFL", 143, 60.0, ""),
+        ("lambda *_: exit(7)", 7, 60.0, ""),
+        ("signal.SIG_IGN", 137, 0.0, "lockstep: it goes on 0 s after SIGTERM: it is killed\n"),
     ],
 )
-def test_a_script_whose_time_is_over_is_asked_to_end_and_then_killed(script, as_worker, monkeypatch, capfd, source, code, more):
-    monkeypatch.setattr(user_script, "GRACE_S", 0.3 if more else 60.0)
-    # Long enough for Python to begin, and to read its handlers.
-    seconds = 5 if "signal" in source else 1
-    assert main(script(source, time_limit=float(seconds))) == code
-    assert capfd.readouterr().err == f"lockstep: the script of rank 0 has run for {seconds} s (time_limit): it is ended\n{more}"
+def test_a_script_out_of_time_is_ended(script, as_worker, monkeypatch, capfd, handler, code, grace, more):
+    """It is asked to end, and killed after a grace; its time is over once it has set its handler."""
+    made = script(f"import signal; signal.signal(signal.SIGTERM, {handler}){WORKS}", time_limit=900.0)
+
+    class Event(threading.Event):
+        def wait(self, timeout):
+            if timeout == 900.0:
+                await_until((made.folder / "ready").exists, 60, "the script's handler", every=0.01)
+                return False
+            return super().wait(timeout)
+
+    monkeypatch.setattr(user_script, "threading", SimpleNamespace(Event=Event, Thread=threading.Thread))
+    monkeypatch.setattr(user_script, "GRACE_S", grace)
+    assert main(made) == code
+    assert capfd.readouterr().err == f"lockstep: the script of rank 0 has run for 900 s (time_limit): it is ended\n{more}"
 
 
 PAUSES = """

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 
 import pytest
@@ -104,7 +103,7 @@ def test_an_archive_that_changes_all_the_time_is_run_right_or_not_at_all(shared,
                 part = shared[0].with_name(".part")
                 part.write_bytes(data)
                 part.replace(shared[0])
-                time.sleep(0.001)
+                stop.wait(0.001)
 
     thread = threading.Thread(target=attack)
     thread.start()

@@ -35,7 +35,9 @@ class Served:
     def __init__(self, folder):
         """Start a server on a free port."""
         self.model = Model(folder, tensorflow_loader)
-        settings = uvicorn.Config(app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
+        settings = uvicorn.Config(
+            app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1
+        )
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()

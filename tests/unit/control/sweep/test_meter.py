@@ -3,11 +3,11 @@
 import http.server
 import json
 import threading
-import time
 
 import pytest
 
 from control.sweep import meter
+from tests.project import await_until
 from trainer.errors import LockstepError
 
 
@@ -77,15 +77,11 @@ def test_only_the_web_is_asked():
 
 def test_samples_come_until_the_block_ends(plug, monkeypatch):
     monkeypatch.setattr(meter, "EVERY_S", 0.01)
+    running = set(threading.enumerate())
     with meter.metering(plug.url) as samples:
-        until = time.monotonic() + 10
-        while len(samples) < 5 and time.monotonic() < until:
-            time.sleep(0.01)
-    count = len(samples)
-    assert count >= 5
+        await_until(lambda: len(samples) >= 5, 60, "samples", every=0.01)
     assert {value for _, value in samples} == {7.5}
-    time.sleep(0.1)
-    assert len(samples) == count
+    await_until(lambda: running >= set(threading.enumerate()), 60, "the end of the thread that takes samples", every=0.01)
 
 
 def test_without_a_plug_nothing_is_asked():
