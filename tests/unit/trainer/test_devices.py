@@ -91,7 +91,8 @@ def test_two_devices_end_with_the_weights_of_one(actual, name, tolerance):
 
 
 @pytest.mark.parametrize("name", ["packed", "half", "powersgd", "apart"])
-def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(actual, name):
+def test_sums_are_over_both_devices(actual, name):
+    """Sums are over both devices and a batch of one image leaves one without."""
     for mine, theirs in zip(actual["rows"][name], actual["rows"]["alone"], strict=True):
         stop, images, loss, *counts = mine
         assert stop == 2 * theirs[0] == 2
@@ -99,7 +100,7 @@ def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(
         assert (images, counts) == (theirs[1], theirs[3:])
 
 
-def test_several_devices_do_not_send_from_a_processors_memory(actual):
+def test_several_devices_do_not_send_from_processors_memory(actual):
     refused, *fine = actual["connect"]
     assert fine == ["", ""]
     assert refused == (
@@ -127,7 +128,8 @@ def test_clipping_comes_after_the_sum(actual):
     assert moved > 1e-3
 
 
-def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(actual):
+def test_mixed_precision_keeps_weights_in_32_bits(actual):
+    """Mixed precision computes in 16 bits and keeps weights in 32."""
     mixed = actual["mixed"]
     assert mixed["kinds"] == [["float32"], "bfloat16"]
     assert 0 < mixed["far"] < 0.01

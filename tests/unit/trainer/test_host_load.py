@@ -41,7 +41,8 @@ def test_the_tightest_cpu_limit_of_version_2(tmp_path, limited):
     assert host_load.cpu_seconds(tmp_path / "top/a") == 7.5
 
 
-def test_a_cpu_limit_of_version_1_is_counted_by_another_controller(tmp_path, limited):
+def test_version_1_limit_is_of_another_controller(tmp_path, limited):
+    """A cpu limit of version 1 is counted by another controller."""
     write(tmp_path, cpu__a__cpu_DOT_cfs_quota_us="3000", cpu__a__cpu_DOT_cfs_period_us="10000", cpuacct__a__cpuacct_DOT_usage="2500000000")
     limited(tmp_path / "cpu/a")
     assert host_load.cpu_seconds(host_load.limiting("cpu")) == 2.5

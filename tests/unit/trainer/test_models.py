@@ -141,13 +141,15 @@ def test_output_is_one_logit_for_each_class(case, classes, built):
     assert built[case]["layers"][-1] == "Dense"
 
 
-def test_deep_cnn_is_three_stages_of_two_convolutions_and_a_pooling(built):
+def test_deep_cnn_has_three_stages(built):
+    """Deep cnn is three stages of two convolutions and a pooling."""
     stages = [name for name in built["deep"]["layers"] if name in ("Conv2D", "MaxPooling2D")]
     assert stages == ["Conv2D", "Conv2D", "MaxPooling2D"] * 3
 
 
 @pytest.mark.parametrize("case", ["too deep", "no stages"])
-def test_stages_that_do_not_fit_are_refused_with_the_rule(case, built):
+def test_unfit_stages_are_refused_with_the_rule(case, built):
+    """Stages that do not fit are refused with the rule."""
     stages = CASES[case][0]["stages"]
     assert built[case]["refused"].startswith(f"model.stages: {stages} is not allowed; each stage halves the image, and 32x")
     assert "can be halved 5 times" in built[case]["refused"]

@@ -18,7 +18,8 @@ def timed(forks, workers, spec=None, **changes):
     return records.step_time(completed.stdout.strip().splitlines()[-1], "here")
 
 
-def test_every_method_that_auto_may_choose_is_timed_with_its_sums_and_its_exchange(forks):
+def test_every_candidate_of_auto_is_timed(forks):
+    """Every method that auto may choose is timed with its sums and its exchange."""
     answer = timed(forks, 3)
     assert (answer["batch"], answer["transport"], sorted(answer["methods"])) == (4, "direct", ["packed", "powersgd"])
     packed, compressed = (answer["methods"][name] for name in ("packed", "powersgd"))
@@ -29,7 +30,7 @@ def test_every_method_that_auto_may_choose_is_timed_with_its_sums_and_its_exchan
 
 
 @pytest.mark.parametrize("transport", ["direct", "tensorflow"])
-def test_a_method_that_is_set_is_the_only_one(forks, transport):
+def test_method_that_is_set_is_only_one(forks, transport):
     answer = timed(forks, 2, **{"reduction.name": "half", "reduction.transport": transport})
     assert (answer["transport"], list(answer["methods"])) == (transport, ["half"])
     assert list(answer["methods"]["half"]["exchange_seconds"]) == (["2"] if transport == "direct" else [])

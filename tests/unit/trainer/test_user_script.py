@@ -118,7 +118,8 @@ def gone(process):
         return True
 
 
-def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_worker, monkeypatch, capfd):
+def test_script_that_stays_stopped_is_ended(script, as_worker, monkeypatch, capfd):
+    """A script that stays stopped is ended with what it started."""
     monkeypatch.setattr(user_script, "ANSWER_S", 0.2)
     made = script(STOPS)
     assert main(made) == 137
@@ -169,9 +170,8 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(("workers", "patience"), [(2, 60.0), (1, 0.0)])
-def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_for_ever(
-    script, as_worker, monkeypatch, capfd, workers, patience
-):
+def test_pausing_script_goes_on(script, as_worker, monkeypatch, capfd, workers, patience):
+    """A script that pauses goes on and one that nobody waits for may pause for ever."""
     monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS[:workers], 0)))
     monkeypatch.setattr(user_script, "ANSWER_S", 60.0)
     made, limits, set_timer = script(PAUSES), [], signal.setitimer
@@ -190,7 +190,8 @@ def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_fo
     assert capfd.readouterr().err == ""
 
 
-def test_an_error_after_the_loss_of_a_worker_ends_this_one_and_says_what_to_do(monkeypatch, capsys):
+def test_error_after_a_loss_says_what_to_do(monkeypatch, capsys):
+    """An error after the loss of a worker ends this one and says what to do."""
     from trainer import distribute
 
     codes = []
@@ -249,14 +250,14 @@ print([type(finder).__name__ for finder in sys.meta_path].count("Hooked"), getat
 
 
 @pytest.mark.parametrize(("workers", "hooks"), [("1", 0), ("2", 1)])
-def test_python_starts_with_the_hooks_and_the_hosts_own_customization(workers, hooks, tmp_path):
+def test_python_starts_with_hooks_and_hosts_own_customization(workers, hooks, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.theirs = 7")
     environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}", "LOCKSTEP_WORKERS": workers}
     done = subprocess.run([sys.executable, "-c", STARTUP], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{hooks} 7\n"
 
 
-def test_a_hooked_module_is_changed_once_it_is_imported(tmp_path):
+def test_hooked_module_is_changed_once_it_is_imported(tmp_path):
     (tmp_path / "victim.py").write_text("VALUE = 1")
     source = "import sys, sitecustomize\nhooks = {'victim': lambda module: setattr(module, 'VALUE', 2)}\n"
     source += "sys.meta_path.insert(0, sitecustomize.Hooked(hooks))\nimport victim\nprint(victim.VALUE, victim.__spec__.name)"

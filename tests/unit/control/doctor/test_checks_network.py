@@ -71,7 +71,7 @@ def test_a_busy_port_is_told_once():
 
 
 @pytest.mark.parametrize("names", [NAMES, NAMES[:4], NAMES[:3]])
-def test_a_slow_host_is_named_and_not_its_links(names):
+def test_slow_host_is_named_and_not_its_links(names):
     network = change_pairs(network_of(names), {"mbit_s": 94.0}, lambda here, there: "node03" in (here, there))
     assert doctor(network=network, hosts=inventory(names)) == [
         "[WARN] node03  bandwidth  all links of node03 are slow: 94 Mbit/s, good ones 940 Mbit/s (limit: at least 470 Mbit/s). "
@@ -102,7 +102,8 @@ def test_a_distant_host():
     ]
 
 
-def test_a_delay_of_a_busy_host_is_not_blamed_on_its_cable():
+def test_delay_of_a_busy_host_spares_its_cable():
+    """A delay of a busy host is not blamed on its cable."""
     network = change_pairs(network_of(), {"rtt_ms": 7.4, "rtt_min_ms": 0.4}, lambda here, there: "node05" in (here, there))
     lines = [line for line in doctor(setting("node05", "load", 7.9), network=network) if "delay" in line]
     assert lines == [
@@ -112,7 +113,8 @@ def test_a_delay_of_a_busy_host_is_not_blamed_on_its_cable():
     ]
 
 
-def test_a_network_far_away_is_known_by_its_quickest_answer():
+def test_far_network_is_known_by_its_quickest_answer():
+    """A network far away is known by its quickest answer."""
     network = change_pairs(network_of(), {"rtt_ms": 31.0, "rtt_min_ms": 29.5}, lambda here, there: (here, there) == ("node01", "node02"))
     assert doctor(network=network) == [
         "[WARN] node01  delay  to node02 31.0 ms, good links 0.3 ms (limit: at most 5.0 ms). "
@@ -129,13 +131,14 @@ def test_a_shared_uplink_shows_in_the_ring():
     ]
 
 
-def test_a_host_that_is_slow_anyway_is_not_blamed_for_the_ring_as_well():
+def test_slow_host_is_not_blamed_for_the_ring():
+    """A host that is slow anyway is not blamed for the ring as well."""
     network = change_pairs(network_of(), {"mbit_s": 94.0}, lambda here, there: "node03" in (here, there))
     network["node02"]["ring"]["mbit_s"] = network["node03"]["ring"]["mbit_s"] = 90.0
     assert [line.split()[2] for line in doctor(network=network)] == ["bandwidth"]
 
 
-def test_a_host_behind_a_path_on_which_large_packets_vanish():
+def test_host_behind_path_on_which_large_packets_vanish():
     network = change_pairs(network_of(), {"mtu_trouble": True, "mbit_s": None}, lambda here, there: "node04" in (here, there))
     assert doctor(network=network) == [
         "[FAIL] node04  mtu  on all links of node04 small packets pass and large ones are lost (limit: all sizes pass). "
@@ -143,7 +146,8 @@ def test_a_host_behind_a_path_on_which_large_packets_vanish():
     ]
 
 
-def test_others_of_an_unreachable_host_say_how_many_they_reach():
+def test_unreachable_host_shows_how_many_others_are_reached():
+    """Others of an unreachable host say how many they reach."""
     network = change_pairs(network_of(), unreachable("timeout", "timed out"), lambda here, there: there == "node03")
     actual = between(inventory(), network, {})
     assert "reaches 3 of 4 others, 0.3 ms, 940 Mbit/s" in [check.value for check in actual if check.host == "node01"]
@@ -181,7 +185,9 @@ def off_by_three(network):
     return change_pairs(network, {"clock_s": 3.0}, lambda here, there: there == "node02")
 
 
-def test_hosts_see_a_clock_that_the_control_node_can_not_judge():
+def test_unjudged_clock_is_compared_between_hosts():
+    """Hosts see a clock that the control node cannot judge."""
+
     def change(facts):
         for actual in facts.values():
             actual["after"] = 1010.0
@@ -202,7 +208,8 @@ def test_a_host_without_network_results():
     assert doctor(network=network) == []
 
 
-def test_workers_of_one_machine_get_no_advice_on_cables():
+def test_shared_machine_gets_no_advice_on_cables():
+    """Workers of one machine get no advice on cables."""
     pairs = {name: {other: {"reachable": True, "rtt_ms": 9.0, "mbit_s": 5.0} for other in NAMES if other != name} for name in NAMES}
     network = {name: {"pairs": actual, "ring": {"to": NAMES[0], "mbit_s": 0.1}} for name, actual in pairs.items()}
     here = [{**host, "address": "127.0.0.1"} for host in inventory()]

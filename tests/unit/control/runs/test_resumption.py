@@ -26,17 +26,18 @@ def run(tmp_path):
     return make
 
 
-def test_a_chief_that_has_the_newest_is_given_nothing(run):
+def test_chief_that_has_newest_is_given_nothing(run):
     chosen = resumption.choose(run(8, 16), {"pi1": place(16), "pi2": place()})
     assert (chosen.give, chosen.lines) == ({"pi1": [], "pi2": []}, [])
 
 
-def test_a_chief_that_lost_its_disk_is_given_what_is_here(run):
+def test_chief_without_its_disk_is_given_the_state(run):
+    """A chief that lost its disk is given what is here."""
     chosen = resumption.choose(run(8, 16), {"pi1": place(), "pi2": place()})
     assert (chosen.give, chosen.lines) == ({"pi1": ["state", "history.csv"], "pi2": []}, [])
 
 
-def test_a_state_of_any_host_makes_the_one_here_needless(run):
+def test_state_of_any_host_makes_one_here_needless(run):
     chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)]), "pi2": place(16), "pi3": place()})
     assert chosen.give == {"pi1": [], "pi2": [], "pi3": []}
     assert chosen.lines == ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"]
@@ -47,7 +48,8 @@ def test_a_damaged_copy_is_named_too(run):
     assert chosen.lines == ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"]
 
 
-def test_a_damaged_state_of_the_chief_gives_way_to_the_one_here(run):
+def test_damaged_state_of_the_chief_is_replaced(run):
+    """A damaged state of the chief gives way to the one here."""
     chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)])})
     assert chosen.give == {"pi1": ["state", "history.csv"]}
     assert chosen.lines == [
@@ -74,13 +76,14 @@ def test_a_damaged_one_here_is_not_given_away(run):
     assert chosen.lines[0].endswith("continuing from step 16 of this machine")
 
 
-def test_without_any_that_is_whole_the_run_starts_anew_and_says_so(run):
+def test_without_any_whole_run_starts_anew(run):
+    """Without any that is whole the run starts anew and says so."""
     chosen = resumption.choose(run(16, damaged=[16]), {"pi1": place(damaged=[("state", 16)])})
     assert chosen.give == {"pi1": []}
     assert all(line.endswith("no other is left: continuing from the start") for line in chosen.lines)
 
 
-def test_a_damaged_part_of_any_worker_is_given_back(run):
+def test_damaged_part_of_any_worker_is_given_back(run):
     folder = run(16, folder="workers/pi2/memory")
     chosen = resumption.choose(folder, {"pi1": place(16, 16), "pi2": place(0, 8, damaged=[("memory", 16)])})
     assert chosen.give == {"pi1": [], "pi2": ["workers/pi2/memory"]}

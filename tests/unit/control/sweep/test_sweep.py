@@ -49,7 +49,8 @@ def test_names_that_are_refused(name):
         campaign.check_name("sweep", name, sweep.LONGEST_NAME)
 
 
-def test_every_trial_comes_once_and_every_repeat_is_a_block():
+def test_every_trial_comes_once_in_repeat_blocks():
+    """Every trial comes once and every repeat is a block."""
     trials = order(WANTED, 17)
     assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
@@ -67,11 +68,12 @@ def test_the_order_comes_from_the_seed():
     assert all(20 <= firsts.count(n) <= 60 for n in WANTED.workers)
 
 
-def test_more_repeats_keep_the_order_of_the_earlier_ones():
+def test_more_repeats_keep_order_of_earlier_ones():
     assert order(dataclasses.replace(WANTED, repeats=5), 17)[:15] == order(WANTED, 17)
 
 
-def test_measured_trials_are_kept_and_failed_ones_tried_again():
+def test_measured_trials_are_kept_and_failed_repeated():
+    """Measured trials are kept and failed ones tried again."""
     trials = order(WANTED, 17)
     rows = [timing(trials[0]), timing(trials[1], "FAILED")]
     assert remaining(trials, rows) == trials[1:]
