@@ -207,7 +207,6 @@ def test_the_projects_own_locks_exist_and_have_hashes(group, install):
 
 
 def test_own_file_is_added_without_changing_the_lock(install, project, monkeypatch, capsys):
-    """A file of one's own is added without changing what is locked."""
     ran = []
 
     def run(command, *arguments):

@@ -34,7 +34,6 @@ def test_defaults_are_those_of_the_argument_specification(role):
 
 @pytest.mark.parametrize("role", ROLES, ids=name)
 def test_every_variable_is_described_with_its_roles_name(role):
-    """Every variable is described and begins with the roles name."""
     for key, option in options(role).items():
         assert key.startswith(f"{role.name}_")
         assert option["description"].endswith(".")

@@ -105,7 +105,6 @@ def test_an_ordinary_address_is_taken(address):
 
 @pytest.mark.parametrize("path", ["a", "~/a", "/a/../b", "/a\nb", "/a\x1b[2J", "/a\u202e", "/{{ lookup('pipe', 'id') }}", "", "/a\0b"])
 def test_inventory_path_is_neither_line_nor_template(path):
-    """A path in the inventory ends no line and is no template."""
     with pytest.raises(AnsibleFilterError, match="worker_root="):
         check_absolute({"worker_root": path})
     check_absolute({"worker_root": "/home/pi/my $(folder) of 'runs'; #1"})
@@ -129,7 +128,6 @@ def test_worker_environment_value_reaches_the_shell_unchanged(value, tmp_path):
 
 @pytest.mark.parametrize("name", [one for one in HOSTILE if one not in ("a b", "a=b")])
 def test_hostile_name_of_output_or_file_is_refused(name):
-    """A hostile name of an output or of a fetched file is refused."""
     with pytest.raises(ConfigError, match="outputs="):
         script.outputs(name or "/")
     assert not admission.OUTPUT.fullmatch(name)

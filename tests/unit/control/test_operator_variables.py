@@ -64,7 +64,6 @@ def test_one_unknown_name_among_known_ones_is_enough():
 
 
 def test_value_split_at_spaces_shows_how_to_quote():
-    """A value split at its spaces shows how to quote."""
     message = refusal("train", {"dataset": "my", "_raw_params": "pictures"})
     assert message.startswith("-e ... pictures: Ansible splits a value at spaces; ")
     assert message.endswith("as in -e 'dataset=\"my pictures\"'")

@@ -240,7 +240,6 @@ def test_one_line_a_scaling(draw):
 
 
 def test_incomparable_measurements_are_never_one_line(draw):
-    """What cannot be compared is never in one line."""
     drawn = draw(plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
@@ -281,7 +280,6 @@ def test_speedup_is_over_the_median_of_one_worker(draw):
 
 
 def test_speedup_is_over_the_fewest_measured_workers(draw):
-    """Speedup is over the fewest measured where one worker was not."""
     drawn = draw(plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
     assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
@@ -435,7 +433,6 @@ def test_runs_are_compared_by_another_metric(draw):
 
 
 def test_errors_have_limits_of_half_and_most(draw):
-    """Errors have the limits of half and of nearly all."""
     drawn = draw(plots.errors, ERRORS, title="a-run, epoch 3")
     assert [bar.get_height() for bar in drawn.axes.patches] == [1, 5, 2]
     assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == ["half within ±0.4", "95% within ±1.5"]

@@ -36,7 +36,6 @@ def test_table_aligns_text_left_and_numbers_right():
 
 
 def test_table_widens_to_its_header_without_trailing_blanks():
-    """Table widens to its header and has no trailing blanks."""
     lines = text.table(["a", "much longer"], [["x", "y"]]).splitlines()
     assert lines == ["  a  much longer", "  x  y"]
 
@@ -160,7 +159,6 @@ class Display:
 
 
 def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
-    """Line on a terminal is redrawn cut to its width and removed."""
     monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_: os.terminal_size((10, 24)))
     display = Display()
     line = progress.Line(display, terminal=True)
@@ -190,7 +188,6 @@ def test_line_elsewhere_is_rare_and_plain():
 
 
 def test_line_elsewhere_is_written_in_its_time():
-    """Line elsewhere is written when its time has come."""
     display = Display()
     line = progress.Line(display, terminal=False, every=0)
     line.update("0123456789" * 30)
@@ -285,7 +282,6 @@ def test_plan_says_what_run_takes_of_disk():
 
 
 def test_unfinished_epoch_is_left_out_of_the_mean():
-    """An epoch that was not finished is left out of the mean."""
     rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
     assert "  mean epoch  15.0 s of training steps" in text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
 
@@ -314,7 +310,6 @@ def test_next_commands_by_state(state, best, expected):
 
 
 def test_slurm_run_is_continued_by_slurm():
-    """A run of slurm is continued by slurm and has its logs there."""
     summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
     assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
@@ -441,7 +436,6 @@ def test_failure_by_a_signal_names_it():
 
 
 def test_only_equal_weights_of_several_workers_are_equal():
-    """Weights are called equal only of several workers and only when they are."""
     assert text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
     assert text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
@@ -449,7 +443,6 @@ def test_only_equal_weights_of_several_workers_are_equal():
 
 
 def test_own_model_is_named_by_its_function():
-    """A model of one's own is named by its function."""
     assert text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
     assert text.model_name({"name": "task_cnn"}) == "task_cnn"
 
@@ -466,7 +459,6 @@ def ended(at, **phases):
 
 
 def test_launch_is_timed_from_enter_to_result():
-    """A launch is timed from enter to the result and its parts are all of it."""
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), 1086.4)
     assert launch == {
         "until": "result",
@@ -532,13 +524,11 @@ def test_loss_of_peer_is_blamed_only_when_alone():
 
 
 def test_worker_ended_by_us_comes_after_failures():
-    """One that was ended by us comes after those that failed."""
     assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, exit_code=1, at=9.0)) == "b"
     assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, "silent", ended_by_us=False, at=9.0)) == "b"
 
 
 def test_signal_by_us_comes_last_of_all():
-    """One that was ended by us comes last of all."""
     assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "ended", ended_by_us=True, at=9.0)) == "a"
 
 

@@ -7,7 +7,6 @@ from control.web_server import WebServer
 
 
 def test_proxy_is_not_asked_whether_a_server_runs(monkeypatch):
-    """A proxy of the environment is not asked whether a server is up."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "do_GET", lambda self: (self.send_response(200), self.end_headers()))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)

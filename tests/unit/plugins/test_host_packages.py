@@ -88,7 +88,6 @@ def test_what_others_need_by_now_stays(record):
 
 
 def test_killed_installation_is_recorded_by_the_next(record):
-    """An installation that was killed is recorded by the next call."""
     apt = Apt("bash")
     apt.kill = True
     module = apt.module(record, ["tmux"])

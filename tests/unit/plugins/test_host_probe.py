@@ -178,7 +178,6 @@ def test_busy_port_names_the_program(tmp_path):
 
 
 def test_own_and_other_addresses():
-    """Addresses that are this hosts and that are not."""
     assert probe.own_address("127.0.0.1") == {"given": "127.0.0.1", "addresses": ["127.0.0.1"], "own": True, "all": probe.own_addresses()}
     assert probe.own_address("198.51.100.7")["own"] is False
     assert "127.0.0.1" not in probe.own_addresses()
@@ -266,7 +265,6 @@ def test_throttling_by_the_tool(monkeypatch):
 
 
 def test_program_that_is_no_python_is_an_error(tmp_path):
-    """A program that is no python is an error and no failure."""
     (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "python").chmod(0o755)
     answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))

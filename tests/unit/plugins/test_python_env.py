@@ -138,7 +138,6 @@ def test_other_wheels_or_another_python_make_it_anew(place):
 
 @needs_uv
 def test_wheel_outside_the_lock_leaves_no_stamp(place):
-    """A wheel that is not the one of the lock is refused and leaves no stamp."""
     (place.wheels / "requirements.txt").write_text(pin("tiny", "a" * 64))
     message = failed(python_env.present, place.module())
     assert "ended with exit code" in message
@@ -194,7 +193,6 @@ def test_program_put_among_wheels_is_not_run(place, tmp_path):
 
 @needs_uv
 def test_environment_that_cannot_import_is_not_made(place):
-    """An environment that cannot import is not counted as made."""
     message = failed(python_env.present, place.module(modules=["tiny", "absent_module"]))
     assert "the new environment does not work: ModuleNotFoundError: No module named 'absent_module'" in message
     assert not (place.venv / "lockstep.stamp").exists()
@@ -246,7 +244,6 @@ def test_environment_in_use_is_neither_replaced_nor_removed(state, running, plac
 
 
 def test_parallel_call_is_waited_for_and_named(place, monkeypatch):
-    """Another call at the same place is waited for and then named."""
     monkeypatch.setattr(python_env, "WAIT_S", 0)
     monkeypatch.setattr(python_env.time, "sleep", lambda _: None)
     place.root.mkdir()
@@ -257,7 +254,6 @@ def test_parallel_call_is_waited_for_and_named(place, monkeypatch):
 
 @needs_uv
 def test_what_another_call_made_is_kept(place, monkeypatch):
-    """What another call made meanwhile is not made again."""
     present(place)
     seen = iter([None])
     real = python_env.stamp
@@ -293,7 +289,6 @@ def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, pla
 
 
 def test_link_to_anothers_environment_is_not_ours(place, tmp_path):
-    """A link to anothers environment is not taken for ours."""
     place.root.mkdir()
     (tmp_path / "theirs").mkdir()
     place.venv.symlink_to(tmp_path / "theirs")

@@ -16,7 +16,6 @@ from trainer.supervision.supervisor import DOWN, STANDING_BY
 
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
 def test_lost_worker_counts_from_its_last_sign(state, ago):
-    """A lost worker counts from when it was last heard."""
     watch = ActionModule.__new__(ActionModule)
     watch.heard_at = time.monotonic() - 90
     assert abs(time.time() - ago - watch._happened(state)) < 10
@@ -43,7 +42,6 @@ def test_phase_and_step_are_those_of_last_records():
 
 
 def test_lost_host_is_tried_again_after_a_pause(monkeypatch):
-    """A host that is lost is tried again after a pause."""
 
     def lost(*_):
         raise HostUnreachable("gone")
@@ -107,7 +105,6 @@ def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, mon
 
 @pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
 def test_restarting_host_may_take_as_long_as_others(phase, away, monkeypatch):
-    """A host that restarts may take as long as the others wait."""
     watch = ActionModule.__new__(ActionModule)
     watch.rejoin_wait, watch.phase, watch.was_away = 300.0, phase, away
     monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
@@ -127,7 +124,6 @@ def test_returned_supervisor_is_not_called_silent(rejoin_wait, lost, state, monk
 
 
 def test_host_may_be_away_as_long_as_awaited():
-    """A host may be away as long as the others wait for it."""
     watch = ActionModule.__new__(ActionModule)
     watch.rejoin_wait, watch.arguments = 300.0, {"silence": 45}
     watch.answered_at = time.monotonic() - 200
@@ -183,7 +179,6 @@ def test_generation_means_nothing_in_a_fixed_run(tmp_path):
 
 
 def test_one_hosts_failure_ends_no_elastic_run(tmp_path):
-    """The failure of one host ends no other of an elastic run."""
     watch = elastic(tmp_path, 1)
     for state in ("gone", "silent", "ended", "unreachable", "running"):
         watch._mark_failure(verdict(state))
@@ -199,7 +194,6 @@ def test_users_error_ends_an_elastic_runs_wait(tmp_path):
 
 
 def test_spare_that_missed_the_runs_end_is_ended(tmp_path, monkeypatch):
-    """A spare that did not hear of the runs end is ended."""
     spare, worker = elastic(tmp_path, 2), elastic(tmp_path, 1)
     ended = []
     for watch in (spare, worker):

@@ -105,7 +105,6 @@ def place(tmp_path, port, worker_claim):
 
 
 def test_free_place_is_looked_at_and_not_taken(place):
-    """A free place is looked at and nothing is taken."""
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"], returned["newest_state"]) == (False, False, None, "")
     assert not place.root.exists()
@@ -181,7 +180,6 @@ def test_running_run_is_told_and_not_restarted(place):
 
 
 def test_earlier_signs_are_removed_and_logs_kept(place):
-    """Signs of an earlier launch are removed and logs kept."""
     folder = place.root / "runs" / "new" / "workers" / "pi1"
     folder.mkdir(parents=True)
     for name in ("exit.json", "stop", "worker.log", "metrics.jsonl"):
@@ -301,7 +299,6 @@ def test_launch_that_is_held_is_one_with_session(place):
 
 
 def test_ending_run_takes_its_session_and_claims(place):
-    """Of a run that ends the session and all its claims go."""
     place.asked("start")
     place.held("new", number=7)
     place.held("old", number=8)
@@ -370,7 +367,6 @@ def test_giving_back_in_check_mode_removes_nothing(place):
 
 
 def test_newest_state_has_most_steps_and_is_whole(place):
-    """Newest state is the one with most steps that is whole."""
     folder = place.root / "runs" / "new" / "state"
     for name in ("step-000000080.npz", "step-000000090.npz", "step-000000100.npz"):
         write_state(folder / name)

@@ -25,7 +25,6 @@ def test_nothing_is_sent_if_all_have_the_same():
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_one_other_worker_sends_what_one_lacks(rank):
-    """One other worker is enough to send those of the one that has them."""
     arrays = [MINE, MINE, MINE]
     arrays[rank] = OTHER
     results, sums = exchanged(rank, *arrays)

@@ -83,7 +83,6 @@ def test_shares_are_of_a_beta_distribution(alpha):
 
 
 def test_smoothed_labels_add_up_to_1():
-    """Smoothed labels of any kind add up to 1."""
     _, smooth = seen(single(), smoothing=0.3)
     np.testing.assert_allclose(smooth, np.eye(3)[LABELS[0]] * 0.7 + 0.1, atol=1e-6)
     _, mixed = seen(paired(), smoothing=0.3, mixup=0.2)

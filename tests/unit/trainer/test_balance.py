@@ -96,7 +96,6 @@ def test_line_through_two_measurements_is_never_negative(measured, expected):
 
 
 def test_parts_follow_the_shares_and_cover_batches():
-    """Parts of any batch follow the shares and cover it."""
     for batch in (1, 9, 144, 1000):
         cuts = [share(batch, [64, 16, 64], rank) for rank in range(3)]
         assert (cuts[0][0], cuts[2][1]) == (0, batch)

@@ -15,7 +15,6 @@ def samples():
 
 
 def test_narrow_rounds_to_nearest_and_keeps_nan():
-    """Narrow rounds to the nearest and keeps what is no number."""
     values = samples()
     with np.errstate(invalid="ignore"):
         actual, expected = narrow(values), values.astype(ml_dtypes.bfloat16)

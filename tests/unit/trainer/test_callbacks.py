@@ -28,7 +28,6 @@ def made(monkeypatch, tmp_path):
 
 
 def test_each_callback_has_its_memory_on_every_worker(made):
-    """Each callback has its own memory again on every worker."""
     chief, before = made(True)
     for epoch, loss in enumerate((0.5, 0.7, 0.6), 1):
         chief.epoch_ends(epoch, {"loss": loss})

@@ -38,7 +38,6 @@ def test_balanced_without_counts_is_refused():
 
 
 def test_mapping_names_classes_and_others_weigh_1():
-    """A mapping names classes or their numbers and the others weigh 1."""
     assert table({"dog": 2.5}, NAMES) == [1, 2.5, 1]
     assert table({"0": 3.0, "7": 4.0}, NAMES) == [3, 1, 4], "a name comes before a number"
     assert table({"2": 0.5}) == [1, 1, 0.5]

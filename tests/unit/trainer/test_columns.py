@@ -121,7 +121,6 @@ def test_a_record_of_thousands_of_columns(tmp_path):
 
 
 def test_copy_is_made_once_unless_touched(tmp_path, capsys):
-    """A copy is made once and again if it was touched."""
     published, calls = publish(tmp_path / "published"), []
     for _ in range(2):
         open_columns(published, tmp_path / "caches", lambda *progress: calls.append(progress))

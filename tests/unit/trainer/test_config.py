@@ -89,7 +89,6 @@ def test_saturation_needs_colours():
 
 
 def test_section_that_is_no_mapping_is_named():
-    """Section that is no mapping is named as it is written."""
     assert refusal(configs.build, {"data": None}) == "data: expected a mapping, got None"
 
 
@@ -137,7 +136,6 @@ def test_section_that_is_no_mapping_is_named():
     ],
 )
 def test_value_out_of_range_names_the_rule(key, value, rule):
-    """Value out of range names key value and rule."""
     message = refusal(built, key, value)
     assert message.startswith(f"{key}: ")
     assert message.endswith(f" is not allowed; it must be {rule}")
@@ -273,7 +271,6 @@ def test_differences_are_dotted_keys():
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in configs.CONFIGS.glob("*.yml")))
 def test_every_configuration_builds_as_its_file_says(name):
-    """Every configuration builds and is what its file says."""
     raw = configs.load(configs.find(name))
     plain = configs.to_dict(configs.build(raw))
     assert plain["model"]["name"] == name

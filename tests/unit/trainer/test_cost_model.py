@@ -33,7 +33,6 @@ def test_a_tenth_is_the_edge(sending, name):
 
 
 def test_without_large_tensors_nothing_is_compressed():
-    """Where no tensor is large there is nothing to compress."""
     actual = choose(Reduction(), [(3, 3, 3, 32), (32,)], own=0.001, sending=1.0)
     assert (actual.name, actual.why.partition(" (")[0]) == ("packed", "as they are: none is large enough to compress")
 
@@ -54,7 +53,6 @@ def test_a_ring_takes_a_hop_per_message():
 
 
 def test_direct_exchange_takes_two_hops_of_ring_bytes():
-    """The direct exchange takes two hops and as many bytes as the ring."""
     assert traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
 
 

@@ -34,7 +34,6 @@ def hostile(tmp_path):
 
 
 def test_code_does_not_run_where_weights_are_read(hostile, tmp_path):
-    """Code in a snapshot does not run where weights are read."""
     reader = model()
     reader.load_weights(hostile)
     initial.load(reader, hostile, {"file": hostile.name, "sha256": sha256_file(hostile)}, skip_mismatch=False)

@@ -69,7 +69,6 @@ def another(width=3):
 
 
 def test_layers_find_their_weights_by_name(saved):
-    """By name layers find their weights in a model of other layers."""
     made, path, given = saved
     other = another()
     with pytest.raises(LockstepError, match="they don't fit the model"):
@@ -102,7 +101,6 @@ def test_file_without_any_layers_name_is_refused(saved):
 
 
 def test_name_twice_in_file_is_that_of_outermost(tmp_path):
-    """A name that is twice in the file is that of the outermost."""
 
     def twice():
         inside = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")], name="inside")

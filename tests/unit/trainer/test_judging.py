@@ -51,7 +51,6 @@ def test_loss_and_shapes_say_what_is_predicted(kinds, logits, output, target, ex
 
 
 def test_losses_and_functions_are_known_by_name():
-    """Losses are known by class and functions by name."""
     assert judging._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
     assert judging.loss_name(OfMyOwn()) == "OfMyOwn"
     wrapped = LossFunctionWrapper()
@@ -73,7 +72,6 @@ def test_classes_are_counted_by_target_and_prediction():
 
 
 def test_without_target_class_there_is_no_matrix():
-    """Without a target that is a class there is no matrix."""
     judge = judged(Classes(3), 1, [])
     judge.see(np.array([7]), np.array([[9, 0, 0.0]]))
     assert judge.result() == {"why": "no target is one of the 3 classes"}
@@ -125,7 +123,6 @@ def test_errors_are_predictions_minus_targets():
 
 
 def test_tails_are_counted_without_what_is_not_finite():
-    """The tails are counted and what is not finite is left out."""
     judge = judged(Numbers(1), 1002, [])
     values = np.concatenate([np.linspace(-1, 1, 998), [500.0, -500.0, np.nan, np.inf]])
     judge.see(np.zeros(1002), values)
@@ -152,7 +149,6 @@ def test_why_there_is_no_table_of_errors(value, expected):
 
 
 def test_every_kth_row_of_many_errors_is_kept(monkeypatch):
-    """Of very many errors every kth rows are kept."""
     monkeypatch.setattr(judging, "MOST_ERRORS", 100)
     judge = judged(Numbers(2), 200, [])
     for start in range(0, 200, 30):

@@ -333,7 +333,6 @@ def test_layers_that_do_more_are_left_to_keras(actual):
 
 
 def test_means_inside_own_layers_travel_with_counts(actual):
-    """Means inside a layer of one's own travel and so do its counts."""
     fused, names = actual["own"]
     assert (fused, sorted(names)) == (1, ["moving_mean", "moving_variance", "variable", "variable"])
     assert sorted(moved > 0 for moved in actual["own moved"]) == [False, True, True, True]
@@ -344,7 +343,6 @@ def test_a_frozen_layer_keeps_what_it_has(actual):
 
 
 def test_loss_added_by_a_called_layer_counts(actual):
-    """What a layer adds to the loss while it is called counts."""
     with_it, without = actual["activity"]
     assert with_it < 1e-5
     assert without > 1e-3

@@ -38,7 +38,6 @@ def test_what_was_saved_is_taken_up(tmp_path):
 
 @pytest.mark.parametrize("other", [{"workers": 3}, {"shapes": ((5, 4), (2,))}, {"shapes": ((3, 4),)}], ids=["workers", "shape", "number"])
 def test_part_of_another_reduction_is_left_alone(tmp_path, other):
-    """That of other workers or of another reduction is left alone."""
     saved(tmp_path)
     made = memories(tmp_path, **other)
     assert not made.has(7, "first")
@@ -47,7 +46,6 @@ def test_part_of_another_reduction_is_left_alone(tmp_path, other):
 
 
 def test_damaged_part_is_put_aside_as_none(tmp_path):
-    """A damaged part is put aside and counts as none."""
     folder, heard = tmp_path / "memory", []
     saved(folder)
     path = folder / "step-000000007.npz"
@@ -88,7 +86,6 @@ def test_what_lies_of_later_steps_takes_no_place(tmp_path):
 
 
 def test_part_of_another_attempt_is_left_alone(tmp_path):
-    """That of the same step of another attempt is left alone."""
     saved(tmp_path)
     made = memories(tmp_path)
     assert not made.has(7, "second")

@@ -149,7 +149,6 @@ def test_deep_cnn_has_three_stages(built):
 
 @pytest.mark.parametrize("case", ["too deep", "no stages"])
 def test_unfit_stages_are_refused_with_the_rule(case, built):
-    """Stages that do not fit are refused with the rule."""
     stages = CASES[case][0]["stages"]
     assert built[case]["refused"].startswith(f"model.stages: {stages} is not allowed; each stage halves the image, and 32x")
     assert "can be halved 5 times" in built[case]["refused"]

@@ -89,14 +89,12 @@ def test_an_epoch_shorter_than_one_pass_repeats_nothing():
 
 @pytest.mark.parametrize(("images", "batch", "last"), [(10, 4, 2), (9, 4, 1), (8, 4, 4), (3, 8, 3)])
 def test_last_step_has_what_is_left(images, batch, last):
-    """Last step of one pass has what is left."""
     plan = make(images, batch)
     assert len(plan.union(plan.steps - 1)) == last
 
 
 @pytest.mark.parametrize("sizes", [(50, 50), (80, 20), (10, 20, 70), (1, 99), (33, 33, 34)])
 def test_stratified_prefixes_have_classes_in_proportion(sizes):
-    """Every prefix of a stratified order has the classes in proportion."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     order = stratified_order(labels, 0)
     assert sorted(order) == list(range(len(labels)))
@@ -142,7 +140,6 @@ def test_buckets_differ_between_epochs_and_spread_lengths():
 
 
 def test_partners_differ_between_steps_not_launches():
-    """Partners are a permutation that differs between steps and not between launches."""
     plan, again = make(101, 10), make(101, 10)
     assert [sorted(plan.partners(step)) for step in (0, 10)] == [list(range(10)), [0]]
     assert plan.partners(3).tolist() == again.partners(3).tolist() != plan.partners(4).tolist()

@@ -70,7 +70,6 @@ def apart(*arguments, **named):
     ],
 )
 def test_step_taken_apart_is_call_of_its_own(arguments, expected):
-    """A step that is taken apart is a call of its own."""
     assert apart(*arguments) == expected
 
 
@@ -78,7 +77,6 @@ def test_step_taken_apart_is_call_of_its_own(arguments, expected):
 @pytest.mark.parametrize("boundary", [None, 4])
 @pytest.mark.parametrize("offset", [0, 23])
 def test_step_number_alone_decides_what_is_taken_apart(every, boundary, offset):
-    """Which steps are taken apart depends on their number alone."""
     for first in range(23):
         actual = apart(first, 23, 8, True, boundary, offset, every)
         assert [step for start, stop, _ in actual for step in range(start, stop)] == list(range(first, 23))
@@ -164,7 +162,6 @@ def test_items_under_way_are_bounded_and_ordered():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_mixup_partners_are_of_the_whole_batch(workers):
-    """For mixup each image has a partner of the whole batch."""
     config = configs.build({"augment": {"mixup": 0.2}, "train": {"class_weight": {"1": 3.0}}})
     plan, pairs = EpochPlan(10, 6, 2, seed=1, epoch=1), []
     for rank in range(workers):

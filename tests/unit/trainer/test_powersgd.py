@@ -168,7 +168,6 @@ def test_applied_and_left_are_all_gradients(workers, dtype):
 
 
 def test_left_factors_in_16_bits_leave_little():
-    """Left factors in 16 bits leave as little behind."""
     left = {}
     for dtype in ("float32", "bfloat16"):
         methods, norms = make(3, dtype=dtype), []
@@ -209,7 +208,6 @@ def test_after_gradients_of_zero_it_goes_on():
 
 
 def test_restored_memory_goes_on_bit_for_bit():
-    """A memory that is saved and restored goes on bit for bit."""
     methods = make(2)
     for step in range(3):
         reduce_on_host(methods, gradients_of(step, 2))
@@ -277,7 +275,6 @@ def test_with_small_tensors_alone_nothing_is_compressed():
 
 @pytest.mark.parametrize("rank", [1, 4, 16])
 def test_nearly_dependent_factors_become_orthonormal(rank):
-    """Factors become orthonormal also when they are nearly dependent."""
     random = np.random.default_rng(0)
     base = random.standard_normal(5000)
     left = np.array([base + 1e-4 * random.standard_normal(5000) for _ in range(rank)], np.float32)

@@ -136,7 +136,6 @@ def test_tensorboard_marks_restarts(max_restarts, tags, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
 def test_chief_writes_images_or_examples_per_second(table, noun, tmp_path, capsys):
-    """The chief writes images per s or examples of columns."""
     for log_every in (2, 0):
         recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01)
     assert capsys.readouterr().out.splitlines() == [

@@ -71,7 +71,6 @@ def test_chiefs_state_reaches_all_and_nobody_is_warned(cluster):
 @pytest.mark.parametrize(("before", "message"), [((), "has no training state"), ((4,), "has only that of step 4")])
 @pytest.mark.parametrize("holder", ["pi2", "pi3"])
 def test_chief_without_its_disk_gets_anothers_state(cluster, holder, before, message):
-    """A chief that lost its disk gets the state of another."""
     rows = [{"epoch": 1, "loss": 0.5}]
     cluster.write(holder, 8, history=rows)
     for step in before:
@@ -108,7 +107,6 @@ def test_damaged_copies_give_way_to_the_one_before(cluster):
 
 
 def test_older_damage_takes_nothing_from_anybody(cluster):
-    """Damage older than what is used takes nothing from anybody."""
     for step in (4, 8):
         cluster.write("pi1", step)
     flip_a_bit(cluster.path("pi1", 4))
@@ -139,7 +137,6 @@ def test_a_state_under_another_steps_name_is_damage(cluster):
 
 
 def test_state_of_another_model_is_refused(cluster):
-    """A state of another model is refused by the worker that has it."""
     cluster.state("pi1").write([np.zeros(4, np.float32)], Progress(step=8))
     alone = Cluster(cluster.folder, ["pi1"])
     with pytest.raises(LockstepError, match="a training state of another model"):

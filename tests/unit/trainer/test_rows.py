@@ -97,7 +97,6 @@ def test_numbers_keep_their_type():
     ],
 )
 def test_forbidden_act_is_said_with_the_example(body, message):
-    """What it may not do is said with the example."""
     with pytest.raises(ConfigError, match=message):
         rows(f"def augment(x, y, seed):\n    {body}\n")
 

@@ -76,7 +76,6 @@ def test_incomplete_range_lists_those_that_exist(word, lacks, run):
 
 
 def test_epoch_best_and_last_is_marked_as_both(run):
-    """An epoch that is the best and the last is marked as both."""
     assert rundir.marks(run) == {1: "first", 3: "best", 12: "last"}
     for epoch in (7, 12):
         rundir.snapshot_path(run, epoch).unlink()
@@ -141,7 +140,6 @@ def test_unwritable_one_takes_no_older_along(policy, left, tmp_path):
 
 @pytest.mark.parametrize("policy", ["best", "last", 2])
 def test_attempt_that_nobody_continued_does_not_count(policy, tmp_path):
-    """Those of an attempt that nobody went on from do not count."""
     (tmp_path / "checkpoints").mkdir()
     for epoch in (1, 2, 3):
         snapshot_path(tmp_path, epoch).touch()

@@ -46,7 +46,6 @@ def test_bytes_that_were_added_are_noticed(path):
 
 
 def test_unreadable_archive_is_no_state(path):
-    """What is no archive or cannot be read is no state."""
     path.write_bytes(b"weights" * 100)
     assert sealed.damage(path).startswith("it is no complete file")
     path.unlink()
@@ -54,7 +53,6 @@ def test_unreadable_archive_is_no_state(path):
 
 
 def test_older_file_is_checked_by_its_checksums(path):
-    """A file of an older version is checked by its own checksums."""
     np.savez(path, text=np.array("x" * 5000))
     assert not sealed.has_digest(path)
     assert sealed.damage(path) == ""
@@ -63,7 +61,6 @@ def test_older_file_is_checked_by_its_checksums(path):
 
 
 def test_archive_that_grows_is_refused(path):
-    """An archive that grows when it is read is refused."""
     np.savez_compressed(path, text=np.zeros(10_000_000))
     assert sealed.damage(path) == "its checksums differ"
 
@@ -85,7 +82,6 @@ def test_newest_whole_one_is_found_with_faults(path):
 
 
 def test_what_is_no_file_is_damage(path):
-    """What is no file is damage and is not waited for."""
     folder = path.parent
     os.mkfifo(folder / "step-000000011.npz")
     (folder / "step-000000012.npz").symlink_to(path.name)

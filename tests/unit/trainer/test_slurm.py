@@ -118,7 +118,6 @@ def write(path, text):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_chief_takes_newest_state_and_each_its_memory(rank, node_paths):
-    """The chief takes the newest state and each its own memory."""
     own = node_paths.run / "workers" / "alpha"
     write_state(node_paths.job / "state" / "step-000000020.npz", "newer")
     write(node_paths.job / "history.csv", "epoch")
@@ -134,7 +133,6 @@ def test_chief_takes_newest_state_and_each_its_memory(rank, node_paths):
 
 
 def test_earlier_jobs_records_are_put_aside(node_paths):
-    """Records of an earlier job are put aside and those of this one are not."""
     own = node_paths.run / "workers" / "alpha"
     for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
         slurm.take(node_paths, slurm.Allocation(0, ["alpha"], job), own)
@@ -392,7 +390,6 @@ def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_pat
 
 
 def test_full_share_gets_the_rest_later(node_paths, alone, monkeypatch):
-    """A share that is full for a while gets the rest later."""
     own, tries = node_paths.run / "workers" / "alpha", []
     write(own / "job", "31")
     write(own / "metrics.jsonl", '{"kind": "steps"}\n')
@@ -525,7 +522,6 @@ def test_finished_job_is_fetched_before_another(job, queue, ends, ended, steps, 
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
 def test_job_is_whole_when_all_own_nodes_ended(planned, had, ended, lost):
-    """A job is whole when all of its own nodes ended."""
     verdicts = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
     assert slurm_run.is_short(verdicts, planned) == lost
 
@@ -542,7 +538,6 @@ def test_job_is_whole_when_all_own_nodes_ended(planned, had, ended, lost):
     ],
 )
 def test_only_slurm_can_tell_of_a_job(command, state, is_refused, tmp_path, monkeypatch):
-    """Of a job only slurm can tell and it is said how."""
     monkeypatch.setattr(find_run.status, "all_runs", lambda: "all runs")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))

@@ -92,7 +92,6 @@ def test_a_hostile_spec_is_refused(change, message):
 
 
 def test_packed_is_unpacked_and_another_structure_refused():
-    """What is packed is unpacked and another structure is refused."""
     spec = Spec([{"b": 1, "a": [0, 2]}, 3], tuple(Leaf(f"l{number}", "float32", (None, 2, None)[: number % 4]) for number in range(4)))
     assert spec.unpack(spec.pack([10, 11, 12, 13])) == [10, 11, 12, 13]
     assert spec.varying == [(1, 0), (2, 0), (3, 0), (3, 2)]

@@ -95,7 +95,6 @@ def fails(monkeypatch, files, error, times=1000):
 
 
 def test_training_goes_on_while_state_is_written(alone, gate):
-    """Training goes on while the state of before is written."""
     alone.save(1)
     assert alone.saving.busy
     alone.train(2)
@@ -166,13 +165,11 @@ def test_save_that_fits_at_last_bothers_nobody(alone, monkeypatch):
 
 
 def test_every_worker_writes_its_part_of_the_state(three):
-    """Every worker writes its part and only the chief the state."""
     assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], three) == [[True] * 3] * 3
     assert [place.steps() for place in three] == [([2, 3], [2, 3]), ([], [2, 3]), ([], [2, 3])]
 
 
 def test_state_without_a_workers_part_is_none(three, monkeypatch):
-    """A state of which a worker has no room for its part is none."""
     together(lambda place: place.saved(1), three)
     with monkeypatch.context() as patch:
         fails(patch, three[2].memories.files, FULL)
@@ -187,7 +184,6 @@ def test_state_without_a_workers_part_is_none(three, monkeypatch):
 
 
 def test_without_room_at_the_chief_parts_are_dropped(three, monkeypatch):
-    """Where the chief has no room the others drop their parts."""
     together(lambda place: place.saved(1), three)
     fails(monkeypatch, three[0].states.files, FULL)
     assert together(lambda place: place.saved(2), three) == [False] * 3
@@ -220,7 +216,6 @@ def test_where_chief_has_no_room_copy_is_state(copied, monkeypatch):
 
 
 def test_without_room_for_the_copy_training_warns(copied, monkeypatch):
-    """Without room for the copy training goes on with a warning."""
     fails(monkeypatch, copied[1].states.files, FULL)
     assert together(lambda place: place.saved(1), copied) == [True] * 3
     assert [place.steps()[0] for place in copied] == [[1], [], []]

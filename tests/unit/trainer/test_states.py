@@ -119,7 +119,6 @@ def test_a_state_of_another_model_is_refused(folder):
 
 
 def test_state_is_on_disk_before_older_ones_go(folder, monkeypatch):
-    """A state and its name are on the disk before older ones go."""
     done, fsync = [], os.fsync
 
     def spy(handle):

@@ -232,7 +232,6 @@ def test_fully_connected_layers_give_factors_without_product(actual):
 
 @pytest.mark.parametrize("name", ["packed", "twice", "powersgd"])
 def test_first_step_apart_traces_and_others_are_timed(name, actual):
-    """The first step taken apart traces and only the others are timed."""
     first, *others = actual[name][1]["seconds"]
     assert first is None
     assert len(others) == 3
@@ -253,7 +252,6 @@ def test_full_rank_powersgd_is_plain_sgd(actual):
 
 
 def test_uneven_gradients_add_up_to_the_union(actual):
-    """Gradients of uneven parts add up to that of the union."""
     assert actual["sums"] == [6, 1, 2]
     assert max(actual["uneven"]) < 1e-5
 
@@ -271,7 +269,6 @@ def test_a_shorter_last_batch_is_not_traced_again(actual):
 @pytest.mark.parametrize(("stops", "devices", "expected"), [(0, 0, (False, False)), (3, 0, (True, False)), (0, 2, (False, True))])
 @pytest.mark.parametrize("more", [0, 1])
 def test_requests_of_workers_stay_apart_in_sums(stops, devices, expected, more):
-    """What workers ask of all stays apart in its sum."""
     total = np.float32((stops + more) * STOP + devices * SAVE)
     assert requests(np.array([[7.0, 1.0], [total, 1.0]], np.float32)) == (expected[0] or bool(more), expected[1])
 

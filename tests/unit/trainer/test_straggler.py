@@ -98,7 +98,6 @@ def test_even_own_work_means_no_straggler(odd):
 
 
 def test_slow_link_shows_in_rates_alone():
-    """A slow link shows in the rates and not in own work."""
     actual = diagnose(loads(changed(rate=6_000)), SENT)
     # 240 kB take 40 ms at 6 MB/s, and 2.4 ms at 100 MB/s.
     assert (actual.rank, actual.cause, actual.own_us, actual.others_us) == (2, "link", 40_000, 2_400)

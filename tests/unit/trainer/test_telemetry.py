@@ -59,7 +59,6 @@ def recorded(tmp_path):
 
 
 def test_own_work_has_mean_wait_and_median_rest(recorded):
-    """Own work has the mean wait of all steps and the median of the rest."""
     splits, _ = recorded
     parts = {"forward_backward": 0.08, "compression": 0.004, "all_reduce": 0.5, "apply": 0.006}
     assert splits.recent() == (0, 0, 0)
@@ -97,7 +96,6 @@ def test_step_apart_records_the_mean_wait_before(recorded):
 
 
 def test_traced_sample_is_left_out_with_its_wait(recorded):
-    """A sample that traced is left out and its wait with it."""
     splits, lines = recorded
     splits.waited(9.0, 1)
     splits.sample(epoch=1, step=50, images=64, parts=None, seconds=3.0)
@@ -109,7 +107,6 @@ def test_traced_sample_is_left_out_with_its_wait(recorded):
 
 
 def test_epoch_is_the_mean_of_its_samples(recorded):
-    """An epoch is the mean of its own samples in milliseconds."""
     splits, _ = recorded
     for apply in (0.002, 0.004):
         splits.waited(0.001, 1)

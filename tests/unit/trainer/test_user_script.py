@@ -119,7 +119,6 @@ def gone(process):
 
 
 def test_script_that_stays_stopped_is_ended(script, as_worker, monkeypatch, capfd):
-    """A script that stays stopped is ended with what it started."""
     monkeypatch.setattr(user_script, "ANSWER_S", 0.2)
     made = script(STOPS)
     assert main(made) == 137

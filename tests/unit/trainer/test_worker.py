@@ -26,6 +26,5 @@ class UnavailableError(Exception):
     ],
 )
 def test_loss_of_another_process_starts_all_again(error, code, tmp_path, capfd):
-    """What comes from the loss of another process starts all again."""
     assert _unforeseen(error, tmp_path) == code
     assert ("another worker was lost" in capfd.readouterr().err) == (code == RESTART)

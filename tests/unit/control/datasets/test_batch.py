@@ -63,7 +63,6 @@ def test_unmixed_images_are_changed_by_the_file_alone(seen):
 
 
 def test_columns_are_changed_weighed_and_of_one_step(seen):
-    """Columns are changed weighed and of the step asked for."""
     weighs = {"train.class_weight": {"0": 2.0}, "data.bucket": 2}
     actual = seen("rows", **weighs)
     assert actual["names"].tolist() == ["x.words", "x.name", "y", "sample_weight"]

@@ -198,7 +198,6 @@ FIRST = "cifar-10-batches-bin/data_batch_1.bin"
     ],
 )
 def test_archive_with_links_or_devices_is_refused(member, what, tmp_path):
-    """An archive with links or devices is refused in a line."""
     path = hostile(tmp_path / "hostile.tar.gz", **member)
     message = refused(path, "any")
     assert what in message
@@ -418,7 +417,6 @@ def place(tmp_path, monkeypatch, helper):
 
 
 def test_image_shards_are_published_with_their_validation(place, records, tmp_path):
-    """Shards of image files are published with their own validation."""
 
     def rows(*pairs):
         return [{"image/encoded": png(value), "image/class/label": label} for value, label in pairs]

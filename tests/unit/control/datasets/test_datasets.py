@@ -54,7 +54,6 @@ def test_folder_with_spaces_and_umlauts_in_its_names(make_folder):
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a.png", "a.Bmp", "a.gif"])
 def test_folder_takes_images_by_any_case_of_ending(name, make_folder):
-    """Folder takes images by their ending whatever its case."""
     root = make_folder()
     (root / "train" / "cat" / name).write_bytes(b"x")
     listing = Folder(str(root)).scan()
@@ -63,7 +62,6 @@ def test_folder_takes_images_by_any_case_of_ending(name, make_folder):
 
 
 def test_folder_ignores_what_is_no_image(make_folder):
-    """Folder ignores what is no image and says so."""
     root = make_folder()
     for name in ("Thumbs.db", "notes.txt", ".hidden.png", "film.mp4"):
         (root / "train" / "cat" / name).write_bytes(b"x")
@@ -76,7 +74,6 @@ def test_folder_ignores_what_is_no_image(make_folder):
 
 
 def test_folder_names_ignored_folders_and_broken_links(make_folder):
-    """Folder says which folders and broken links it ignores."""
     root = make_folder()
     (root / "train" / "cat" / "more").mkdir()
     (root / "train" / "cat" / "lost.png").symlink_to(root / "nowhere.png")
@@ -175,7 +172,6 @@ def test_folder_without_test_images_holds_some_out(flat, make_folder):
 
 
 def test_folder_with_a_class_too_small_to_split(make_folder):
-    """Folder with a class too small to hold out of."""
     root = make_folder(train={"cat": 10, "dog": 1})
     shutil.rmtree(root / "test")
     assert refusal(Folder(str(root)).scan).startswith(f"dataset {root}: class dog has 1 image, and as there is no test/, at least one")
@@ -431,7 +427,6 @@ def test_a_missing_dataset_offers_only_names_that_work(dataset, hint):
     ],
 )
 def test_source_that_needs_a_path_is_no_dataset(name, needs, tmp_path, monkeypatch):
-    """A source that needs a path is no dataset by itself."""
     monkeypatch.chdir(tmp_path)
     assert refusal(detect, name).startswith(f"dataset={name}: no such folder or file; give a folder")
     assert refusal(open_source, name, None).startswith(f"data.path: the source `{name}` needs {needs}")

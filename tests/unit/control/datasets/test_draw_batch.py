@@ -39,7 +39,6 @@ def test_a_value_is_short(value, shown):
 
 
 def test_what_looks_like_images_becomes_scaled_pixels():
-    """What looks like images becomes pixels on one scale."""
     floats = np.linspace(-1, 1, 2 * 8 * 9, dtype=np.float32).reshape(2, 8, 9)
     floats[0, 0, 0] = np.nan
     first, second = draw_batch.as_pictures(floats, floats / 2)

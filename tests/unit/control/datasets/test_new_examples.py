@@ -64,7 +64,6 @@ def write_table(path, rows=2, **columns):
 
 
 def test_table_needs_no_target_and_keeps_its_columns(here):
-    """A table needs no target and other columns are left out."""
     (first, second), rows, warnings = read(write_table(here / "new.csv", age="", name="123"), TABLE)
     (x,) = first.gather(np.arange(2))
     assert (rows, len(second), list(x)) == ([2, 0], 0, ["age", "name", "paid", "rooms"])
@@ -146,7 +145,6 @@ def test_function_returns_what_fit_takes_or_x_alone(here, body):
 
 
 def test_dataset_function_is_asked_for_test_examples(here):
-    """A function of a dataset is asked for its test examples."""
     (first, _), _, _ = read(function(here, "return np.full((2, 3), ('train', 'test').index(split)), [0, 1]", "split"), ARRAY)
     assert first.gather(np.arange(2))[0].tolist() == [[1.0] * 3] * 2
 
@@ -197,7 +195,6 @@ def image_names(here):
 
 
 def test_image_folder_is_read_by_name_with_subfolders(here):
-    """A folder of images is read by name with its subfolders."""
     (here / "pics/b c").mkdir(parents=True)
     for number, name in enumerate(("z.png", "b c/1.JPG", "a.gif")):
         (here / "pics" / name).write_bytes(image_bytes(number, kind={"JPG": "JPEG"}.get(name[-3:], name[-3:].upper())))
@@ -209,7 +206,6 @@ def test_image_folder_is_read_by_name_with_subfolders(here):
 
 
 def test_name_outside_utf8_is_written_with_escapes(here):
-    """A name that is not utf8 is written with escapes."""
     (here / "pics").mkdir()
     (here / "pics" / os.fsdecode(b"caf\xe9.png")).write_bytes(image_bytes(1))
     read("pics", of_images((5, 6, 3)), (5, 6, 3))
@@ -250,7 +246,6 @@ def test_images_that_can_not_be_read(here):
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, BLOCK, BLOCK + 1, 5 * BLOCK + 7])
 def test_hosts_together_have_every_row_once_in_order(here, hosts, count):
-    """Hosts together have every row once and in order."""
     spec = Spec([0], (Leaf("x", "int64", ()),))
     parts = Parts(here / "parts", spec, hosts)
     for start in range(0, count, 100):

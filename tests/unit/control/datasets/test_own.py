@@ -267,7 +267,6 @@ def test_unusable_images_are_refused_and_nothing_is_kept(change, message, file):
 
 @pytest.mark.parametrize("kind", ["int", "np.int64", "np.uint8", "np.array", "lambda n: np.array([n])", "str"])
 def test_classes_are_whole_numbers_in_their_order(kind, file):
-    """Classes are whole numbers of any kind in their order."""
     listing = written(file, label=f"({kind})(number % 11)", count=22).scan()
     assert listing.classes == [str(number) for number in range(11)]
     assert listing.labels["test"] == [*range(11)] * 2

@@ -164,7 +164,6 @@ def test_changed_source_gets_a_new_digest(change, make_folder, packs):
 
 
 def test_bad_images_are_named_and_nothing_is_left(make_folder, packs):
-    """Bad images are named and nothing is left behind."""
     root = make_folder()
     spoil(root, "train/cat/1.png", "test/dog/0.png")
     message = refused(root, packs)
@@ -197,7 +196,6 @@ def test_allowed_bad_images_are_left_out_and_recorded(make_folder, packs):
 
 
 def test_allowing_bad_images_once_is_for_once(make_folder, packs):
-    """Allowing bad images once does not allow them for good."""
     root = make_folder()
     spoil(root, "train/cat/1.png")
     put(root, packs, allow_bad=True)
@@ -298,7 +296,6 @@ def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypa
 
 
 def test_failed_cache_leaves_nothing_and_broken_is_cleared(make_folder, packs, tmp_path):
-    """A cache that fails leaves nothing and a broken one is cleared."""
     made, caches = put(make_folder(), packs), tmp_path / "caches"
     stale = caches / f".part-{made.sha256[:16]}-6x6x3-abc"
     stale.mkdir(parents=True)
@@ -410,7 +407,6 @@ def quiet(*_):
 
 
 def test_touched_dataset_is_read_once_and_kept(place, tmp_path, monkeypatch):
-    """A dataset that was only touched is read once and kept."""
     os.utime(place.folder / "data-00000.pack", (1, 1))
     listing, read = Folder(str(tmp_path / "pets")).scan(), []
     damaged_files = publish.damaged_files

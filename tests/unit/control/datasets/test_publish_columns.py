@@ -221,7 +221,6 @@ def test_batches_are_taken_one_at_a_time(file):
     ],
 )
 def test_lowest_and_highest_number_of_y_are_known(y, targets, file):
-    """The lowest and the highest number of a single y are known."""
     body = "y = Y\nfor k in range(0, n, 7):\n    yield np.zeros((len(y[k:k + 7]), 1)), y[k:k + 7]"
     whole = "return np.zeros((n, 1)), Y"
     for given in (body, whole) if y.startswith("np.") else (whole,):
@@ -513,7 +512,6 @@ def test_table_and_image_folders_are_told_apart(file, tmp_path):
     ],
 )
 def test_csv_column_type_is_that_of_all_values(values, leaf, file):
-    """The type of a csv column is that of all values."""
     made = table(file, "a,y\n" + "".join(f"{value},1\n" for value in values * 10), "y")
     assert str(made.scan().table.spec.leaves[0]) == leaf
 
@@ -703,7 +701,6 @@ def test_features_are_named_once(features):
 
 
 def test_validation_batch_of_long_sequences_is_compared_whole(file):
-    """A batch for validation of long sequences is compared whole."""
     body = (
         "if split == 'train': return np.zeros((3, 2000)), np.zeros(3)\nx = np.array([np.zeros(5000), np.zeros(1)], object)\n"
         "x[0][2500] = split == 'test'\nreturn x, np.zeros(2)"
@@ -735,7 +732,6 @@ def test_iterable_of_any_kind_gives_batches_or_images(file):
 
 
 def test_kept_dataset_that_lost_a_file_is_remade(file):
-    """What is kept and lost a file is made again."""
     made = table(file)
     first = made.scan()
     (rows,) = file.parent.glob("columns/*/train-rows.npy")

@@ -195,7 +195,6 @@ def test_shared_folder_on_own_disk_without_token():
 
 
 def test_shared_folder_that_waits_for_host_away():
-    """A shared folder that waits for a host that is away."""
     facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
     facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
     actual = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
@@ -221,7 +220,6 @@ def test_one_home_for_several_hosts():
 
 
 def test_taken_port_of_a_server_is_named():
-    """A servers port that is taken is named with what it follows."""
     taken = setting("node02", "server_port", {"number": 12845, "state": "busy", "process": "nginx (812)"})
     assert doctor(taken) == [
         "[FAIL] node02  port  12845 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port, which the "
@@ -252,7 +250,6 @@ def test_taken_direct_port_is_named_unless_held():
 
 
 def test_port_held_for_a_queued_run_is_fine():
-    """A port of the run that a queued one waits for is fine."""
     change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
     assert doctor(change, need=Requirement(run="cnn-2", queued=True)) == []
 
@@ -327,7 +324,6 @@ def test_one_machine_under_two_addresses():
 
 
 def test_containers_of_one_machine_are_separate_hosts():
-    """Containers of one machine are hosts of their own."""
 
     def change(facts):
         for actual in facts.values():

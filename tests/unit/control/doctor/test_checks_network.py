@@ -103,7 +103,6 @@ def test_a_distant_host():
 
 
 def test_delay_of_a_busy_host_spares_its_cable():
-    """A delay of a busy host is not blamed on its cable."""
     network = change_pairs(network_of(), {"rtt_ms": 7.4, "rtt_min_ms": 0.4}, lambda here, there: "node05" in (here, there))
     lines = [line for line in doctor(setting("node05", "load", 7.9), network=network) if "delay" in line]
     assert lines == [
@@ -114,7 +113,6 @@ def test_delay_of_a_busy_host_spares_its_cable():
 
 
 def test_far_network_is_known_by_its_quickest_answer():
-    """A network far away is known by its quickest answer."""
     network = change_pairs(network_of(), {"rtt_ms": 31.0, "rtt_min_ms": 29.5}, lambda here, there: (here, there) == ("node01", "node02"))
     assert doctor(network=network) == [
         "[WARN] node01  delay  to node02 31.0 ms, good links 0.3 ms (limit: at most 5.0 ms). "
@@ -147,7 +145,6 @@ def test_host_behind_path_on_which_large_packets_vanish():
 
 
 def test_unreachable_host_shows_how_many_others_are_reached():
-    """Others of an unreachable host say how many they reach."""
     network = change_pairs(network_of(), unreachable("timeout", "timed out"), lambda here, there: there == "node03")
     actual = between(inventory(), network, {})
     assert "reaches 3 of 4 others, 0.3 ms, 940 Mbit/s" in [check.value for check in actual if check.host == "node01"]
@@ -209,7 +206,6 @@ def test_a_host_without_network_results():
 
 
 def test_shared_machine_gets_no_advice_on_cables():
-    """Workers of one machine get no advice on cables."""
     pairs = {name: {other: {"reachable": True, "rtt_ms": 9.0, "mbit_s": 5.0} for other in NAMES if other != name} for name in NAMES}
     network = {name: {"pairs": actual, "ring": {"to": NAMES[0], "mbit_s": 0.1}} for name, actual in pairs.items()}
     here = [{**host, "address": "127.0.0.1"} for host in inventory()]

@@ -15,7 +15,6 @@ def test_healthy_cluster_has_nothing_to_say():
 
 
 def test_every_check_of_a_healthy_host_is_shown():
-    """Every check of a healthy host is shown when asked."""
     hosts = inventory(["node01", "node02"])
     actual = across.examine(hosts, {host["name"]: healthy(host["name"]) for host in hosts}, network_of(["node01", "node02"]), NEED)
     lines = report.render(actual, verbose=True).splitlines()

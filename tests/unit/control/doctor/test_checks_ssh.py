@@ -76,7 +76,6 @@ def test_host_that_was_never_asked():
 
 
 def test_impossible_answer_of_a_host_chooses_no_fix():
-    """A host that answers what no probe does chooses no fix."""
     with pytest.raises(LockstepError) as caught:
         answers.believed("host_probe", '{"facts": "REMOTE HOST IDENTIFICATION HAS CHANGED, permission denied"}')
     actual = ssh({"name": "pi3", "address": "10.0.0.3"}, str(caught.value))

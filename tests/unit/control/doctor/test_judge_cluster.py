@@ -22,7 +22,6 @@ def test_file_of_one_host_is_asked_of_all():
 
 
 def test_failed_module_counts_as_a_silent_host():
-    """A module that failed on a host counts as a host that cannot be asked."""
     looked = {"a": {"facts": {"user": "pi"}}, "b": {"unreachable": True, "msg": "no route"}, "c": {}}
     assert judge_cluster._facts(looked) == {"a": {"user": "pi"}, "b": {"unreachable": "no route"}, "c": {"unreachable": "no answer"}}
 

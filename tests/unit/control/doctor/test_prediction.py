@@ -75,7 +75,6 @@ def test_prediction_for_other_hosts_or_shares_is_dropped(saved, changed):
 
 @pytest.mark.parametrize("shares", [[80, 80, 32], [0, 0, 0], [96, 96]])
 def test_prediction_for_other_parts_is_not_quoted(saved, shares):
-    """A prediction for other parts of a step is not quoted."""
     assert prediction.expected(CONFIG, record(), shares) is None
 
 

@@ -50,7 +50,6 @@ def test_step_is_slowest_host_plus_exchange_and_delay():
 
 
 def test_direct_exchange_uses_pairs_and_ring_its_neighbours():
-    """The direct exchange uses every pair and a ring its neighbours."""
     direct = hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 3)
     ring = hosts(*[timed(0.5, "tensorflow", packed=(0.5, [LARGE], []))] * 3)
     # 4/3 of 10 MB each. The slowest pair of all is b to c, 500 Mbit/s with all sending at once; c to b, 100, is no pair of ours.
@@ -60,7 +59,6 @@ def test_direct_exchange_uses_pairs_and_ring_its_neighbours():
 
 
 def test_small_messages_go_to_all_in_one_hop():
-    """What is small goes to all in one hop."""
     one = hosts(*[timed(0.5, packed=(0.5, [SMALL, SMALL], []))] * 3).sending("packed")
     assert one == pytest.approx((2 * 2 * SMALL * 8e-6 / 500, 2 * 0.0004 / 2))
 
@@ -88,14 +86,12 @@ def test_one_method_is_taken_as_it_is():
 
 
 def test_untimed_exchange_lies_between_two_timed_ones():
-    """The exchange of a number that was not timed lies between two that were."""
     answer = timed(0.5, packed=(0.5, [SMALL], []))
     answer["methods"]["packed"]["exchange_seconds"] = {"2": 0.1, "4": 0.3}
     assert hosts(*[answer] * 3).exchanging("packed") == pytest.approx(0.2)
 
 
 def test_untimed_host_counts_as_the_usual_one():
-    """A host that was not timed counts as the usual one."""
     one = dataclasses.replace(hosts(timed(0.4), timed(0.6)), names=NAMES)
     assert one.alone() == [0.4, 0.6, 0.5]
 
@@ -121,7 +117,6 @@ def test_all_send_as_the_trial_did(three):
 
 
 def test_quicker_trial_makes_no_step_shorter_than_computing(three):
-    """A quicker trial makes no step shorter than its computing."""
     last = curve(three, 100, Trial("packed", 0.1))[-1]
     assert (last.step_s, last.images_per_s) == (pytest.approx(0.5), pytest.approx(600))
 

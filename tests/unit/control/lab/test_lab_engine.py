@@ -109,7 +109,6 @@ def test_enforced_limits_of_control_groups_version_1(tmp_path):
 
 
 def test_version_1_limits_may_stand_above_the_process(tmp_path):
-    """Limits of version 1 may stand above the process too."""
     groups(
         tmp_path,
         {
@@ -169,7 +168,6 @@ def test_limits_of_running_node_are_those_of_kernel(tmp_path):
 
 
 def test_enforced_limits_of_this_process_can_be_read():
-    """Enforced limits of this very process can be read."""
     assert len(lab_engine.enforced_limits(os.getpid())) == 3
 
 

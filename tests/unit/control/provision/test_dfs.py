@@ -113,7 +113,6 @@ LINE = "10.0.0.1:/lockstep {path} glusterfs defaults,_netdev,noauto,x-systemd.af
 
 
 def test_mounted_once_with_line_and_unit_own(mounts):
-    """Mounted once with a line and a unit of its own."""
     assert mount(mounts) == ["write the line of /etc/fstab", "mount at boot", "mount"]
     lines = mounts.fstab.read_text().splitlines()
     assert lines[:2] == ["UUID=1 / ext4 defaults 0 1", "# /mnt glusterfs"]
@@ -238,7 +237,6 @@ def test_token_written_here_is_read_there_and_removed(tmp_path):
 
 
 def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
-    """A folder that is not shared names host path and mend."""
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     ended(dfs_contents.write, contents("write", tmp_path))
     (tmp_path / "other").mkdir()
@@ -250,7 +248,6 @@ def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
 
 
 def test_token_of_another_try_is_not_taken(tmp_path, monkeypatch):
-    """A token of another try is not taken for this one."""
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     (tmp_path / ".lockstep-token-t1").write_text("old")
     assert "(it reads something else)" in failed(dfs_contents.read, contents("read", tmp_path))
@@ -262,7 +259,6 @@ def test_a_token_that_comes_late_is_waited_for(tmp_path, monkeypatch):
 
 
 def test_folder_below_an_absent_mount_is_not_written(tmp_path):
-    """The folder below a mount that is not there is not written to."""
     assert failed(dfs_contents.write, contents("write", tmp_path, kind="glusterfs")) == (
         f"pi2: nothing is mounted on dfs_path={tmp_path}; run provision.yml again, or: sudo mount {tmp_path}"
     )
@@ -307,7 +303,6 @@ def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
 
 
 def test_only_wheel_folders_go_from_anothers_folder(tmp_path):
-    """Only folders of wheels go from a folder of others."""
     wheels = tmp_path / "wheels"
     mine = [".part-x86_64-cp313-0123456789abcdef", "aarch64-cp311-0123456789abcdef"]
     for name in [*mine, "aarch64-cp311", "x86_64-cp311-0123456789abcdef-old", "thesis"]:
@@ -321,7 +316,6 @@ def test_only_wheel_folders_go_from_anothers_folder(tmp_path):
 
 
 def test_wheel_folder_goes_when_nothing_else_is_inside(tmp_path):
-    """The folder of the wheels goes when nothing else is in it."""
     (tmp_path / "wheels" / "aarch64-cp311-0123456789abcdef").mkdir(parents=True)
     ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))
     assert os.listdir(tmp_path) == []
@@ -369,7 +363,6 @@ def test_bricks_ports_are_those_that_firewall_names():
 
 
 def test_server_is_brought_up_once_and_taken_down(daemon):
-    """A server is brought up once and taken down to what it was."""
     assert serve(daemon) == ["limit ports", "start glusterd", "make the brick"]
     assert "option max-port  49251\n" in daemon.settings.read_text()
     assert "option base-port 49152" in daemon.settings.read_text()
@@ -562,7 +555,6 @@ def test_a_stopped_volume_with_other_addresses_is_mended(pool):
 
 
 def test_joining_host_is_let_in_while_volume_runs(pool):
-    """A host that joins is let in while the volume runs."""
     make(pool)
     assert make(pool, names=["pi1", "pi4", "pi5"]) == ["let the cluster's hosts in"]
     assert pool.volume["options"]["auth.ssl-allow"] == "pi1,pi4,pi5"
@@ -594,7 +586,6 @@ def test_a_server_that_does_not_join_is_named(pool):
 
 
 def test_only_a_volume_made_here_is_dissolved(pool):
-    """Only a volume and a pool that were made here are dissolved."""
     make(pool)
     assert unmake(pool) == ["delete the volume lockstep", "let 10.0.0.2 go", "let 10.0.0.3 go"]
     assert (pool.volume, pool.peers, pool.record.parent.exists()) == (None, [], False)
@@ -631,7 +622,6 @@ def test_checked_volume_does_not_need_daemon_to_run(pool):
 
 
 def test_silent_daemon_says_where_to_look(pool):
-    """A daemon that does not answer says where to look."""
     module = pool.module()
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed. Please check if gluster daemon is operational.")
     assert "Please check if gluster daemon is operational.; look at: journalctl -u glusterd" in failed(gluster_volume.present, module)

@@ -17,7 +17,6 @@ def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), kind="glusterfs", **opt
 
 
 def test_every_worker_and_glusterfs_port_is_opened():
-    """Every worker port of the inventory and those of glusterfs."""
     ports = ["12345", "12346", "12845", "12846"]
     assert provision.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
     assert provision.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
@@ -61,7 +60,6 @@ def test_local_users_are_judged_by_number_everywhere():
 
 
 def test_host_order_does_not_matter_and_networks_stay():
-    """The order of hosts does not matter and networks stay."""
     assert rules(["10.0.0.2", "10.0.0.1", "10.0.0.1"]) == rules(["10.0.0.1", "10.0.0.2"])
     assert "elements = { 10.0.0.0/24 }" in rules(["10.0.0.0/24"])
 
@@ -140,7 +138,6 @@ def test_rules_are_loaded_once(kernel, tmp_path):
 
 @pytest.mark.parametrize("now", [None, "with a hole"])
 def test_changed_or_flushed_table_is_loaded_again(now, kernel, tmp_path):
-    """A table that somebody changed or flushed is loaded again."""
     present(kernel, tmp_path, "a")
     kernel.table = now
     assert present(kernel, tmp_path, "a")["did"] == ["load the rules"]
@@ -148,7 +145,6 @@ def test_changed_or_flushed_table_is_loaded_again(now, kernel, tmp_path):
 
 
 def test_ports_are_reserved_beside_others_and_released(kernel, tmp_path):
-    """Ports are reserved beside those of others and released again."""
     reserved = tmp_path / "reserved"
     reserved.write_text("8080,9148-9150\n")
     ports = ["12345", "49152-49154"]

@@ -64,7 +64,6 @@ def other(tmp_path):
 
 
 def test_key_is_made_once_for_root_alone(host):
-    """A key is made once and is roots alone."""
     first = host.certificate()
     assert first["did"] == ["make a certificate"]
     assert (host.ssl / "glusterfs.key").stat().st_mode & 0o777 == 0o600
@@ -120,7 +119,6 @@ def test_files_of_others_are_refused_and_kept(name, host):
 
 
 def test_certificate_put_in_place_of_ours_is_kept(host, other):
-    """A certificate that somebody put in place of ours is kept."""
     mine = host.certificate()["certificate"]
     host.trust({"node1": mine})
     (host.ssl / "glusterfs.pem").write_text(other)
@@ -240,7 +238,6 @@ def test_nothing_is_mounted_anew_below_a_run():
 
 
 def test_process_is_older_than_files_after_its_start(tmp_path):
-    """A process is older than what is written after its start."""
     before, after = tmp_path / "before", tmp_path / "after"
     before.touch()
     os.utime(before, (time.time() - 60, time.time() - 60))

@@ -496,7 +496,6 @@ def test_row_says_why_a_restart_stops_a_host(made, refused, shown):
 
 
 def test_in_check_mode_rows_say_what_would_happen():
-    """In check mode the rows say what would be done."""
     host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
     plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
     actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}

@@ -84,7 +84,6 @@ def test_the_command_is_the_one_that_supervisors_write():
 
 @pytest.mark.parametrize("name", [MARK, "exit.json"])
 def test_stopped_or_ended_worker_is_not_resumed(name, host):
-    """A worker that was stopped or has ended is not."""
     (host.folder / name).touch()
     assert host.boot() == 0
     assert host.ran == []

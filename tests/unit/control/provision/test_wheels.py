@@ -49,7 +49,6 @@ A, B = "a" * 64, "b" * 64
 
 
 def test_lock_is_read_with_comments_markers_and_hashes():
-    """A lock is read with comments markers and several hashes."""
     lock = f"# made by uv\nOne_Two==1.0 ; python_version < '4' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n    # via x\n"
     (actual,) = wheels.pins(lock)
     assert (actual.name, actual.version, actual.hashes) == ("one-two", "1.0", {A, B})
@@ -63,7 +62,6 @@ def test_a_line_that_pins_nothing_is_refused(line):
 
 
 def test_markers_are_those_of_the_target():
-    """Markers are those of the target and not of this machine."""
     lock = pin("intel", A, marker=" ; platform_machine == 'x86_64'") + pin("arm", A, marker=" ; platform_machine == 'aarch64'")
     lock += pin("old", A, marker=" ; python_full_version < '3.12'") + pin("new", A, marker=" ; python_full_version >= '3.12'")
     lock += pin("mac", A, marker=" ; sys_platform == 'darwin'") + pin("all", A)
@@ -73,7 +71,6 @@ def test_markers_are_those_of_the_target():
 
 @pytest.mark.parametrize(("target", "tensorflow"), [(X86, "tensorflow-cpu"), (PI, "tensorflow")])
 def test_lock_has_one_tensorflow_for_each_machine(target, tensorflow):
-    """The projects own lock has one tensorflow for each machine."""
     chosen = names((ROOT / "requirements" / "node.txt").read_text(), target)
     assert [name for name in chosen if name.startswith("tensorflow")] == [tensorflow]
     assert len(chosen) == len(set(chosen)) > 20
@@ -98,7 +95,6 @@ def test_pinned_uv_is_one_of_set_up(install):
 
 
 def test_hosts_of_a_kind_share_the_oldests_folder():
-    """Hosts of one kind share a folder for the oldest of them."""
     hosts = [
         Target("x86_64", "3.11.10", 40),
         Target("x86_64", "3.11.9", 41),
@@ -123,7 +119,6 @@ def gathering(tmp_path, lock, target=X86, uv=None, report=None):
 
 
 def test_foreign_wheels_are_gathered_verified_and_kept(index, tmp_path):
-    """Wheels of another machine are gathered verified and kept."""
     arm = make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_28_aarch64")
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_28_x86_64")
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_39_aarch64")
@@ -139,7 +134,6 @@ def test_foreign_wheels_are_gathered_verified_and_kept(index, tmp_path):
 
 
 def test_changed_lock_is_gathered_anew_and_old_goes(index, tmp_path):
-    """A changed lock is gathered anew and what is old goes."""
     old = pin("one", make_wheel(index, "one"))
     first = gathering(tmp_path, old).gather()
     new = pin("one", make_wheel(index, "one", version="2.0"), version="2.0")
@@ -175,7 +169,6 @@ def test_wheel_that_can_not_be_had_is_named(index, tmp_path):
 
 
 def test_uv_comes_along_outside_the_digest(index, tmp_path):
-    """Uv comes along when it is to be had and is no part of the digest."""
     lock = pin("one", make_wheel(index, "one"))
     without = gathering(tmp_path, lock).gather()
     tool = pin("uv", make_wheel(index, "uv", tag="py3-none-manylinux_2_17_x86_64"))

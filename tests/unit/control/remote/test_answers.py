@@ -188,7 +188,6 @@ def test_refusal_is_one_short_line_whatever_host_answers():
 
 
 def test_claim_facts_change_nothing_else_of_a_record():
-    """The facts of a claim change nothing else of the hosts record."""
     for name, value in (("name", "../x"), ("address", "1.2.3.4"), ("tf_config", {}), ("environment", {"LD_PRELOAD": "/x"}), ("threads", 1)):
         answer = claim()
         answer["facts"][name] = value
@@ -197,7 +196,6 @@ def test_claim_facts_change_nothing_else_of_a_record():
 
 @pytest.mark.parametrize("run", ["x; id", "$(id)", "../x", "a b", "", "x\n", "{{ x }}", "A", "-e"])
 def test_claim_of_no_run_stays_out_of_commands(run):
-    """A claim of no run is not named in a command."""
     held = {"kind": "port", "number": 1, "session": "s"}
     assert credible("worker_claim", {**claim(), "holder": {**held, "run": run}}) is None
     assert credible("worker_claim", {**claim(), "holder": {**held, "run": "fine"}})

@@ -97,7 +97,6 @@ def test_links_on_node_are_neither_followed_nor_fetched(node, tmp_path):
 
 @pytest.mark.parametrize("part", ["", "workers", "workers/pi1"])
 def test_run_directory_link_itself_is_left_alone(part, node, tmp_path, warned):
-    """A run directory that is a link itself is left alone."""
     worker, there, here = node
     other = tmp_path / "other" / part
     (other / ("" if part == "workers/pi1" else "pi1" if part else "workers/pi1")).mkdir(parents=True)
@@ -137,7 +136,6 @@ def test_sizes_are_bounded_by_what_run_may_write(node, warned):
 
 
 def test_file_that_grows_is_cut_off_while_fetched(node, monkeypatch, warned):
-    """A file that grows while it is fetched is cut off by the kernel."""
     worker, there, here = node
     (there / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 1.0}')
 
@@ -169,7 +167,6 @@ def test_file_count_is_bounded_and_results_come_first(node, monkeypatch, warned)
 
 
 def test_files_beyond_this_disk_stay_there(node, monkeypatch, warned):
-    """What does not fit on the disk stays there."""
     worker, _, here = node
     monkeypatch.setattr(admission, "RESERVE", 2**62)
     assert worker.collect(here) == []
@@ -227,7 +224,6 @@ def test_a_history_of_other_values_is_refused(text, node):
 
 
 def test_records_of_no_worker_are_passed_over_once(node, warned):
-    """Records of no worker are passed over and told once."""
     worker, there, _ = node
     good = {"t": 1.0, "kind": "steps", "epoch": 1, "step": 5, **NUMBERS}
     bad = [
@@ -299,7 +295,6 @@ def test_a_line_that_never_ends_is_passed_over(node, monkeypatch):
     ["[]", "7", "{}", '{"exit_code": "0", "ended_at": 1}', '{"exit_code": 0, "ended_at": "x"}', "{", '{"exit_code": 999, "ended_at": 1}'],
 )
 def test_exit_without_a_code_is_a_state(text, node):
-    """An exit that is none is a state of its own."""
     worker, there, _ = node
     (there / "workers/pi1/exit.json").write_text(text)
     seen = worker.poll()

@@ -38,7 +38,6 @@ def test_a_lean_module_is_small_and_documented(module):
 
 
 def test_files_are_written_whole_and_only_once(tmp_path):
-    """Files are written whole with their mode and only once."""
     wanted = {"files": [{"path": str(tmp_path / "new folder" / "a ü.sh"), "content": "über\r\n'\"{{ x }}", "mode": "0755"}]}
     path = tmp_path / "new folder" / "a ü.sh"
     assert answer("worker_files", wanted, check_mode=True) == {"changed": True, "written": [str(path)]}
@@ -51,7 +50,6 @@ def test_files_are_written_whole_and_only_once(tmp_path):
 
 
 def test_unwritable_file_is_named_and_leaves_nothing(tmp_path):
-    """A file that cannot be written is named and leaves nothing."""
     (tmp_path / "taken").write_text("a file, not a folder")
     shown = answer("worker_files", {"files": [{"path": str(tmp_path / "taken" / "x"), "content": "y"}]})
     assert shown["failed"] is True

@@ -159,7 +159,6 @@ def test_new_lines_of_log_come_once_and_whole(worker, alive):
 
 
 def test_log_of_any_length_is_shown_whole(worker, monkeypatch):
-    """A log of any length is shown to its end."""
     made, remote, _ = worker
     monkeypatch.setattr("control.remote.remote.TAIL", 1000)
     lines = [f"line {number} ü" for number in range(500)]
@@ -180,7 +179,6 @@ def warnings(monkeypatch):
 
 
 def test_damaged_state_never_takes_place_of_one_whole(worker, warnings):
-    """A damaged state never takes the place of one that is whole."""
     made, remote, here = worker
     made.collect(here)
     (remote / "state/step-1.npz").write_bytes((remote / "state/step-1.npz").read_bytes()[:-30])
@@ -221,7 +219,6 @@ def test_what_a_host_put_aside_stays_there(worker):
 
 @pytest.mark.parametrize(("transport", "names"), [("local", 2), ("ssh", 1)])
 def test_local_snapshot_is_one_file_with_two_names(worker, transport, names):
-    """A snapshot of this machine is one file with two names."""
     made, remote, here = worker
     made.action._connection.transport = transport
     made.collect(here)
@@ -262,7 +259,6 @@ def test_snapshots_that_are_not_kept_go_here_too(worker):
 
 
 def test_worker_that_only_touches_its_file_is_heard(worker):
-    """A worker that can only touch its file is heard."""
     made, remote, _ = worker
     records = remote / "workers/pi1/metrics.jsonl"
     os.utime(records, (100, 100))

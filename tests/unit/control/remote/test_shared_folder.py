@@ -128,7 +128,6 @@ def test_the_whole_is_compared_where_that_is_asked(items, tmp_path):
 
 
 def test_link_is_replaced_and_its_target_stays(items, tmp_path):
-    """A link in the way is replaced and its target stays."""
     agree(items)
     target = tmp_path / "mine"
     target.write_bytes(b"mine")
@@ -143,7 +142,6 @@ def test_link_is_replaced_and_its_target_stays(items, tmp_path):
 
 
 def test_wrong_there_and_gone_here_is_named(items, here):
-    """What is wrong there and gone here is named."""
     agree(items)
     (here / "trainer-1.zip").unlink()
     assert agree(items).replaced == [], "what is right there is not needed here"

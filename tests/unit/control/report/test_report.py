@@ -234,7 +234,6 @@ def test_no_overfitting_by_the_rule(tmp_path, last, sentences):
 
 
 def test_zero_validation_loss_divides_nothing(tmp_path):
-    """A validation loss of zero is no division by zero."""
     actual = made(tmp_path, rows=[(0.5, 1, 0.0, 1), (0.4, 1, 0.1, 1)])
     assert actual.course.trend is Trend.OVERFITS
     assert "lowest in epoch 1 (0.0000) and is 0.1000 at the end" in accuracy.overfitting(actual)
@@ -302,7 +301,6 @@ def test_rising_run_that_overfits_gets_one_advice(tmp_path):
 
 
 def test_stopped_run_is_continued_and_a_training_left(tmp_path):
-    """A run that was stopped is continued and one that trains is left alone."""
     stopped = made(tmp_path, "stopped", rows=OVERFITTING[:3], state="CANCELLED")
     assert accuracy.advice(stopped).endswith("; continue where it stopped: `ansible-playbook train.yml -e run=stopped`.")
     going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
@@ -609,7 +607,6 @@ def described(tmp_path, **config):
 
 
 def test_every_number_of_an_optimizer_is_read(tmp_path):
-    """Every number of an optimizer is one that it reads."""
     adam = {"name": "adam", "learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0}
     assert settings.optimizer(described(tmp_path, optimizer=adam)) == (
         "`adam` with learning rate 0.001, beta_1 0.9, beta_2 0.999 and epsilon 1e-07"
@@ -654,14 +651,12 @@ def test_what_an_epoch_saw_of_the_images(run, steps, sentences):
 
 
 def test_gradient_choice_is_compared_without_who_chose(tmp_path):
-    """Who chose how gradients are sent and the same again is the same."""
     actual = made(tmp_path, config={"reduction": {"name": "auto"}}, reduction={"name": "powersgd"})
     assert settings.reduction(actual) == "gradients were reduced by `powersgd` (chosen by `auto`)"
     assert trained.sections(actual, 2)[0].blocks[-1].text.endswith(" -e workers=2 -e set=reduction.name=powersgd")
 
 
 def test_continued_run_began_before_its_last_launch(tmp_path):
-    """A run that was continued did not begin with its last launch."""
     assert "It was last continued at 2026-11-21 05:26 UTC" in text_of(trained.sections(made(tmp_path, restarts=1), 2)[0])
 
 
@@ -819,7 +814,6 @@ def test_names_that_look_like_markup_stay_text(written):
 
 
 def test_readme_names_pictures_and_has_whole_tables(written):
-    """Readme names pictures beside it and tables are whole."""
     readme = (written / "README.md").read_text()
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
     assert pictures == ["compare.png", "history-first.png", "split-first.png", "history-second.png", "sweep-pi-time_median.png"]
@@ -998,7 +992,6 @@ def test_new_evaluation_changes_report_and_leaves_picture(tmp_path):
 
 @pytest.mark.usefixtures("sketched")
 def test_earlier_pictures_go_and_users_files_stay(tmp_path, run):
-    """Pictures of an earlier report go and a users files stay."""
     both = request(tmp_path, [run, made(tmp_path, "second")], make_sweep(tmp_path / "sweeps", "pi"))
     put(tmp_path, both, 1)
     (run.folder / "report/my.png").write_bytes(b"mine")
@@ -1050,7 +1043,6 @@ SIZE = {"name": "size", "errors": ERRORS}
 
 
 def test_each_output_has_its_picture_and_table(run):
-    """Each of several outputs has its picture and its table."""
     whys = [{"name": name, "why": "its loss is `mine`"} for name in "abcdefg"] + [{"name": "h", "why": "it has no loss of its own"}]
     write_evaluation(run.folder, 3, KIND, SIZE, *whys)
     pictures = evaluations.draw(run.folder, run.evaluation)
@@ -1104,7 +1096,6 @@ def test_pictures_of_two_runs_never_have_same_name(tmp_path):
 
 
 def test_only_the_tables_latest_evaluation_is_shown(run):
-    """An evaluation that is not the tables latest is left out."""
     write_evaluation(run.folder, 3, errors=ERRORS, evaluated_at="2020-01-01T00:00:00+00:00")
     assert mistakes.blocks(run, {}) == []
     write_evaluation(run.folder, 2, errors=ERRORS)
@@ -1121,7 +1112,6 @@ def test_run_on_columns_has_examples_and_no_images(tmp_path):
 
 
 def test_matrix_of_many_or_untested_classes_is_drawn(tmp_path):
-    """A matrix with many classes or an untested one is drawn."""
     for count in (3, 60):
         confusion = [[0] * count for _ in range(count)]
         confusion[0][0] = 5
@@ -1206,7 +1196,6 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
 
 
 def test_end_says_where_things_are_and_what_next(runs, tmp_path, monkeypatch):
-    """The end says where things are and what is next."""
     monkeypatch.chdir(tmp_path)
     asked = report.Request([facts.read(runs / "one")], None, ROOT, [])
     assert write_report._written(asked, ["README.md"], check=False) == (

@@ -43,7 +43,6 @@ def test_one_more_variable_leaves_others_and_file_alone():
 
 @pytest.mark.parametrize("given", [{"A": True}, {"A": None}, {"A": [1]}, {1: "x"}, ["A"], "A=1"])
 def test_what_maps_no_names_to_texts_is_refused(given):
-    """What is no mapping of names to texts is refused."""
     assert refusal(given) == f"train.environment: {given!r} is not a mapping of names to texts or numbers"
     assert refusal(given, of_host=True).startswith(
         f"worker_environment of pi1: {given!r} is not a mapping of names to texts or numbers, as in"

@@ -51,7 +51,6 @@ def test_each_evaluation_is_recorded_once(run):
 
 
 def test_missing_metric_is_missing_in_its_row_alone(run):
-    """A metric that was no number is missing in its row alone."""
     write(run, 1, metrics={"loss": 0.25})
     write(run, 2)
     write(run, 3, metrics={"loss": 0.125})
@@ -64,7 +63,6 @@ def test_missing_metric_is_missing_in_its_row_alone(run):
 
 
 def test_epoch_of_an_abandoned_attempt_is_none(run):
-    """An epoch of an attempt that was not continued is none."""
     write(run, 4)
     assert evaluations.take(run, ["node5"]) == []
     assert not (run / "evaluations.csv").exists()

@@ -35,7 +35,6 @@ def test_one_host_that_lies_is_not_believed(lie, tmp_path):
 
 
 def test_host_outside_the_launch_is_no_chief(tmp_path):
-    """Who is no host of the launch is no chief."""
     assert chief_of(tmp_path, a=(2, ["z"]), b=(2, ["z"]), c=(2, ["z"])) == ""
 
 

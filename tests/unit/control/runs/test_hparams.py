@@ -144,7 +144,6 @@ def test_five_columns_that_tensorboard_shows_first_are_ours():
 
 
 def test_metrics_are_curves_below_our_own_results():
-    """Metrics are curves below the run and our own results."""
     names = [(one.name.group, one.name.tag, one.display_name) for one in hparams.experiment({}).metric_infos]
     assert names == [
         ("", "result/validation_accuracy", "best val_accuracy"),
@@ -186,7 +185,6 @@ def test_what_is_not_known_is_left_out(summary, tested, tags):
 
 
 def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
-    """The latest evaluation of an epoch counts and only that of test images."""
     path = tmp_path / "evaluations.csv"
     assert hparams.accuracy_by_epoch(path) == {}
     write_text(path, EVALUATIONS + "1,test,1,0.1,9,1,x\n2,test,1,0.2,9,1,x\n1,test,1,0.3,9,1,y\n2,train,1,0.9,9,1,y\n")
@@ -237,7 +235,6 @@ def test_what_an_interrupted_replacement_left_is_cleared(tmp_path):
 
 
 def test_another_process_writes_the_same_bytes_without_tensorflow(tmp_path):
-    """Another process writes the same bytes and imports no tensorflow."""
     mine, theirs = make_run(tmp_path / "a" / "first"), make_run(tmp_path / "b" / "first")
     hparams.write(mine)
     script = "import sys, pathlib; from control.runs import hparams; hparams.write(pathlib.Path(sys.argv[1])); print(*sys.modules)"

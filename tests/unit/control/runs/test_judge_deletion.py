@@ -19,7 +19,6 @@ def test_without_a_job_it_may_go(queued):
     ],
 )
 def test_silent_job_and_queue_are_told(queued, message):
-    """A job and a queue that does not answer are told."""
     with pytest.raises(LockstepError) as caught:
         JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
     assert str(caught.value) == message

@@ -82,7 +82,6 @@ def test_what_first_run_measured_later_ones_are_given(scratch):
 
 
 def test_measured_again_on_request_and_for_all(scratch):
-    """Measured again on request only and then for all."""
     measure(plan(scratch), reduction={"name": "powersgd"})
     again = plan(scratch, "second", options={"remeasure": "true"})
     assert choices.shown(again).startswith("auto: measured at the start")

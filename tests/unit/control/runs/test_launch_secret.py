@@ -19,7 +19,6 @@ def key(tmp_path, monkeypatch):
 
 
 def test_hosts_of_a_launch_share_one_secret(key):
-    """Hosts of one launch have one secret and other launches another."""
     first = launch_secret.of_launch("one")
     assert launch_secret.of_launch("one") == first != launch_secret.of_launch("two")
     assert len(bytes.fromhex(first)) == 32

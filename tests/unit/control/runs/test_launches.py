@@ -19,7 +19,6 @@ PLAN = {"run": "old", "command": "train", "typed": "-e run=old -e epochs=90", "c
 
 
 def test_other_options_for_a_training_run_are_refused():
-    """Other options for a run that trains are refused with where how far and what to do."""
     with pytest.raises(LockstepError) as caught:
         refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
     assert str(caught.value) == (
@@ -68,7 +67,6 @@ def gone(launch):
 
 
 def test_launch_is_broken_off_with_its_command(begun, monkeypatch):
-    """A launch is broken off when its command is gone."""
     launch = begun()
     assert launches.broken(["pi1", "pi2"]) == []
     gone(launch)
@@ -81,7 +79,6 @@ def test_launch_is_broken_off_with_its_command(begun, monkeypatch):
 
 
 def test_launch_is_over_when_all_or_none_run(begun, tmp_path):
-    """A launch is over when all run or none does."""
     one, other = begun("aa"), begun("bb", run="q")
     gone(one)
     gone(other)
@@ -99,7 +96,6 @@ def test_a_sweep_ends_its_trials_itself(begun):
 
 
 def test_run_that_never_ran_leaves_what_was_asked(begun, tmp_path):
-    """Of a run that never ran only what was asked for is left."""
     launches.forget_start(begun())
     folder = tmp_path / "runs" / "r"
     assert not (folder / "cluster.json").exists()

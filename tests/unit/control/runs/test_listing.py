@@ -50,7 +50,6 @@ def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
 
 
 def test_what_hosts_say_goes_before_the_record(runs, tmp_path, monkeypatch):
-    """What hosts say of their runs goes before what was recorded."""
     for name in ("seen", "away"):
         path = runs / name / "cluster.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))

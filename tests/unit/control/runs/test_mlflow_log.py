@@ -37,7 +37,6 @@ def client(uri):
 
 
 def test_continued_run_is_one_run_with_epochs_once(run, tmp_path):
-    """A continued run is one run there and an epoch is logged once."""
     uri = f"file://{tmp_path}/store"
     assert mlflow_log.log(run, uri) == ""
     write_history(run, 3)
@@ -58,7 +57,6 @@ def test_nothing_is_asked_for(run):
 
 
 def test_silent_server_is_no_fault_of_the_run(run, monkeypatch):
-    """A server that does not answer is no fault of the run."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     complaint = mlflow_log.log(run, "http://127.0.0.1:9")
     assert complaint.startswith("telemetry.mlflow=http://127.0.0.1:9: mine is not logged there (")

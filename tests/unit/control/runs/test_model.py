@@ -28,7 +28,6 @@ def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
 
 
 def test_own_train_step_trains_with_its_optimizers():
-    """A train step of its own trains with the optimizers that it calls."""
     compiled = examined("gan", (2,))
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam, Adam", ["train_step"], False)
 

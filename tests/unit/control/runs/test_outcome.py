@@ -72,7 +72,6 @@ def test_worker_that_had_to_be_killed_was_stopped(stopped_run):
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_absent_host_is_named_and_others_stopped(supervised, stopped_run, tmp_path):
-    """A host that is away is named and the others are stopped."""
     (tmp_path / "full" / "config.yml").write_text(f"recovery: {{max_restarts: {5 * supervised}, rejoin_wait: 300.0}}\n")
     result, summary = stopped_run(PREEMPTED, PREEMPTED, away=1)
     assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
@@ -112,12 +111,10 @@ def ends(*states):
     ],
 )
 def test_host_is_lost_only_if_enough_went_on(states, after):
-    """A host is lost only if enough others went on."""
     assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states), len(states))) == after
 
 
 def test_who_waited_in_vain_is_lost_not_failed():
-    """Who waited in vain for the others is lost and who failed by itself is not."""
     waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
     assert [outcome.without_lost([*ends("done", "done"), one], 3)[2].state for one in (waited, failed)] == ["lost", "failed"]
 

@@ -51,7 +51,6 @@ def test_python_can_import_it(archive, module, tmp_path):
 
 
 def test_kept_archive_stays_and_a_changed_is_rebuilt(tmp_path):
-    """An archive that is there is kept and a changed one is built again."""
     built = TRAINER.build(tmp_path)
     before = built.stat()
     assert TRAINER.build(tmp_path) == built

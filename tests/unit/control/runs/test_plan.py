@@ -66,7 +66,6 @@ def test_run_from_before_key_was_there_is_continued(ask, existing):
 
 
 def test_model_options_are_written_out_and_runs_kept(ask, existing):
-    """Options of the model are written out and those of a run are kept."""
     config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
     assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
     before = configs.override(configs.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
@@ -177,7 +176,6 @@ def test_neither_true_nor_false(value):
 
 @pytest.mark.parametrize("switch", ["detach", "quick"])
 def test_invalid_switch_is_refused_first(switch, ask):
-    """A switch that is neither is refused first of all."""
     assert refusal(plan.make, ask(run="../x", **{switch: "mabye"})) == f"{switch}=mabye: expected true or false"
 
 
@@ -194,7 +192,6 @@ def test_without_a_configuration_it_is_the_lectures(ask):
 
 
 def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
-    """A model of one's own sees every image in an epoch."""
     (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
     model = f"{tmp_path / 'mine.py'}:build"
 
@@ -383,7 +380,6 @@ def with_sizes(config, *sizes):
 
 
 def test_inventory_host_may_have_its_own_batch_size():
-    """A host of the inventory may have its own batch size."""
     config = configs.build({"train": {"batch_size": 64}})
     assert with_sizes(config, None, None) == config
     actual = with_sizes(config, None, "16", None)
@@ -476,7 +472,6 @@ def test_latest_run(three_runs):
 
 
 def test_run_that_never_started_is_found_by_name(three_runs):
-    """A run that never started is found only by its name."""
     (three_runs / "newest" / "cluster.json").unlink()
     assert plan.latest_run(three_runs, None) == three_runs / "a-middle"
     assert plan.latest_run(three_runs, "newest") == three_runs / "newest"
@@ -524,7 +519,6 @@ def test_an_unknown_run_names_the_nearest_and_all(three_runs):
 
 
 def test_harmful_name_is_refused_before_the_search(three_runs):
-    """A harmful name is refused before it is looked for."""
     assert refusal(plan.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
 
 
@@ -563,7 +557,6 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
 
 
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
-    """The plan of a resumed run takes the same steps on other hosts."""
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
@@ -648,7 +641,6 @@ def test_soft_labels_are_refused_for_own_losses(key):
 
 
 def test_pictures_are_not_changed_for_own_steps():
-    """Pictures are not changed for a step of the models own."""
     compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configs.build({"augment": {"flip": True}})
     assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
     plan.check_compiled({**compiled, "own": []}, {}, config)
@@ -785,7 +777,6 @@ def test_what_is_typed_wins_over_what_fits_dataset(planned, tmp_path):
 
 
 def test_photo_on_its_side_is_turned_upright(planned, tmp_path):
-    """A photo on its side is as it is seen."""
     root = pictures(tmp_path / "photos", 3, (120, 90))
     for path in root.rglob("*.png"):
         with Image.open(path) as image:
@@ -817,7 +808,6 @@ def test_without_dataset_it_is_lecture_as_it_was(planned, ask, monkeypatch):
 
 
 def test_unreadable_images_do_not_decide(planned, make_folder):
-    """Images that cannot be read do not decide."""
     root = make_folder()
     for path in root.rglob("*.png"):
         path.write_bytes(b"no image")
@@ -833,7 +823,6 @@ def test_own_model_is_given_images_unscaled(planned, tmp_path):
 
 
 def test_unusual_splits_are_in_the_plan(planned, tmp_path):
-    """Splits that are not the usual ones are in the plan."""
     made = planned(dataset=str(pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val"))))
     assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
     shown = text.plan(made, "runs")
@@ -869,7 +858,6 @@ def test_unusual_splits_are_in_the_plan(planned, tmp_path):
     ],
 )
 def test_batch_is_said_where_it_misleads(options, warnings, planned, tmp_path):
-    """A batch that is not what it seems is said."""
     assert planned(dataset=str(pictures(tmp_path / "photos", 24, (32, 32))), config="task_cnn", **options)["warnings"] == warnings
 
 

@@ -33,7 +33,6 @@ def test_one_address_with_several_ports_is_told():
     ids=["loopback", "processes of this machine", "two machines"],
 )
 def test_workers_meant_to_share_machine_are_not(chosen, variables):
-    """Workers that are meant to share a machine are not."""
     assert shared(chosen, **variables) == []
 
 

@@ -30,7 +30,6 @@ def hosts():
 
 
 def test_ports_are_chosen_in_pairs_outside_connections():
-    """Ports are chosen in pairs out of the way of connections."""
     low, high = (int(word) for word in ports.EPHEMERAL.read_text().split())
     chosen = ports.choose(hosts(), "a")
     assert len({port for host in chosen for port in (host["port"], host["direct_port"])}) == 4
@@ -68,7 +67,6 @@ def test_number_for_one_of_two_ports_is_refused():
 
 
 def test_port_or_its_neighbour_taken_is_not_chosen(monkeypatch):
-    """A port or its neighbour that is taken is not chosen."""
     monkeypatch.setattr(ports, "RANGE", range(20000, 20004))
     with socket.create_server(("", 20001)), socket.create_server(("", 21002)):
         for _ in range(5):
@@ -97,7 +95,6 @@ def test_commands_at_the_same_moment_choose_apart(scratch):
 
 
 def test_resumed_run_keeps_its_free_ports(monkeypatch):
-    """A run that goes on keeps its ports where they are free or its own."""
     before = ports.choose(hosts(), "a", reserve=True)
     assert ports.choose(hosts(), "a", before) == before
     with socket.create_server(("", before[0]["port"])):

@@ -74,7 +74,6 @@ def test_the_input_is_not_written_over(tmp_path):
 
 
 def test_paths_are_of_the_typing_folder(tmp_path, monkeypatch):
-    """Paths are those of the folder in which the command was typed."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pics").mkdir()
     assert predictions.source("pics") == str(tmp_path / "pics")
@@ -83,7 +82,6 @@ def test_paths_are_of_the_typing_folder(tmp_path, monkeypatch):
 
 
 def test_one_epoch_and_only_existing_hosts(tmp_path):
-    """One epoch and no more hosts than there are."""
     for epoch in (1, 2):
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         (tmp_path / f"checkpoints/epoch-000{epoch}.keras").touch()
@@ -182,7 +180,6 @@ class Evil:
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 200, pickle.dumps(Evil()), b"\x93NUMPY\x01\x00\x10\x00{'descr': exit()}"])
 def test_what_is_no_array_runs_no_code(given, content, capsys):
-    """What is no array is refused and runs no code."""
     path = give(given, 1, 0, np.array([Evil()], object))
     if content is not None:
         path.write_bytes(content)
@@ -192,7 +189,6 @@ def test_what_is_no_array_runs_no_code(given, content, capsys):
 
 
 def test_missing_array_and_one_cut_off_are_refused(given):
-    """A missing array and one that is cut off are refused."""
     path = give(given, 0, 0, np.zeros((2, 1), np.float32))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
@@ -238,7 +234,6 @@ def test_odd_names_stay_one_field(tmp_path):
 
 
 def test_error_leaves_no_file_and_old_one(tmp_path):
-    """An error leaves no file and the old one as it was."""
 
     def broken():
         yield TABLE.table(0, [np.zeros((2, 1), np.float32), np.zeros((2, 2, 2), np.int64)])

@@ -22,7 +22,6 @@ def test_tickets_sort_by_time():
 
 
 def test_queued_run_waits_and_starts_as_others():
-    """Only a queued run waits and then it starts as any other."""
     worker = ["-m", "trainer.supervision", "--rank=1", "--", "train"]
     plan = {"run": "cnn", "nonce": "ab" * 16}
     assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
@@ -53,6 +52,5 @@ def test_a_run_that_waits_says_for_what():
     ],
 )
 def test_senseless_jobs_of_hosts_are_refused(job):
-    """What no host says of its jobs is refused."""
     with pytest.raises(LockstepError, match="worker_jobs: the host answers"):
         believed("worker_jobs", json.dumps({"changed": False, "jobs": [job]}), {})

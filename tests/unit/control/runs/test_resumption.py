@@ -77,7 +77,6 @@ def test_a_damaged_one_here_is_not_given_away(run):
 
 
 def test_without_any_whole_run_starts_anew(run):
-    """Without any that is whole the run starts anew and says so."""
     chosen = resumption.choose(run(16, damaged=[16]), {"pi1": place(damaged=[("state", 16)])})
     assert chosen.give == {"pi1": []}
     assert all(line.endswith("no other is left: continuing from the start") for line in chosen.lines)

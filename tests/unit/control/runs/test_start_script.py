@@ -49,7 +49,6 @@ def worker(tmp_path):
 
 
 def test_only_a_launchs_own_lines_are_quoted(worker):
-    """Every launch has a header and only its own lines are quoted."""
     folder, start = worker
     for code in (1, 3):
         start(f"echo error of {code}; exit {code}").wait()

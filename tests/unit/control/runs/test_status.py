@@ -118,5 +118,4 @@ def done(host: str, step: int = 30) -> dict:
     ],
 )
 def test_run_ended_if_its_workers_made_all_steps(last, elastic, expected):
-    """A run has ended if its workers made all their steps."""
     assert status.has_ended([done("a"), done("b"), last], ["a", "b", "c"], 3, 30, elastic) is expected

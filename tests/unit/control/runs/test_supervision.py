@@ -64,7 +64,6 @@ def test_a_job_of_slurm_is_not_asynchronous():
 
 
 def test_asynchronous_supervisor_knows_who_takes_no_steps():
-    """A supervisor of an asynchronous run knows who takes no steps."""
     hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
     plan = {"nonce": "n", "config": configs.to_dict(configs.build({"strategy": {"name": "parameter_server"}}))}
     given = supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)

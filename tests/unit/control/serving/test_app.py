@@ -231,7 +231,6 @@ def test_connection_on_which_no_request_comes_is_ended(rows, sent):
 
 
 def test_parallel_requests_are_all_answered_and_counted(rows):
-    """Requests side by side are all answered and counted."""
 
     def ask(number):
         good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
@@ -288,7 +287,6 @@ def moving(exports, tmp_path, monkeypatch):
 
 
 def test_newer_version_is_served_unless_damaged(moving):
-    """A newer version is served and a damaged one is not."""
     folder, served = moving
     body = {"instances": [{"miles": 1, "company": "a"}]}
     first = served.ask("/v1/models/rows:predict", body)

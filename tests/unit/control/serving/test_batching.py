@@ -64,7 +64,6 @@ def test_simultaneous_requests_are_one_call_with_own_rows():
 
 
 def test_requests_of_other_shapes_are_separate_calls():
-    """Requests of other shapes are calls of their own."""
     model = Model(free=False)
     answers = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(2, width=2), rows(3)]))
     assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4, 4]], [[6]]]

@@ -93,7 +93,6 @@ def test_rows_and_columns(body, of, expected):
     ],
 )
 def test_what_does_not_fit_is_named_with_place(body, of, words):
-    """What does not fit is named with its place."""
     with pytest.raises(BadRequest, match=words):
         protocol.predict_request(body, of)
 
@@ -155,7 +154,6 @@ def test_context_is_not_copied_into_examples_without_bound(body, words):
 
 
 def test_huge_whole_number_does_not_fit():
-    """A whole number of any length is one that does not fit."""
     with pytest.raises(BadRequest, match=r"row 0, x\[0\]: 1000000"):
         protocol.predict_request({"instances": [[10**400]]}, WORDS)
 

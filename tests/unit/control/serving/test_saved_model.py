@@ -61,7 +61,6 @@ def test_rows_as_arrays_lines_and_examples(runs, exports):
 
 
 def test_arrays_are_padded_in_examples_not_lines(runs, exports):
-    """Arrays of any length are padded in examples and no lines."""
     exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
     assert exported.left_out[CSV] == "a line has one value per input, and x_0 is an array"
@@ -153,7 +152,6 @@ def test_onnx_answers_as_the_snapshot_does(runs, tmp_path):
 
 
 def test_model_without_onnx_operations_leaves_no_file(tmp_path):
-    """A model that onnx has no operations for leaves no file."""
     pytest.importorskip("tf2onnx")
     why = onnx_file.write(lambda x: {"y": tf.raw_ops.Betainc(a=x, b=x, x=x)}, [Leaf("x", "float32", ())], tmp_path)
     assert why

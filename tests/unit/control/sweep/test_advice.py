@@ -68,7 +68,6 @@ def advised(rows, work=WEAK_WORK):
     ],
 )
 def test_workers_are_added_while_they_are_worth_it(rates, workers):
-    """Workers are added as long as they are worth it."""
     assert advice.best(dict(enumerate(rates, 1))) == workers
 
 
@@ -418,7 +417,6 @@ def test_single_trials_tell_nothing_of_noise():
 
 
 def test_saved_states_are_compared_at_equal_workers():
-    """Saved states are compared at the same number of workers."""
     assert advice.checkpoint_costs([*saved(50, 110), *saved(1000, 100, workers=3)]) == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
 
@@ -541,7 +539,6 @@ def test_a_gradient_without_bytes():
 
 
 def test_sweep_of_saved_states_answers_only_that():
-    """A sweep of saved states answers that question and no other."""
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
     assert advice_text.about_saved_states(rows)
     text = analysis(rows)
@@ -583,7 +580,6 @@ def test_groups_of_saved_states_show_their_differences():
 
 
 def test_own_work_is_a_column_with_its_source():
-    """Own work is a column and its source is said."""
     rows = trials(step(0.08, 0.002, 8e-9))
     actual = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
     lines = section(advice_text.analysis(actual, rows, NOTHING), "The model of a step: weak scaling").splitlines()

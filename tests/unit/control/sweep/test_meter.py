@@ -98,7 +98,6 @@ def test_joules_are_watts_times_seconds():
 
 
 def test_gap_is_bridged_and_few_answers_are_refused():
-    """A gap is bridged and too few answers are refused."""
     gap = [(float(second), 10.0) for second in range(21) if second not in (7, 8, 9)]
     assert meter.joules(gap, 0.0, 20.0) == pytest.approx(200.0)
     with pytest.raises(LockstepError, match=r"^the meter answered 3 times in 20 s; expected at least one answer in 5 s$"):

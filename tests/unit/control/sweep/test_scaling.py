@@ -73,7 +73,6 @@ def test_without_noise_the_parameters_are_found_exactly(seconds, work):
 
 
 def test_noisy_parameters_are_found_within_the_noise():
-    """With noise the parameters are found within what noise allows."""
     actual = fit(trials(step(**MIDDLE), noise=0.01, repeats=5), WEAK_WORK)
     assert actual.compute_s == pytest.approx(0.08, rel=0.02)
     assert actual.s_per_byte == pytest.approx(8e-9, rel=0.10)
@@ -179,7 +178,6 @@ def test_without_noise_a_slow_host_is_found_exactly():
 
 
 def test_slow_host_adds_its_share_in_strong_scaling():
-    """With strong scaling a slow host adds to its share."""
 
     def seconds(n):
         return strong_step(0.4, 0.002, 8e-9)(n) + (0.2 / n if n >= 4 else 0)
@@ -191,7 +189,6 @@ def test_slow_host_adds_its_share_in_strong_scaling():
 
 @pytest.mark.parametrize("work", [WEAK_WORK, STRONG_WORK])
 def test_constant_cost_of_working_together_is_communication(work):
-    """What working together costs at all is found and is communication."""
     alone = step if work is WEAK_WORK else strong_step
     actual = fit(trials(lambda n: alone(0.08, b=1e-9)(n) + (0.05 if n > 1 else 0), work=work), work)
     assert (actual.jump_from, actual.jump_s, actual.s_per_byte) == (2, pytest.approx(0.05), pytest.approx(1e-9))
@@ -389,7 +386,6 @@ def test_number_is_held_out_with_its_own_work():
 
 
 def test_own_work_of_unmeasured_numbers_is_left_out():
-    """Own work of numbers that were not measured is left out."""
     rows = [*trials(step(**MIDDLE), noise=0.01), lost(timing(6, 1, 1.0))]
     assert fit(rows, WEAK_WORK, own={6: 9.0, 7: 9.0}) == fit(rows, WEAK_WORK)
 
@@ -474,7 +470,6 @@ def test_workers_that_share_a_machine_are_refused():
 
 
 def test_own_work_is_drawn_with_misfit_and_noise():
-    """Own work is drawn with the misfit and the noise of a mean."""
     data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
     best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
     drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
@@ -510,7 +505,6 @@ def own_compressing(c, k):
 
 
 def test_compression_is_told_from_work_and_network():
-    """Compression is told from own work and from the network."""
     actual = fit(trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
     assert (actual.compute_s, actual.compression_s) == pytest.approx((0.08, 0.02), rel=1e-3)
     assert (actual.latency_s, actual.s_per_byte) == pytest.approx((1e-4, 8e-8), rel=0.02)
@@ -522,7 +516,6 @@ def test_compression_is_told_from_work_and_network():
 
 
 def test_held_out_workers_are_predicted_with_compression():
-    """Held out numbers of workers are predicted with compression."""
     rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
     actual = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02))
     assert {n for n, error in actual.held_out.items() if abs(error) > 3} <= {1}
@@ -550,6 +543,5 @@ def test_compression_needs_own_work_of_one_and_several(own):
 
 
 def test_own_work_of_compression_does_not_grow():
-    """Own work with compression does not count as growing."""
     actual = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
     assert scaling._own_grows(actual) == ""

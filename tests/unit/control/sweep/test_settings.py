@@ -151,7 +151,6 @@ def test_each_trial_has_its_configuration():
 
 
 def test_another_model_has_only_its_own_options():
-    """Another model has its own options and those that are set."""
     deep = configs.override(BASE, {"model": {"name": "deep_cnn", "filters": 8, "stages": 3}})
     actual = list(trials("model.name=cnn,deep_cnn", base=deep).values())
     assert [one.model for one in actual] == [{"name": "cnn", "dropout": 0.1}, {"name": "deep_cnn", "filters": 32, "stages": 3}]
@@ -272,7 +271,6 @@ def test_options_without_anything_to_vary(options):
 
 
 def test_sweep_continued_keeps_what_it_was_asked():
-    """A sweep that is continued keeps what it was asked."""
     asked = {"vary": "seed=int(1,9)", "trials": "4", "config": "task_cnn", "workers": "2"}
     assert settings_plan.continued({"sweep": "pi"}, asked) == {"sweep": "pi", **asked}
     assert settings_plan.continued({"trials": "6"}, asked)["trials"] == "6"

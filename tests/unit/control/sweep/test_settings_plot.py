@@ -69,7 +69,6 @@ def test_the_better_end_is_at_the_top(drawn):
 
 
 def test_trial_without_result_is_left_out_and_said(drawn):
-    """What has no result is left out and said."""
     rows = [*ROWS, row(9, 0.99, state="FAILED", rate=9.0, batch=1, name="x"), row(8, 0.99, "loss", rate=9.0, batch=1, name="x")]
     figure, _ = drawn(rows, ["rate", "batch", "name"], ACCURACY)
     assert len(trials(figure)) == 4

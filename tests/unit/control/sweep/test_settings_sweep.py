@@ -130,7 +130,6 @@ def test_the_same_sweep_does_what_is_missing(folder):
 
 
 def test_failed_trial_is_repeated_and_diverged_is_not(folder):
-    """A trial that failed is tried again and one that diverged is not."""
     runs = planned(VARY)["ansible_facts"]["sweep_found"]["trials"]
     for run, state in zip(runs, ("SUCCEEDED", "FAILED", "DIVERGED"), strict=False):
         settings.STORE.put(folder / settings.FILE, row(run, {}, state))
@@ -319,7 +318,6 @@ def rates(*values, metric="val_accuracy"):
 
 
 def test_best_comes_first_in_the_metrics_direction():
-    """The best comes first by the metrics own direction."""
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5), RECORD, None).rows] == [0.9, 0.5, 0.2]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5, metric="val_loss"), RECORD, None).rows] == [0.2, 0.5, 0.9]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, metric="val_score"), RECORD, "min:val_score").rows] == [0.2, 0.9]

@@ -50,7 +50,6 @@ def test_names_that_are_refused(name):
 
 
 def test_every_trial_comes_once_in_repeat_blocks():
-    """Every trial comes once and every repeat is a block."""
     trials = order(WANTED, 17)
     assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
@@ -73,7 +72,6 @@ def test_more_repeats_keep_order_of_earlier_ones():
 
 
 def test_measured_trials_are_kept_and_failed_repeated():
-    """Measured trials are kept and failed ones tried again."""
     trials = order(WANTED, 17)
     rows = [timing(trials[0]), timing(trials[1], "FAILED")]
     assert remaining(trials, rows) == trials[1:]

@@ -105,7 +105,6 @@ def test_nothing_measured_but_failures(tmp_path):
 
 
 def test_failed_trials_are_counted_and_records_stay(tmp_path, drawn):
-    """Failed trials are counted and what was recorded stays."""
     folder = made(tmp_path, [*weak(), lost(timing(4, 1, 1.0)), lost(timing(4, 2, 1.0))])
     results = sweep_results.conclude(folder)
     summary = json.loads((folder / "summary.json").read_text())
@@ -129,7 +128,6 @@ def test_pictures_of_the_second_scaling_have_its_name(tmp_path, drawn):
 
 
 def test_pictures_of_one_scaling_have_plain_names(tmp_path, drawn):
-    """Pictures of the only scaling that was measured have the plain names."""
     folder = made(tmp_path, [*map(lost, weak()), *strong()])
     taken_apart(folder, strong()[-1])
     sweep_results.conclude(folder)
@@ -176,7 +174,6 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
 
 
 def test_own_work_needs_samples_of_all_hosts(tmp_path, drawn):
-    """Own work is left out where a host has no samples."""
     rows = weak()
     folder = made(tmp_path, rows)
     for row in rows:
@@ -203,7 +200,6 @@ def test_own_work_is_of_the_timed_hosts():
 
 
 def test_host_timed_before_and_after_has_the_mean():
-    """A host that was timed before and after the trials has the mean."""
     later = {"node1": times(0.1, 0.12), "node2": times(0.09, 0.124), "node3": times(0.1, 0.22)}
     again = {name: [one, later[name]] for name, one in TIMED["timed"].items()}
     assert sweep_results.timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
@@ -260,7 +256,6 @@ def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
 
 
 def test_hosts_no_slower_than_others_are_not_blamed(tmp_path):
-    """Hosts that are no slower than the others are not blamed."""
     rows = weak(counts=(1, 2, 3, 4), repeats=1)
     folder = made(tmp_path, rows)
     for row in rows:
@@ -308,7 +303,6 @@ def test_next_command_measures_missing_numbers_of_workers(tmp_path, drawn):
 
 
 def test_no_command_asks_for_absent_hosts(tmp_path, drawn):
-    """No command asks for more hosts than there are."""
     folder = made(tmp_path, weak(counts=(1, 2)), {**RECORD, "hosts": cluster(2)})
     results = sweep_results.conclude(folder)
     assert results.following == ("train with it", "ansible-playbook train.yml -e config=sweeps/pi/config.yml -e workers=1")
@@ -393,7 +387,6 @@ def test_of_many_bars_only_the_slowest_shows():
 
 @pytest.mark.parametrize("slower", [(), (4, 5)])
 def test_shared_machine_has_no_wire_or_slow_host(tmp_path, drawn, slower):
-    """Workers of one machine have no wire and no slow host."""
     rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
     rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (1.12 if row.workers in slower else 1)) for row in rows]
     for network, networked in (("127.0.0.", False), ("10.0.0.", True)):

@@ -111,7 +111,6 @@ def test_strong_scaling_and_saved_states_are_overrides(bench):
 
 
 def test_failed_trial_has_no_times_and_leaves_nothing(bench):
-    """A failed trial has no times and leaves nothing on the hosts."""
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
     row = bench.measure(TRIAL, NODES, never)
     assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
