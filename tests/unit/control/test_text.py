@@ -496,40 +496,29 @@ def test_launch_that_never_trained_or_is_unknown():
 # --- who is to blame, and the run's state
 
 
-def blamed(*verdicts):
-    cause = outcome.root_cause(list(verdicts))
-    return cause and cause.host
+GONE = {"state": "ended", "ended_by_us": True, "at": 1.0}
 
 
-def test_nobody_is_blamed_when_nobody_failed():
-    assert blamed(verdict("a", 0, "done"), verdict("b", 1, "preempted"), verdict("c", 2, "running")) is None
-    assert blamed() is None
-
-
-@pytest.mark.parametrize("state", ["failed", "gone", "silent", "unreachable"])
-def test_every_other_state_is_a_failure(state):
-    assert blamed(verdict("a", 0, "done"), verdict("b", 1, state, at=1.0)) == "b"
-
-
-def test_earliest_by_time_is_blamed():
-    """The earliest by time is blamed and not the first in the list."""
-    assert blamed(verdict("a", 0, exit_code=1, at=20.0), verdict("b", 1, exit_code=1, at=10.0), verdict("c", 2, "gone", at=15.0)) == "b"
-
-
-def test_loss_of_peer_is_blamed_only_when_alone():
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, exit_code=137, at=9.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "unreachable", at=9.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, exit_code=75, at=4.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, "done", exit_code=0, at=4.0)) == "a"
-
-
-def test_worker_ended_by_us_comes_after_failures():
-    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, exit_code=1, at=9.0)) == "b"
-    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, "silent", ended_by_us=False, at=9.0)) == "b"
-
-
-def test_signal_by_us_comes_last_of_all():
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "ended", ended_by_us=True, at=9.0)) == "a"
+@pytest.mark.parametrize(
+    ("ends", "host"),
+    [
+        ([{"state": "done"}, {"state": "preempted"}, {"state": "running"}], None),
+        ([], None),
+        *(([{"state": "done"}, {"state": state, "at": 1.0}], "b") for state in ("failed", "gone", "silent", "unreachable")),
+        ([{"exit_code": 1, "at": 20.0}, {"exit_code": 1, "at": 10.0}, {"state": "gone", "at": 15.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, {"exit_code": 137, "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, {"state": "unreachable", "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 5.0}, {"exit_code": 75, "at": 4.0}], "b"),
+        ([{"exit_code": 75, "at": 5.0}, {"state": "done", "exit_code": 0, "at": 4.0}], "a"),
+        ([GONE, {"exit_code": 1, "at": 9.0}], "b"),
+        ([GONE, {"state": "silent", "ended_by_us": False, "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, GONE | {"at": 9.0}], "a"),
+    ],
+)
+def test_first_cause_is_blamed(ends, host):
+    """The earliest failure, before the loss of a peer, before what this command has ended itself."""
+    cause = outcome.root_cause([verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)])
+    assert (cause and cause.host) == host
 
 
 @pytest.mark.parametrize(

@@ -26,35 +26,44 @@ def run(tmp_path):
     return make
 
 
-def test_chief_that_has_newest_is_given_nothing(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(16), "pi2": place()})
-    assert (chosen.give, chosen.lines) == ({"pi1": [], "pi2": []}, [])
+BAD = [("state", 16)]
 
 
-def test_chief_without_its_disk_is_given_the_state(run):
-    """A chief that lost its disk is given what is here."""
-    chosen = resumption.choose(run(8, 16), {"pi1": place(), "pi2": place()})
-    assert (chosen.give, chosen.lines) == ({"pi1": ["state", "history.csv"], "pi2": []}, [])
-
-
-def test_state_of_any_host_makes_one_here_needless(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)]), "pi2": place(16), "pi3": place()})
-    assert chosen.give == {"pi1": [], "pi2": [], "pi3": []}
-    assert chosen.lines == ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"]
-
-
-def test_a_damaged_copy_is_named_too(run):
-    chosen = resumption.choose(run(8), {"pi1": place(16), "pi2": place(8, damaged=[("state", 16)])})
-    assert chosen.lines == ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"]
-
-
-def test_damaged_state_of_the_chief_is_replaced(run):
-    """A damaged state of the chief gives way to the one here."""
-    chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)])})
-    assert chosen.give == {"pi1": ["state", "history.csv"]}
-    assert chosen.lines == [
-        "state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of this machine"
-    ]
+@pytest.mark.parametrize(
+    ("here", "damaged", "hosts", "given", "lines"),
+    [
+        ((8, 16), (), {"pi1": place(16), "pi2": place()}, [], []),
+        ((8, 16), (), {"pi1": place(), "pi2": place()}, ["state", "history.csv"], []),
+        (
+            *((8, 16), ()),
+            {"pi1": place(8, damaged=BAD), "pi2": place(16), "pi3": place()},
+            [],
+            ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"],
+        ),
+        (
+            *((8,), ()),
+            {"pi1": place(16), "pi2": place(8, damaged=BAD)},
+            [],
+            ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"],
+        ),
+        (
+            *((8, 16), ()),
+            {"pi1": place(8, damaged=BAD)},
+            ["state", "history.csv"],
+            ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of this machine"],
+        ),
+        (
+            *((16, 24), (24,)),
+            {"pi1": place(8)},
+            ["state", "history.csv"],
+            ["state of step 24 on this machine is damaged (its digest differs) and put aside; continuing from step 16 of this machine"],
+        ),
+    ],
+    ids=["newest at the chief", "lost disk", "whole elsewhere", "damaged copy", "damaged at the chief", "damaged here"],
+)
+def test_chief_is_given_the_newest_whole_state(run, here, damaged, hosts, given, lines):
+    chosen = resumption.choose(run(*here, damaged=damaged), hosts)
+    assert (chosen.give, chosen.lines) == ({host: [] for host in hosts} | {"pi1": given}, lines)
 
 
 def test_with_both_damaged_the_older_one_is_used(run):
@@ -67,13 +76,6 @@ def test_with_both_damaged_the_older_one_is_used(run):
     ]
     assert [path.name for path in (folder / "state").iterdir()] == [NAMES[8]]
     assert (folder / "damaged" / f"state-{NAMES[16]}").is_file()
-
-
-def test_a_damaged_one_here_is_not_given_away(run):
-    chosen = resumption.choose(run(16, 24, damaged=[24]), {"pi1": place(8)})
-    assert chosen.give == {"pi1": ["state", "history.csv"]}
-    assert "step 24 on this machine is damaged" in chosen.lines[0]
-    assert chosen.lines[0].endswith("continuing from step 16 of this machine")
 
 
 def test_without_any_whole_run_starts_anew(run):
