@@ -42,7 +42,6 @@ def test_phase_and_step_are_those_of_last_records():
 
 
 def test_lost_host_is_tried_again_after_a_pause(monkeypatch):
-
     def lost(*_):
         raise HostUnreachable("gone")
 

@@ -74,7 +74,6 @@ def test_parts_hold_every_element_once_and_evenly(sizes, parts):
     "sizes", [[4], [4, 100, 30], [70_000, 3, 70], [400_000, 1, 33_333]], ids=["tiny", "one hop", "packed", "as they are"]
 )
 def test_all_get_the_same_right_bits_repeatedly(workers, sizes):
-
     def work(connections, rank):
         return [[array.copy() for array in connections.all_reduce(arrays(10 * number + rank, sizes))] for number in range(4)]
 

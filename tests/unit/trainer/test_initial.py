@@ -101,7 +101,6 @@ def test_file_without_any_layers_name_is_refused(saved):
 
 
 def test_name_twice_in_file_is_that_of_outermost(tmp_path):
-
     def twice():
         inside = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")], name="inside")
         return keras.Sequential([keras.Input((2,)), inside, keras.layers.Dense(2, name="one")])

@@ -319,6 +319,7 @@ def test_what_cant_be_converted_is_refused():
         convert.check_kind("cifar")
 
 
+@pytest.mark.exhaustive
 def test_real_images_give_40000_10000_10000(tmp_path):
     archive = real_data("cifar10-images.tar.gz")
     with tarfile.open(archive) as stream:
@@ -417,7 +418,6 @@ def place(tmp_path, monkeypatch, helper):
 
 
 def test_image_shards_are_published_with_their_validation(place, records, tmp_path):
-
     def rows(*pairs):
         return [{"image/encoded": png(value), "image/class/label": label} for value, label in pairs]
 

@@ -324,7 +324,6 @@ def test_one_machine_under_two_addresses():
 
 
 def test_containers_of_one_machine_are_separate_hosts():
-
     def change(facts):
         for actual in facts.values():
             actual["boot"] = "same"

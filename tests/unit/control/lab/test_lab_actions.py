@@ -129,7 +129,6 @@ def test_no_engine_and_no_apt(monkeypatch):
 
 
 def test_machine_without_os_release_is_not_of_apt(monkeypatch):
-
     def missing():
         raise FileNotFoundError("/etc/os-release")
 

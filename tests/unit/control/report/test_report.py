@@ -264,7 +264,7 @@ def everything_said(actual):
 
 def test_no_two_sentences_of_report_contradict_each_other(tmp_path, run):
     seen = set()
-    for rows in histories(3000):
+    for rows in histories(1000):
         history = [dict(zip(("loss", "accuracy", "val_loss", "val_accuracy"), row, strict=True)) for row in rows]
         history = [{"epoch": number, **row, "learning_rate": 0.01, "images_per_s": 1.0} for number, row in enumerate(history, 1)]
         actual = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})

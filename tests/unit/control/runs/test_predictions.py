@@ -234,7 +234,6 @@ def test_odd_names_stay_one_field(tmp_path):
 
 
 def test_error_leaves_no_file_and_old_one(tmp_path):
-
     def broken():
         yield TABLE.table(0, [np.zeros((2, 1), np.float32), np.zeros((2, 2, 2), np.int64)])
         raise LockstepError("the disk is gone")

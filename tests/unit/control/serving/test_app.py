@@ -231,7 +231,6 @@ def test_connection_on_which_no_request_comes_is_ended(rows, sent):
 
 
 def test_parallel_requests_are_all_answered_and_counted(rows):
-
     def ask(number):
         good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
         return rows.ask("/v1/models/rows:predict", {"instances": [number]} if number % 4 == 3 else good)

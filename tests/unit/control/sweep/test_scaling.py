@@ -178,7 +178,6 @@ def test_without_noise_a_slow_host_is_found_exactly():
 
 
 def test_slow_host_adds_its_share_in_strong_scaling():
-
     def seconds(n):
         return strong_step(0.4, 0.002, 8e-9)(n) + (0.2 / n if n >= 4 else 0)
 
