@@ -44,10 +44,18 @@ def test_output_is_kept_and_the_exit_code_told(playbook):
     assert made.log.read_text().count("said") == 2
 
 
-def test_meanwhile_is_called(playbook):
-    calls = []
-    playbook("import time; time.sleep(0.3)").run(lambda: False, lambda: calls.append(1))
-    assert len(calls) > 3
+def test_meanwhile_is_called(playbook, tmp_path):
+    """The child ends once it was, or after a minute."""
+    calls, seen = [], tmp_path / "seen"
+
+    def meanwhile():
+        calls.append(1)
+        if len(calls) == 4:
+            seen.touch()
+
+    code = f"import os, time\nfor _ in range(6000):\n    if os.path.exists({str(seen)!r}): break\n    time.sleep(0.01)"
+    playbook(code).run(lambda: False, meanwhile)
+    assert seen.exists()
 
 
 @pytest.mark.parametrize(
