@@ -45,6 +45,8 @@ def _resolved(file: Path, fixed: str, target: Target) -> str:
         constraints.write_text(fixed, encoding="utf-8")
         argv = [str(Path(sys.executable).parent / "uv"), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
         argv += ["--only-binary", ":all:", "--python-version", target.python, "--python-platform", platform(target)]
+        # Nothing is built, so uv needs no Python of the host's version: without this it would download one.
+        argv += ["--python", sys.executable]
         wheels = os.environ.get("WHEELS")
         argv += ["--no-index", "--find-links", str(Path(wheels).resolve())] if wheels else []
         done = subprocess.run([*argv, "--constraint", str(constraints), str(file)], capture_output=True, text=True, check=False)

@@ -67,7 +67,7 @@ def test_pythons_out_of_range(python, install, machine):
     assert install.unsupported() == f"Python {shown} is not supported; use 3.11 to 3.13, for example: make setup PYTHON=python3.12"
 
 
-def test_a_32_bit_python_on_a_64_bit_kernel(install, machine):
+def test_32_bit_python_on_64_bit_kernel(install, machine):
     machine(machine="aarch64", maxsize=2**31 - 1)
     assert install.unsupported() == (
         "a 32-bit Python is not supported: TensorFlow has no build for it; use a 64-bit Python on 64-bit Linux"
@@ -79,7 +79,7 @@ def test_missing_tmux(install, machine):
     assert install.unsupported() == "tmux is missing; install it: sudo apt-get install tmux"
 
 
-def test_a_refusal_is_one_line_and_an_exit_code(install, monkeypatch, capsys):
+def test_refusal_is_one_line_and_exit_code(install, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["install.py", "control"])
     monkeypatch.setattr(install, "unsupported", lambda: "no good")
     monkeypatch.setattr(install, "install", lambda group: pytest.fail("went on"))
@@ -163,7 +163,8 @@ def test_a_changed_lock_sets_up_again(install, project, begins):
 
 
 @pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
-def test_set_up_runs_one_locked_install_and_leaves_its_stamp(uv, install, project, monkeypatch):
+def test_set_up_runs_one_locked_install(uv, install, project, monkeypatch):
+    """Set up runs one locked install and leaves its stamp."""
     ran = []
     packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
@@ -191,7 +192,7 @@ def test_a_failed_set_up_leaves_no_stamp(install, project, monkeypatch):
     assert not install.stamp("control").exists()
 
 
-def test_wheels_are_taken_from_a_folder_and_nowhere_else(install, monkeypatch, tmp_path):
+def test_wheels_are_taken_from_folder_and_nowhere_else(install, monkeypatch, tmp_path):
     monkeypatch.delenv("WHEELS", raising=False)
     assert install.offline() == []
     monkeypatch.chdir(tmp_path)
@@ -205,7 +206,7 @@ def test_the_projects_own_locks_exist_and_have_hashes(group, install):
         assert "--hash=sha256:" in (install.ROOT / "requirements" / f"{name}.txt").read_text()
 
 
-def test_a_file_of_ones_own_is_added_without_changing_what_is_locked(install, project, monkeypatch, capsys):
+def test_own_file_is_added_without_changing_the_lock(install, project, monkeypatch, capsys):
     ran = []
 
     def run(command, *arguments):

@@ -33,7 +33,7 @@ def test_defaults_are_those_of_the_argument_specification(role):
 
 
 @pytest.mark.parametrize("role", ROLES, ids=name)
-def test_every_variable_is_described_and_begins_with_the_roles_name(role):
+def test_every_variable_is_described_with_its_roles_name(role):
     for key, option in options(role).items():
         assert key.startswith(f"{role.name}_")
         assert option["description"].endswith(".")

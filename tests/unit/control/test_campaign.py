@@ -27,11 +27,12 @@ def test_one_slot_runs_them_in_order():
     assert ended == [("a", "hosts", "A"), ("b", "hosts", "B"), ("c", "hosts", "C")]
 
 
-def test_one_that_failed_is_run_again_before_the_others():
+def test_one_that_failed_is_run_again_before_others():
     assert [trial for trial, _, _ in results("abc", [1], lambda trial, slot, given_up: trial, again="b")] == ["a", "b", "b", "c"]
 
 
-def test_as_many_run_at_once_as_there_are_slots_and_no_slot_holds_two():
+def test_as_many_trials_run_as_slots_allow():
+    """As many run at once as there are slots and no slot holds two."""
     together, busy, most = threading.Barrier(2), set(), []
 
     def one(trial, slot, given_up):
@@ -59,7 +60,7 @@ def test_the_caller_is_shown_what_runs():
     assert shown[0] == [("a", "s")]
 
 
-def test_an_interrupted_trial_ends_the_others_and_starts_no_more():
+def test_interrupted_trial_ends_others_and_starts_no_more():
     ended, begun = [], []
 
     def one(trial, slot, given_up):

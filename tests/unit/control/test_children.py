@@ -44,10 +44,18 @@ def test_output_is_kept_and_the_exit_code_told(playbook):
     assert made.log.read_text().count("said") == 2
 
 
-def test_meanwhile_is_called(playbook):
-    calls = []
-    playbook("import time; time.sleep(0.3)").run(lambda: False, lambda: calls.append(1))
-    assert len(calls) > 3
+def test_meanwhile_is_called(playbook, tmp_path):
+    """The child ends once it was, or after a minute."""
+    calls, seen = [], tmp_path / "seen"
+
+    def meanwhile():
+        calls.append(1)
+        if len(calls) == 4:
+            seen.touch()
+
+    code = f"import os, time\nfor _ in range(6000):\n    if os.path.exists({str(seen)!r}): break\n    time.sleep(0.01)"
+    playbook(code).run(lambda: False, meanwhile)
+    assert seen.exists()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,7 @@ def test_a_child_is_ended_when_its_command_is(playbook, code, number):
     assert not alive(int(made.log.read_text().split()[0]))
 
 
-def test_a_signal_is_heeded_and_the_old_handlers_come_back():
+def test_signal_is_heeded_and_old_handlers_come_back():
     before = [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with heeding_signals() as ended:
@@ -79,7 +87,8 @@ def test_a_signal_is_heeded_and_the_old_handlers_come_back():
     assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-def test_the_first_signal_ends_a_block_and_a_second_leaves_its_clean_up_alone():
+def test_second_signal_leaves_a_blocks_cleanup_alone():
+    """The first signal ends a block and a second leaves its clean up alone."""
     before, cleaned = signal.getsignal(signal.SIGTERM), []
 
     def work():
@@ -127,7 +136,8 @@ def test_how_hosts_are_reached_is_passed_on(tmp_path, monkeypatch):
     ]
 
 
-def test_variables_are_handed_over_in_a_file_that_nobody_else_reads(tmp_path, monkeypatch):
+def test_variables_are_handed_over_in_a_private_file(tmp_path, monkeypatch):
+    """Variables are handed over in a file that nobody else reads."""
     code = "import os,sys; print(oct(os.stat(sys.argv[1]).st_mode & 0o777), open(sys.argv[1]).read(), sys.argv[1])"
     monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code, variables])
     made = Playbook("x.yml", {"ansible_become_pass": "secret"}, tmp_path / "x.log")

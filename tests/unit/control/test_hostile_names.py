@@ -104,15 +104,18 @@ def test_an_ordinary_address_is_taken(address):
 
 
 @pytest.mark.parametrize("path", ["a", "~/a", "/a/../b", "/a\nb", "/a\x1b[2J", "/a\u202e", "/{{ lookup('pipe', 'id') }}", "", "/a\0b"])
-def test_a_path_in_the_inventory_ends_no_line_and_is_no_template(path):
+def test_inventory_path_is_neither_line_nor_template(path):
     with pytest.raises(AnsibleFilterError, match="worker_root="):
         check_absolute({"worker_root": path})
     check_absolute({"worker_root": "/home/pi/my $(folder) of 'runs'; #1"})
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_value_of_worker_environment_reaches_the_shell_as_it_is(value, tmp_path):
-    """A script exports it; nothing in it runs. NUL and what is no text can't be in an environment."""
+def test_worker_environment_value_reaches_the_shell_unchanged(value, tmp_path):
+    """A value of worker environment reaches the shell as it is.
+
+    A script exports it; nothing in it runs. NUL and what is no text can't be in an environment.
+    """
     try:
         lines = environment.exports(environment.of_host({"MINE": value}, "a"))
         message = subprocess.run(["bash", "-c", f'{lines}\nprintf %s "$MINE"'], cwd=tmp_path, capture_output=True, check=True).stdout
@@ -124,7 +127,7 @@ def test_a_value_of_worker_environment_reaches_the_shell_as_it_is(value, tmp_pat
 
 
 @pytest.mark.parametrize("name", [one for one in HOSTILE if one not in ("a b", "a=b")])
-def test_a_hostile_name_of_an_output_or_of_a_fetched_file_is_refused(name):
+def test_hostile_name_of_output_or_file_is_refused(name):
     with pytest.raises(ConfigError, match="outputs="):
         script.outputs(name or "/")
     assert not admission.OUTPUT.fullmatch(name)
@@ -152,7 +155,7 @@ def test_a_class_is_named_as_its_folder_is(name, tmp_path):
 @pytest.mark.parametrize(
     "name", ["../evil.py", "/tmp/evil-of-a-test.py", "a/../../evil.py", "a\\..\\evil.py", "train.py\n/evil", "\x1b[2J.py"]
 )
-def test_an_archive_of_a_script_writes_only_below_its_folder(name, tmp_path):
+def test_archive_of_script_writes_only_below_its_folder(name, tmp_path):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr(name, "evil")

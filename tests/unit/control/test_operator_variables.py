@@ -28,7 +28,7 @@ def test_every_variable_of_a_command_is_taken(command):
 
 
 @pytest.mark.parametrize("name", ["worker_port", "dfs_path", "ansible_user", "ansible_ssh_common_args"])
-def test_names_of_the_inventory_pass_but_are_no_options(name):
+def test_names_of_inventory_pass_but_are_no_options(name):
     assert check("train", {name: "x", "run": "a"}, INVENTORY) == {"run": "a"}
 
 
@@ -53,7 +53,7 @@ def test_a_name_like_no_other_has_no_hint():
         ("status", "tensorboard_port", " It belongs to: tensorboard.yml."),
     ],
 )
-def test_a_name_of_another_command_says_where_it_belongs(command, name, where):
+def test_name_of_another_command_says_where_it_belongs(command, name, where):
     assert refusal(command, {name: 1}).endswith(where)
 
 
@@ -63,7 +63,7 @@ def test_one_unknown_name_among_known_ones_is_enough():
     )
 
 
-def test_a_value_split_at_its_spaces_shows_how_to_quote():
+def test_value_split_at_spaces_shows_how_to_quote():
     message = refusal("train", {"dataset": "my", "_raw_params": "pictures"})
     assert message.startswith("-e ... pictures: Ansible splits a value at spaces; ")
     assert message.endswith("as in -e 'dataset=\"my pictures\"'")

@@ -182,7 +182,8 @@ def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("function", EVERY)
-def test_no_letter_is_smaller_than_nine_points_and_no_box_is_drawn(function, draw):
+def test_letters_are_large_enough_and_boxes_absent(function, draw):
+    """No letter is smaller than nine points and no box is drawn."""
     drawn = draw(function)
     assert min(actual.get_fontsize() for actual in drawn.texts()) >= 9
     assert not any(axes.spines[side].get_visible() for axes in drawn.figure.axes for side in ("top", "right"))
@@ -198,7 +199,7 @@ def test_means_have_their_standard_deviation(draw):
     assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: ± standard deviation."
 
 
-def test_medians_have_the_range_and_not_the_deviation_of_a_mean(draw):
+def test_medians_have_range_and_not_deviation_of_mean(draw):
     drawn = draw(plots.time_median, SWEEP)
     assert drawn.bars()["median"][:2] == ([1.0, 2.0], pytest.approx([101.0, 60.0]))
     (bars,) = (container.lines[2][0] for container in drawn.axes.containers)
@@ -238,7 +239,7 @@ def test_one_line_a_scaling(draw):
     assert drawn.axes.get_title(loc="left") == "3 epochs, saved every epoch"
 
 
-def test_what_cannot_be_compared_is_never_in_one_line(draw):
+def test_incomparable_measurements_are_never_one_line(draw):
     drawn = draw(plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
@@ -278,7 +279,7 @@ def test_speedup_is_over_the_median_of_one_worker(draw):
     assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"
 
 
-def test_speedup_is_over_the_fewest_measured_where_one_worker_was_not(draw):
+def test_speedup_is_over_the_fewest_measured_workers(draw):
     drawn = draw(plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
     assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
@@ -336,7 +337,8 @@ def test_many_workers_have_few_whole_ticks(draw):
     assert all(tick == int(tick) for tick in ticks)
 
 
-def test_checkpoints_stand_on_a_logarithmic_scale_with_the_rarest_to_the_right(draw):
+def test_checkpoints_stand_on_a_logarithmic_scale(draw):
+    """Checkpoints stand on a logarithmic scale with the rarest to the right."""
     rows = [row(2, repeat, training=90.0 - every / 100, every=every) for every in (1000, 0, 10, 100) for repeat in (1, 2)]
     drawn = draw(plots.checkpoints, rows)
     ((at, values, _),) = drawn.bars().values()
@@ -430,7 +432,7 @@ def test_runs_are_compared_by_another_metric(draw):
     assert drawn.axes.get_ylabel() == "validation loss"
 
 
-def test_errors_have_the_limits_of_half_and_of_nearly_all(draw):
+def test_errors_have_limits_of_half_and_most(draw):
     drawn = draw(plots.errors, ERRORS, title="a-run, epoch 3")
     assert [bar.get_height() for bar in drawn.axes.patches] == [1, 5, 2]
     assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == ["half within ±0.4", "95% within ±1.5"]

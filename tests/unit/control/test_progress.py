@@ -29,7 +29,8 @@ def slow(cause="quota", rank=1):
     return {"kind": "straggler", "t": 0.0, "epoch": 1, "cause": cause, "rank": rank, "own_us": 9, "others_us": 4, "value": 1, "usual": 2}
 
 
-def test_a_straggler_is_named_when_it_appears_and_when_its_cause_changes():
+def test_straggler_is_named_when_new_or_changed():
+    """A straggler is named when it appears and when its cause changes."""
     printed = []
     progress = Progress(SimpleNamespace(print=printed.append), COUNTS, hosts=["a", "b"])
     for record in (slow(""), slow(), slow(), slow("load"), slow(""), slow("load"), slow("load", 0), slow(rank=7)):

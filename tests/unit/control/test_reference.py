@@ -53,6 +53,6 @@ def test_a_row_has_key_type_default_and_meaning():
     ]
 
 
-def test_a_field_of_which_nothing_is_said_is_refused():
+def test_field_of_which_nothing_is_said_is_refused():
     with pytest.raises(LockstepError, match=r"^Silent\.speed: no docstring below the field; say there what it is$"):
         reference.table("", Silent)

@@ -35,7 +35,7 @@ def test_table_aligns_text_left_and_numbers_right():
     assert text.table(["name", "n"], [["a", 5], ["long name", 1000]]) == "  name          n\n  a             5\n  long name  1000"
 
 
-def test_table_widens_to_its_header_and_has_no_trailing_blanks():
+def test_table_widens_to_its_header_without_trailing_blanks():
     lines = text.table(["a", "much longer"], [["x", "y"]]).splitlines()
     assert lines == ["  a  much longer", "  x  y"]
 
@@ -91,7 +91,8 @@ def test_plan_says_what_will_be_done():
     ]
 
 
-def test_plan_tells_of_a_resumed_run_a_new_dataset_ignored_files_and_warnings():
+def test_plan_tells_of_resuming_data_and_warnings():
+    """Plan tells of a resumed run a new dataset ignored files and warnings."""
     made = made_plan()
     made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"], made["dataset"]["left_out"] = True, None, 3, 1
     shown = text.plan(made, "runs", ["mind the port"])
@@ -101,7 +102,8 @@ def test_plan_tells_of_a_resumed_run_a_new_dataset_ignored_files_and_warnings():
     assert shown.endswith("warning       mind the port")
 
 
-def test_plan_names_the_functions_of_a_persons_own_files_and_counts_one_as_one():
+def test_plan_names_a_persons_own_functions_once():
+    """Plan names the functions of a persons own files and counts one as one."""
     made = made_plan()
     made["config"]["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
     made["config"]["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
@@ -139,7 +141,8 @@ def test_history_shows_every_epoch_of_a_short_run():
     assert [int(line.split()[0]) for line in shown[1:]] == list(range(1, 25))
 
 
-def test_history_of_a_long_run_keeps_first_best_and_last():
+def test_history_of_a_long_run_keeps_key_epochs():
+    """History of a long run keeps first best and last."""
     rows = [row(epoch, 0.9 if epoch in (17, 20) else 0.5) for epoch in range(1, 41)]
     epochs = [int(line.split()[0]) for line in text.history(rows).splitlines()[1:]]
     assert epochs == [1, 2, 3, 17, *range(31, 41)]
@@ -155,7 +158,7 @@ class Display:
         self.shown.append((line, newline))
 
 
-def test_line_on_a_terminal_is_redrawn_cut_to_its_width_and_removed(monkeypatch):
+def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
     monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_: os.terminal_size((10, 24)))
     display = Display()
     line = progress.Line(display, terminal=True)
@@ -174,7 +177,8 @@ def test_line_on_a_terminal_is_redrawn_cut_to_its_width_and_removed(monkeypatch)
     ]
 
 
-def test_line_elsewhere_is_written_rarely_and_without_control_characters():
+def test_line_elsewhere_is_rare_and_plain():
+    """Line elsewhere is written rarely and without control characters."""
     display = Display()
     line = progress.Line(display, terminal=False, every=1e9)
     line.update("too early")
@@ -183,7 +187,7 @@ def test_line_elsewhere_is_written_rarely_and_without_control_characters():
     assert display.shown == [("stays", True)]
 
 
-def test_line_elsewhere_is_written_when_its_time_has_come():
+def test_line_elsewhere_is_written_in_its_time():
     display = Display()
     line = progress.Line(display, terminal=False, every=0)
     line.update("0123456789" * 30)
@@ -249,14 +253,16 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
     assert "images/s" not in shown + status.all_runs()
 
 
-def test_a_model_without_validation_shows_no_metric_twice_and_has_nothing_to_evaluate():
+def test_model_without_validation_shows_each_metric_once():
+    """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     assert text.epoch_line(own, COUNTS, None).count("generator 0.5000") == 1
     assert "evaluate.yml" not in text.result("r", "runs/r", SUMMARY, [own])
     assert "metrics on the test examples  ansible-playbook evaluate.yml" in text.result("r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}])
 
 
-def test_a_result_that_is_not_exact_or_not_all_saved_says_so():
+def test_incomplete_result_says_so():
+    """A result that is not exact or not all saved says so."""
     more = {
         "exact": False,
         "inexact_because": ["what was not sent at step 8 started anew"],
@@ -267,7 +273,7 @@ def test_a_result_that_is_not_exact_or_not_all_saved_says_so():
     assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
 
 
-def test_the_plan_says_what_a_run_takes_of_the_disk():
+def test_plan_says_what_run_takes_of_disk():
     needs = {"states_mb": 30.0, "snapshots": 60, "snapshot_mb": 5.0}
     config = {**made_plan()["config"], "checkpoint": {"snapshots": "all"}}
     assert (
@@ -275,7 +281,7 @@ def test_the_plan_says_what_a_run_takes_of_the_disk():
     ) in text.plan({**made_plan(), "config": config, "needs": needs}, "runs").splitlines()
 
 
-def test_an_epoch_that_was_not_finished_is_left_out_of_the_mean():
+def test_unfinished_epoch_is_left_out_of_the_mean():
     rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
     assert "  mean epoch  15.0 s of training steps" in text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
 
@@ -303,12 +309,13 @@ def test_next_commands_by_state(state, best, expected):
     assert commands(state, best) == expected
 
 
-def test_a_run_of_slurm_is_continued_by_slurm_and_has_its_logs_there():
+def test_slurm_run_is_continued_by_slurm():
     summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
     assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
 
-def test_result_of_a_run_that_failed_before_its_first_epoch():
+def test_result_of_a_run_without_an_epoch():
+    """Result of a run that failed before its first epoch."""
     shown = text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
     assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
 
@@ -334,7 +341,8 @@ def verdict(host, rank, state="failed", **more):
     return outcome.Verdict(host, rank, state, **more)
 
 
-def test_failure_shows_the_first_cause_its_last_lines_and_the_others():
+def test_failure_shows_the_cause_and_the_others():
+    """Failure shows the first cause its last lines and the others."""
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
     assert text.failure([cause, *others]).splitlines() == [
@@ -368,7 +376,7 @@ def crash(code=139, **more):
     return verdict("a", 0, exit_code=code, phase="tracing", step=0, **more)
 
 
-def test_a_crash_of_native_code_names_phase_and_mend():
+def test_crash_of_native_code_names_phase_and_mend():
     assert text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
         "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
@@ -427,14 +435,14 @@ def test_failure_by_a_signal_names_it():
 # --- weights, models
 
 
-def test_weights_are_called_equal_only_of_several_workers_and_only_when_they_are():
+def test_only_equal_weights_of_several_workers_are_equal():
     assert text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
     assert text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
     assert text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
     assert text.weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
-def test_a_model_of_ones_own_is_named_by_its_function():
+def test_own_model_is_named_by_its_function():
     assert text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
     assert text.model_name({"name": "task_cnn"}) == "task_cnn"
 
@@ -450,7 +458,7 @@ def ended(at, **phases):
     return [verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)]
 
 
-def test_a_launch_is_timed_from_enter_to_the_result_and_its_parts_are_all_of_it():
+def test_launch_is_timed_from_enter_to_result():
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), 1086.4)
     assert launch == {
         "until": "result",
@@ -464,7 +472,8 @@ def test_a_launch_is_timed_from_enter_to_the_result_and_its_parts_are_all_of_it(
     )
 
 
-def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker():
+def test_resumed_command_counts_to_its_last_worker():
+    """A command that came back to a run counts to the end of its last worker."""
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
@@ -473,7 +482,8 @@ def test_a_command_that_came_back_to_a_run_counts_to_the_end_of_its_last_worker(
     assert line.endswith("; all 3 launches trained 2:11")
 
 
-def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():
+def test_launch_that_never_trained_or_is_unknown():
+    """A launch that never trained and one of which nothing is known."""
     assert text.times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
         "0:40 from Enter to this result, no step was trained"
     )
@@ -486,39 +496,29 @@ def test_a_launch_that_never_trained_and_one_of_which_nothing_is_known():
 # --- who is to blame, and the run's state
 
 
-def blamed(*verdicts):
-    cause = outcome.root_cause(list(verdicts))
-    return cause and cause.host
+GONE = {"state": "ended", "ended_by_us": True, "at": 1.0}
 
 
-def test_nobody_is_blamed_when_nobody_failed():
-    assert blamed(verdict("a", 0, "done"), verdict("b", 1, "preempted"), verdict("c", 2, "running")) is None
-    assert blamed() is None
-
-
-@pytest.mark.parametrize("state", ["failed", "gone", "silent", "unreachable"])
-def test_every_other_state_is_a_failure(state):
-    assert blamed(verdict("a", 0, "done"), verdict("b", 1, state, at=1.0)) == "b"
-
-
-def test_the_earliest_by_time_is_blamed_and_not_the_first_in_the_list():
-    assert blamed(verdict("a", 0, exit_code=1, at=20.0), verdict("b", 1, exit_code=1, at=10.0), verdict("c", 2, "gone", at=15.0)) == "b"
-
-
-def test_loss_of_a_peer_is_blamed_only_when_alone():
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, exit_code=137, at=9.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "unreachable", at=9.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, exit_code=75, at=4.0)) == "b"
-    assert blamed(verdict("a", 0, exit_code=75, at=5.0), verdict("b", 1, "done", exit_code=0, at=4.0)) == "a"
-
-
-def test_one_that_was_ended_by_us_comes_after_those_that_failed():
-    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, exit_code=1, at=9.0)) == "b"
-    assert blamed(verdict("a", 0, "ended", ended_by_us=True, at=1.0), verdict("b", 1, "silent", ended_by_us=False, at=9.0)) == "b"
-
-
-def test_one_that_was_ended_by_us_comes_last_of_all():
-    assert blamed(verdict("a", 0, exit_code=75, at=1.0), verdict("b", 1, "ended", ended_by_us=True, at=9.0)) == "a"
+@pytest.mark.parametrize(
+    ("ends", "host"),
+    [
+        ([{"state": "done"}, {"state": "preempted"}, {"state": "running"}], None),
+        ([], None),
+        *(([{"state": "done"}, {"state": state, "at": 1.0}], "b") for state in ("failed", "gone", "silent", "unreachable")),
+        ([{"exit_code": 1, "at": 20.0}, {"exit_code": 1, "at": 10.0}, {"state": "gone", "at": 15.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, {"exit_code": 137, "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, {"state": "unreachable", "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 5.0}, {"exit_code": 75, "at": 4.0}], "b"),
+        ([{"exit_code": 75, "at": 5.0}, {"state": "done", "exit_code": 0, "at": 4.0}], "a"),
+        ([GONE, {"exit_code": 1, "at": 9.0}], "b"),
+        ([GONE, {"state": "silent", "ended_by_us": False, "at": 9.0}], "b"),
+        ([{"exit_code": 75, "at": 1.0}, GONE | {"at": 9.0}], "a"),
+    ],
+)
+def test_first_cause_is_blamed(ends, host):
+    """The earliest failure, before the loss of a peer, before what this command has ended itself."""
+    cause = outcome.root_cause([verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)])
+    assert (cause and cause.host) == host
 
 
 @pytest.mark.parametrize(
@@ -573,7 +573,7 @@ def test_worker_shows_the_newest_of_each_kind():
     assert seen["input_wait"] == pytest.approx(0.2)
 
 
-def test_waiting_for_input_is_of_the_last_fifty_calls():
+def test_waiting_for_input_is_of_last_fifty_calls():
     records = [{**STEPS, "input_wait": 1.0}] * 50 + [{**STEPS, "input_wait": 0.0}] * 50
     assert status.worker(records, None, True, 1.0)["input_wait"] == 0.0
 
@@ -616,7 +616,8 @@ def test_status_says_how_often_workers_were_started_again():
 SPLIT = {"kind": "split", "input": 0.001, "forward_backward": 0.05, "compression": 0.002, "all_reduce": 0.08, "apply": 0.004}
 
 
-def test_status_says_what_a_step_is_made_of_where_that_is_known():
+def test_status_shows_parts_of_a_known_step():
+    """Status says what a step is made of where that is known."""
     slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
     seen = [
         {"host": "pi0", **status.worker([PHASE, SPLIT, STEPS], None, True, 2.4)},
@@ -634,7 +635,8 @@ def test_status_says_what_a_step_is_made_of_where_that_is_known():
     ]
 
 
-def test_status_before_any_step_was_taken_apart_ends_with_the_workers():
+def test_status_without_parts_ends_with_workers():
+    """Status before any step was taken apart ends with the workers."""
     seen = [{"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)}]
     assert seen[0]["split"] == {}
     assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
@@ -683,7 +685,7 @@ def test_a_run_among_others_is_a_line():
     assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
 
 
-def test_a_result_names_the_hosts_without_which_the_run_went_on():
+def test_result_names_hosts_without_which_run_went_on():
     lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
     shown = text.lost(lost, 2)
     assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)

@@ -6,7 +6,7 @@ import threading
 from control.web_server import WebServer
 
 
-def test_a_proxy_of_the_environment_is_not_asked_whether_a_server_is_up(monkeypatch):
+def test_proxy_is_not_asked_whether_a_server_runs(monkeypatch):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "do_GET", lambda self: (self.send_response(200), self.end_headers()))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)

@@ -53,8 +53,11 @@ def test_the_last_chiefs_directory_comes_first_and_whole(collect):
     assert {host: collect(host, False) for host in HOSTS} == {"pi0": [], "pi1": ["all"], "pi2": []}
 
 
-def test_of_others_only_what_is_missing_and_in_the_last_chiefs_history(collect):
-    """A host that was the chief before can neither replace a file nor add an epoch."""
+def test_only_missing_history_of_others_is_taken(collect):
+    """Of others only what is missing and in the last chiefs history.
+
+    A host that was the chief before can neither replace a file nor add an epoch.
+    """
     assert collect("pi1", True) == []
     assert collect("pi0", True) == ["checkpoints/epoch-0001.keras", "logs/train/events.out.tfevents.2"]
 

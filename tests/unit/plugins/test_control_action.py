@@ -45,8 +45,8 @@ def test_no_class_is_left_that_no_playbook_uses():
 
 
 @pytest.mark.parametrize(("do", "mode"), [("runs.plan", 0o640), ("sweep.plan", 0o640), ("lab.files", 0o644)])
-def test_what_a_task_writes_is_closed_to_other_users_but_the_labs_files(do, mode, tmp_path):
-    """Also where its code names no mode."""
+def test_task_files_are_private_but_the_labs(do, mode, tmp_path):
+    """What a task writes is closed to other users but the labs files. Also where its code names no mode."""
     before = os.umask(0o022)
     try:
         action = ActionModule.__new__(ActionModule)

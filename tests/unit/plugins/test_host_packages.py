@@ -60,7 +60,8 @@ def recorded(record):
     return json.loads(record.read_text())
 
 
-def test_what_came_along_is_recorded_and_a_second_call_changes_nothing(record):
+def test_what_came_along_is_recorded_once(record):
+    """What came along is recorded and a second call changes nothing."""
     apt = Apt("bash", "libnftables")
     made = present(apt, record, "tmux", "nftables", "bash")
     assert made["installed"] == ["libevent", "nftables", "tmux"]
@@ -68,7 +69,7 @@ def test_what_came_along_is_recorded_and_a_second_call_changes_nothing(record):
     assert present(apt, record, "tmux", "nftables") == {"changed": False, "installed": []}
 
 
-def test_a_package_that_was_there_before_is_never_removed(record):
+def test_package_that_was_there_before_is_never_removed(record):
     apt = Apt("bash", "tmux", "libevent")
     present(apt, record, "tmux", "nftables")
     assert absent(apt, record) == {"changed": True, "removed": ["libnftables", "nftables"], "kept": []}
@@ -86,7 +87,7 @@ def test_what_others_need_by_now_stays(record):
     assert apt.installed == {"bash", "byobu", "tmux", "libevent"}
 
 
-def test_an_installation_that_was_killed_is_recorded_by_the_next_call(record):
+def test_killed_installation_is_recorded_by_the_next(record):
     apt = Apt("bash")
     apt.kill = True
     module = apt.module(record, ["tmux"])

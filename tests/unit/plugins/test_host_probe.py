@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -98,7 +99,7 @@ def test_quota_of_either_version_and_the_tightest_wins(tmp_path):
     assert probe.kernel.cpu_quota([at["v2"], at["v2free"], at["tight"]]) == pytest.approx(0.25)
 
 
-def test_folders_of_control_groups_go_up_to_the_top(tmp_path):
+def test_folders_of_control_groups_go_up_to_top(tmp_path):
     own = tmp_path / "cgroup"
     own.write_text("4:memory:/a/b\n3:cpu,cpuacct:/c\n0::/user.slice\n")
     assert probe.kernel.cgroups("memory", "/cg", str(own)) == [
@@ -114,7 +115,8 @@ def test_folders_of_control_groups_go_up_to_the_top(tmp_path):
 
 
 @pytest.mark.parametrize("names", [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")])
-def test_memory_limit_counts_and_idle_file_pages_are_free(tmp_path, names):
+def test_memory_limit_counts_and_page_cache_is_free(tmp_path, names):
+    """Memory limit counts and idle file pages are free."""
     (tmp_path / names[0]).write_text(f"{1000 << 20}\n")
     (tmp_path / names[1]).write_text(f"{700 << 20}\n")
     assert probe.memory([str(tmp_path)]) == {"total_mb": 1000, "available_mb": 300}
@@ -175,7 +177,7 @@ def test_busy_port_names_the_program(tmp_path):
 # --- names and addresses
 
 
-def test_addresses_that_are_this_hosts_and_that_are_not():
+def test_own_and_other_addresses():
     assert probe.own_address("127.0.0.1") == {"given": "127.0.0.1", "addresses": ["127.0.0.1"], "own": True, "all": probe.own_addresses()}
     assert probe.own_address("198.51.100.7")["own"] is False
     assert "127.0.0.1" not in probe.own_addresses()
@@ -187,9 +189,9 @@ def test_name_that_nobody_knows():
 
 def test_look_that_hangs_is_given_up(monkeypatch):
     monkeypatch.setattr(probe, "PATIENCE_S", 0.1)
-    start = time.monotonic()
-    assert probe.Bounded(time.sleep, 20).result() == {"error": "no answer in 0 s"}
-    assert time.monotonic() - start < 10
+    hanging = threading.Event()
+    assert probe.Bounded(hanging.wait).result() == {"error": "no answer in 0 s"}
+    hanging.set()
 
 
 # --- shared folder
@@ -262,7 +264,7 @@ def test_throttling_by_the_tool(monkeypatch):
     assert probe.throttled(Module({"get_throttled": (255, "VCHI initialization failed\n", "")})) is None
 
 
-def test_a_program_that_is_no_python_is_an_error_and_no_failure(tmp_path):
+def test_program_that_is_no_python_is_an_error(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "python").chmod(0o755)
     answer = SimpleNamespace(run_command=lambda argv: (0, subprocess.run(argv, capture_output=True, text=True, check=True).stdout, ""))

@@ -37,9 +37,12 @@ def start(module, name, argv, folder):
     assert ended(tmux_session.main) == {"changed": True}
 
 
-def test_a_session_starts_also_while_the_server_ends_with_its_last_one(module, tmp_path):
-    """As where a worker ends at once, or a run is started as soon as another has ended."""
-    commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(300))]
+def test_session_starts_while_the_server_ends(module, tmp_path):
+    """A session starts also while the server ends with its last one.
+
+    As where a worker ends at once, or a run is started as soon as another has ended.
+    """
+    commands = [claims.session_command(name, str(tmp_path), ["touch", name]) for name in map(str, range(100))]
     with ThreadPoolExecutor(2) as pool:
         assert set(pool.map(lambda command: claims.start_session(command, module.run_command), commands)) == {""}
     await_until(lambda: len(list(tmp_path.iterdir())) == len(commands), 20, "all of them have run")
@@ -52,8 +55,11 @@ def test_what_tmux_says_is_shown(module, tmp_path):
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-def test_a_supervisor_is_told_that_a_command_ends_it_before_the_signal_comes(supervised, module, tmp_path):
-    """Without the mark it would take the signal for that of a host that goes down."""
+def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path):
+    """A supervisor is told that a command ends it before the signal comes.
+
+    Without the mark it would take the signal for that of a host that goes down.
+    """
     folder = tmp_path / "with space"
     folder.mkdir()
     if supervised:
@@ -66,8 +72,8 @@ def test_a_supervisor_is_told_that_a_command_ends_it_before_the_signal_comes(sup
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-def test_a_supervisor_that_returns_later_finds_that_it_was_asked_to_end(supervised, tmp_path):
-    """Its host goes down, or restarts, while somebody stops the run."""
+def test_supervisor_that_returns_finds_the_wish_to_end(supervised, tmp_path):
+    """A supervisor that returns later finds that it was asked to end. Its host goes down, or restarts, while somebody stops the run."""
     if supervised:
         (tmp_path / tmux.SUPERVISED).touch()
     options = {"name": "a-w0", "argv": None, "chdir": "/", "state": "absent", "grace": 1, "mark": str(tmp_path / tmux.MARK)}

@@ -104,13 +104,13 @@ def place(tmp_path, port, worker_claim):
     return SimpleNamespace(root=root, path=path, module=module, held=held, asked=asked, refused=refused, port=port, sessions=sessions)
 
 
-def test_a_free_place_is_looked_at_and_nothing_is_taken(place):
+def test_free_place_is_looked_at_and_not_taken(place):
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"], returned["newest_state"]) == (False, False, None, "")
     assert not place.root.exists()
 
 
-def test_a_start_leaves_the_claim_the_files_and_the_session(place):
+def test_start_leaves_claim_files_and_session(place):
     script = place.root / "runs" / "new" / "workers" / "pi1" / "run_worker.sh"
     assert place.asked("start", files=[{"path": str(script), "content": "true", "mode": "0755"}]) == {"changed": True}
     assert json.loads(place.path.read_text()) == {"run": "new", "launch": "one", "session": "new-w0", "folder": str(script.parent)}
@@ -125,7 +125,8 @@ def test_check_mode_starts_nothing(place):
     assert place.sessions == []
 
 
-def test_a_host_that_does_not_see_what_was_published_is_refused(place, tmp_path):
+def test_host_that_misses_the_publication_is_refused(place, tmp_path):
+    """A host that does not see what was published is refused."""
     (tmp_path / "manifest.json").touch()
     seen, missing = str(tmp_path / "manifest.json"), str(tmp_path / "trainer.zip")
     assert place.asked("query", needs=[seen])["running"] is False
@@ -135,7 +136,7 @@ def test_a_host_that_does_not_see_what_was_published_is_refused(place, tmp_path)
     )
 
 
-def test_a_claim_without_its_session_is_void_at_once(place):
+def test_claim_without_its_session_is_void_at_once(place):
     """As Ctrl-C leaves it between the claim and the start; no time has to pass."""
     place.held("old")
     assert place.asked("query")["holder"] is None
@@ -143,7 +144,7 @@ def test_a_claim_without_its_session_is_void_at_once(place):
     assert json.loads(place.path.read_text())["run"] == "new"
 
 
-def test_a_start_that_fails_leaves_nothing_in_the_way(place, worker_claim):
+def test_start_that_fails_leaves_nothing_in_way(place, worker_claim):
     module = place.module()
     module.new_session = lambda _: (1, "", "no server")
     with pytest.raises(Failed, match="tmux could not start session new-w0: no server"):
@@ -151,7 +152,8 @@ def test_a_start_that_fails_leaves_nothing_in_the_way(place, worker_claim):
     assert place.asked("start", "other") == {"changed": True}
 
 
-def test_another_live_run_is_told_by_its_name_and_session(place):
+def test_another_live_run_is_named_with_its_session(place):
+    """Another live run is told by its name and session."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query")["holder"] == {"kind": "port", "number": place.port, "run": "old", "session": "old-w0"}
@@ -168,7 +170,8 @@ def test_a_session_of_a_similar_name_is_another(place, name):
     assert place.asked("query")["holder"] is None
 
 
-def test_this_very_run_that_is_alive_is_told_and_not_started_again(place):
+def test_running_run_is_told_and_not_restarted(place):
+    """This very run that is alive is told and not started again."""
     place.asked("start")
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"]) == (False, True, None)
@@ -176,7 +179,7 @@ def test_this_very_run_that_is_alive_is_told_and_not_started_again(place):
     assert place.sessions == ["new-w0"]
 
 
-def test_signs_of_an_earlier_launch_are_removed_and_logs_kept(place):
+def test_earlier_signs_are_removed_and_logs_kept(place):
     folder = place.root / "runs" / "new" / "workers" / "pi1"
     folder.mkdir(parents=True)
     for name in ("exit.json", "stop", "worker.log", "metrics.jsonl"):
@@ -265,7 +268,8 @@ def test_a_claim_of_another_user_is_none(place, worker_claim, monkeypatch):
     assert place.asked("query")["holder"] is None
 
 
-def test_a_claim_that_is_no_file_is_none_and_nothing_waits_for_it(place, worker_claim, tmp_path):
+def test_claim_that_is_no_file_is_none(place, worker_claim, tmp_path):
+    """A claim that is no file is none and nothing waits for it."""
     place.path.parent.mkdir(parents=True)
     (tmp_path / "elsewhere").write_text(json.dumps(MARK))
     for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(tmp_path / "elsewhere", path), lambda path: os.symlink("/dev/zero", path)):
@@ -274,7 +278,7 @@ def test_a_claim_that_is_no_file_is_none_and_nothing_waits_for_it(place, worker_
         place.path.rename(tmp_path / "done") if not place.path.is_dir() else place.path.rmdir()
 
 
-def test_a_root_that_every_user_may_write_is_refused(place):
+def test_root_that_every_user_may_write_is_refused(place):
     place.root.mkdir()
     place.root.chmod(0o777)
     assert place.refused("query") == (
@@ -285,7 +289,7 @@ def test_a_root_that_every_user_may_write_is_refused(place):
     assert place.asked("query")["running"] is False
 
 
-def test_a_launch_that_is_held_is_the_one_with_a_session(place):
+def test_launch_that_is_held_is_one_with_session(place):
     assert place.asked("report") == {"changed": False, "held": False}
     place.asked("start")
     assert place.asked("report")["held"] is True
@@ -294,7 +298,7 @@ def test_a_launch_that_is_held_is_the_one_with_a_session(place):
     assert place.asked("report")["held"] is False
 
 
-def test_of_a_run_that_ends_the_session_and_all_its_claims_go(place):
+def test_ending_run_takes_its_session_and_claims(place):
     place.asked("start")
     place.held("new", number=7)
     place.held("old", number=8)
@@ -305,21 +309,25 @@ def test_of_a_run_that_ends_the_session_and_all_its_claims_go(place):
     assert place.asked("give_back", launch="") == {"changed": False, "ended": "absent"}
 
 
-def test_a_session_without_a_claim_ends_with_its_run(place):
+def test_session_without_claim_ends_with_its_run(place):
     place.sessions.append("new-w0")
     assert place.asked("give_back", launch="")["ended"] == "killed"
     assert place.sessions == []
 
 
-def test_taking_back_a_launch_leaves_another_of_the_same_run_alone(place):
+def test_taking_back_a_launch_spares_another(place):
+    """Taking back a launch leaves another of the same run alone."""
     place.asked("start", launch="two")
     assert place.asked("give_back", launch="one") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["new-w0"]
     assert place.path.exists()
 
 
-def test_a_launch_that_was_taken_back_can_not_start_any_more(place):
-    """What was on its way to a host when the command ended may arrive after it was taken back."""
+def test_launch_taken_back_cannot_start(place):
+    """A launch that was taken back cannot start any more.
+
+    What was on its way to a host when the command ended may arrive after it was taken back.
+    """
     place.asked("give_back", launch="one")
     assert place.refused("start", launch="one") == "pi1: this launch of run new was taken back meanwhile"
     assert place.sessions == []
@@ -329,7 +337,7 @@ def test_a_launch_that_was_taken_back_can_not_start_any_more(place):
     assert not old.exists()
 
 
-def test_of_launches_at_the_same_moment_one_gets_the_port(place, tmp_path, port):
+def test_of_launches_at_same_moment_one_gets_port(place, tmp_path, port):
     """Real processes: what each sees of tmux is a file that all share."""
     tmux, known = tmp_path / "tmux", tmp_path / "sessions"
     asked, begun = f'has-session) grep -qxF -- "${{5#=}}" {known}', f'new-session) sleep 0.2; echo "$6" >> {known}'
@@ -358,7 +366,7 @@ def test_giving_back_in_check_mode_removes_nothing(place):
     assert place.path.exists()
 
 
-def test_newest_state_is_the_one_with_most_steps_that_is_whole(place):
+def test_newest_state_has_most_steps_and_is_whole(place):
     folder = place.root / "runs" / "new" / "state"
     for name in ("step-000000080.npz", "step-000000090.npz", "step-000000100.npz"):
         write_state(folder / name)
@@ -421,7 +429,8 @@ def test_a_missing_python_is_refused_with_the_mend(place, worker_claim):
         worker_claim.facts(place.module(python="/no/python"))
 
 
-def test_a_run_is_closed_to_other_users_also_one_of_an_earlier_version(place):
+def test_run_is_closed_to_other_users(place):
+    """A run is closed to other users also one of an earlier version."""
     folder = place.root / "runs" / "new"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
@@ -430,7 +439,9 @@ def test_a_run_is_closed_to_other_users_also_one_of_an_earlier_version(place):
     assert list(modes.values()) == [0o750, 0o750, 0o640]
 
 
-def test_what_another_user_published_is_told_apart_from_what_is_not_shared(place, monkeypatch, worker_claim, tmp_path):
+def test_foreign_publication_differs_from_an_unshared_one(place, monkeypatch, worker_claim, tmp_path):
+    """What another user published is told apart from what is not shared."""
+
     def refuse(path, mode="r", **_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -443,7 +454,8 @@ def test_what_another_user_published_is_told_apart_from_what_is_not_shared(place
 TICKET = "1800000000000-00ff00ff"
 
 
-def test_a_worker_with_a_ticket_takes_a_place_in_the_queue_and_not_the_port(place):
+def test_ticket_takes_a_place_in_the_queue(place):
+    """A worker with a ticket takes a place in the queue and not the port."""
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query", ticket=TICKET)["holder"]["run"] == "old"
@@ -460,14 +472,14 @@ def test_a_worker_with_a_ticket_takes_a_place_in_the_queue_and_not_the_port(plac
     assert json.loads(place.path.read_text())["run"] == "old"
 
 
-def test_a_claim_of_an_earlier_launch_is_not_revived_by_the_session_that_waits(place):
-    """Others would wait for a run that waits for them."""
+def test_earlier_claim_is_not_revived_by_waiting(place):
+    """A claim of an earlier launch is not revived by the session that waits. Others would wait for a run that waits for them."""
     place.held("new")
     place.asked("start", ticket=TICKET)
     assert not place.path.exists()
 
 
-def test_a_place_that_nobody_takes_any_more_is_removed(place):
+def test_place_that_nobody_takes_any_more_is_removed(place):
     queue = place.root / "queue"
     queue.mkdir(parents=True)
     for number, run in enumerate(("gone", "returns", "waits")):
@@ -481,14 +493,15 @@ def test_a_place_that_nobody_takes_any_more_is_removed(place):
     assert sorted(json.loads(path.read_text())["run"] for path in queue.iterdir()) == ["new", "returns", "waits"]
 
 
-def test_a_launch_that_was_taken_back_is_not_queued(place):
+def test_launch_that_was_taken_back_is_not_queued(place):
     place.asked("give_back", launch="one")
     assert place.refused("start", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
     assert not (place.root / "queue").exists()
 
 
 @pytest.mark.parametrize("restarted", [True, False])
-def test_jobs_are_those_whose_sessions_exist_or_come_back(restarted, tmp_path, monkeypatch):
+def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
+    """Jobs are those whose sessions exist or come back."""
     module = load_file(ROOT / "plugins" / "modules" / "worker_jobs.py", "worker_jobs")
     for folder, name, run in (
         ("locks", "12345.json", "runs"),

@@ -24,7 +24,7 @@ def test_nothing_is_sent_if_all_have_the_same():
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_one_other_worker_is_enough_to_send_those_of_the_one_that_has_them(rank):
+def test_one_other_worker_sends_what_one_lacks(rank):
     arrays = [MINE, MINE, MINE]
     arrays[rank] = OTHER
     results, sums = exchanged(rank, *arrays)

@@ -82,7 +82,7 @@ def test_shares_are_of_a_beta_distribution(alpha):
     assert (drawn * (1 - drawn)).mean() == pytest.approx(0.5 * alpha / (2 * alpha + 1), abs=0.02)
 
 
-def test_smoothed_labels_of_any_kind_add_up_to_1():
+def test_smoothed_labels_add_up_to_1():
     _, smooth = seen(single(), smoothing=0.3)
     np.testing.assert_allclose(smooth, np.eye(3)[LABELS[0]] * 0.7 + 0.1, atol=1e-6)
     _, mixed = seen(paired(), smoothing=0.3, mixup=0.2)

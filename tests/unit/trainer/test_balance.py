@@ -37,7 +37,8 @@ def test_a_list_is_taken_as_it_is():
         balance.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, [], never, never)
 
 
-def test_a_run_that_is_continued_keeps_its_shares_on_as_many_workers():
+def test_continued_run_keeps_its_shares():
+    """A run that is continued keeps its shares on as many workers."""
     train = Train(batch_sizes="auto")
     assert balance.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
     others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
@@ -45,13 +46,16 @@ def test_a_run_that_is_continued_keeps_its_shares_on_as_many_workers():
     assert actual == ([32, 32, 32], True)
 
 
-def test_what_an_earlier_run_measured_is_taken_where_the_number_of_workers_fits():
+def test_earlier_measurement_is_taken_for_equal_workers():
+    """What an earlier run measured is taken where the number of workers fits."""
     train = Train(batch_sizes="auto")
     assert balance.shares(train, Cluster(2), 96, [None, [60, 36]], never, never) == ([60, 36], False)
     assert balance.shares(train, Cluster(2), 96, [[32, 32, 32], [60, 36]], never, never) == ([60, 36], False)
 
 
-def test_a_host_of_half_the_speed_takes_less_than_half_when_it_has_work_beside_the_images():
+def test_slow_busy_host_takes_less_than_half():
+    """A host of half the speed takes less than half when it has work beside the images."""
+
     def passes(size):
         return 0.002 + 0.001 * size
 
@@ -69,7 +73,8 @@ def test_a_host_of_half_the_speed_takes_less_than_half_when_it_has_work_beside_t
 
 @pytest.mark.parametrize("global_batch", [5, 7, 64, 321])
 @pytest.mark.parametrize("speeds", [[1, 1, 1, 1, 1], [1, 2, 3, 4, 5], [1, 1000, 1, 1, 1], [0.001, 1, 1, 1, 1]])
-def test_sizes_are_whole_add_up_and_leave_nobody_without_work(speeds, global_batch):
+def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
+    """Sizes are whole add up and leave nobody without work."""
     sizes = balance.balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
     assert sum(sizes) == global_batch
     assert min(sizes) >= 1
@@ -85,11 +90,12 @@ def test_sizes_are_whole_add_up_and_leave_nobody_without_work(speeds, global_bat
         ((1, 0.01, 1, 0.01), (0.0, 0.01)),
     ],
 )
-def test_a_line_through_two_measurements_never_has_a_part_below_zero(measured, expected):
+def test_line_through_two_measurements_is_never_negative(measured, expected):
+    """A line through two measurements never has a part below zero."""
     assert balance.line(*measured) == pytest.approx(expected)
 
 
-def test_parts_of_any_batch_follow_the_shares_and_cover_it():
+def test_parts_follow_the_shares_and_cover_batches():
     for batch in (1, 9, 144, 1000):
         cuts = [share(batch, [64, 16, 64], rank) for rank in range(3)]
         assert (cuts[0][0], cuts[2][1]) == (0, batch)
@@ -97,9 +103,9 @@ def test_parts_of_any_batch_follow_the_shares_and_cover_it():
         assert all(abs((stop - start) - batch * part / 144) < 1 for (start, stop), part in zip(cuts, (64, 16, 64), strict=True))
 
 
-def test_it_is_told_in_images_of_a_whole_step():
+def test_it_is_told_in_images_of_whole_step():
     assert balance.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
 
 
-def test_numpy_is_not_in_what_goes_into_a_state():
+def test_numpy_is_not_in_what_goes_into_state():
     assert not any(isinstance(size, np.integer) for size in balance.balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

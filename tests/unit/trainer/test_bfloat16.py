@@ -14,7 +14,7 @@ def samples():
     return np.concatenate([bits.view(np.float32), halves.view(np.float32), special])
 
 
-def test_narrow_rounds_to_the_nearest_and_keeps_what_is_no_number():
+def test_narrow_rounds_to_nearest_and_keeps_nan():
     values = samples()
     with np.errstate(invalid="ignore"):
         actual, expected = narrow(values), values.astype(ml_dtypes.bfloat16)

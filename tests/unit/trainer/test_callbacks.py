@@ -27,7 +27,7 @@ def made(monkeypatch, tmp_path):
     return make
 
 
-def test_each_callback_has_its_own_memory_again_on_every_worker(made):
+def test_each_callback_has_its_memory_on_every_worker(made):
     chief, before = made(True)
     for epoch, loss in enumerate((0.5, 0.7, 0.6), 1):
         chief.epoch_ends(epoch, {"loss": loss})
@@ -66,7 +66,7 @@ class Named(keras.callbacks.Callback):
     best_weights = ""
 
 
-def test_a_callback_of_a_users_own_has_the_best_weights_again(monkeypatch):
+def test_callback_of_users_own_has_best_weights_again(monkeypatch):
     def start(before, variables):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")

@@ -37,7 +37,7 @@ def test_balanced_without_counts_is_refused():
         table("balanced", NAMES)
 
 
-def test_a_mapping_names_classes_or_their_numbers_and_the_others_weigh_1():
+def test_mapping_names_classes_and_others_weigh_1():
     assert table({"dog": 2.5}, NAMES) == [1, 2.5, 1]
     assert table({"0": 3.0, "7": 4.0}, NAMES) == [3, 1, 4], "a name comes before a number"
     assert table({"2": 0.5}) == [1, 1, 0.5]
@@ -100,7 +100,8 @@ def test_examples_get_the_weights_of_their_classes():
     assert [str(leaf) for leaf in weighing.spec.parts["sample_weight"]] == ["sample_weight float32"]
 
 
-def test_weights_of_examples_are_multiplied_whatever_their_type_and_place():
+def test_example_weights_are_multiplied_in_any_type():
+    """Weights of examples are multiplied whatever their type and place."""
     made = spec((), weight="int64")
     turned = Spec([1, 2, 0], (made.leaves[2], *made.leaves[:2]))
     values = [np.array([3, 4]), np.zeros((2, 4)), np.array([1, 0])]

@@ -80,7 +80,7 @@ def test_what_was_written_is_gathered_in_any_order(tmp_path):
     assert list(x) == NAMES
 
 
-def test_what_varies_is_padded_to_the_longest_of_the_batch(tmp_path):
+def test_what_varies_is_padded_to_longest_of_batch(tmp_path):
     train = opened(tmp_path)
     x, _ = train.gather(np.array([3, 1]))
     assert x["words"].tolist() == [[0, 1, 2], [0, 0, 0]]
@@ -120,7 +120,7 @@ def test_a_record_of_thousands_of_columns(tmp_path):
     assert [array.tolist() for array in train.gather(np.array([6, 2]))[0]] == [[6, 2]] * 3000
 
 
-def test_a_copy_is_made_once_and_again_if_it_was_touched(tmp_path, capsys):
+def test_copy_is_made_once_unless_touched(tmp_path, capsys):
     published, calls = publish(tmp_path / "published"), []
     for _ in range(2):
         open_columns(published, tmp_path / "caches", lambda *progress: calls.append(progress))
@@ -134,7 +134,7 @@ def test_a_copy_is_made_once_and_again_if_it_was_touched(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", columns.file_names(SPEC))
-def test_a_changed_file_is_refused_and_nothing_is_kept(name, tmp_path):
+def test_changed_file_is_refused_and_nothing_is_kept(name, tmp_path):
     published = publish(tmp_path / "published")
     flip_a_bit(tmp_path / "published" / name)
     with pytest.raises(DatasetError, match=rf"{name} has SHA-256 .* was published"):
@@ -142,7 +142,7 @@ def test_a_changed_file_is_refused_and_nothing_is_kept(name, tmp_path):
     assert [path.name for path in (tmp_path / "caches").iterdir() if path.is_dir()] == []
 
 
-def test_a_missing_file_and_a_changed_manifest_are_refused(tmp_path):
+def test_missing_file_and_changed_manifest_are_refused(tmp_path):
     published = publish(tmp_path / "published")
     (tmp_path / "published" / "test-rows.npy").unlink()
     with pytest.raises(DatasetError, match=r"test-rows\.npy: can't be read: No such file or directory"):
@@ -222,7 +222,8 @@ def test_a_manifest_that_is_none_is_refused(text, tmp_path):
         manifest.load(Published(tmp_path, sha256_file(tmp_path / "manifest.json")))
 
 
-def test_a_table_that_is_no_dataset_of_images_and_the_other_way_round(tmp_path):
+def test_table_is_no_dataset_of_images_or_reverse(tmp_path):
+    """A table that is no dataset of images and the other way round."""
     from trainer.data.cache import open_images
 
     with pytest.raises(DatasetError, match="columns are published there, not images"):
@@ -234,7 +235,7 @@ def test_a_table_that_is_no_dataset_of_images_and_the_other_way_round(tmp_path):
     assert manifest.load(place).spec((4, 5, 3)) == of_images((4, 5, 3))
 
 
-def test_the_order_is_a_permutation_with_the_held_out_examples_first(tmp_path):
+def test_order_is_permutation_with_held_out_examples_first(tmp_path):
     loaded = manifest.load(publish(tmp_path / "published", held_out=2))
     assert sorted(loaded.order.tolist()) == [*range(7)]
     assert set(loaded.order[:2].tolist()) == {5, 6}
@@ -243,12 +244,13 @@ def test_the_order_is_a_permutation_with_the_held_out_examples_first(tmp_path):
     assert other.order.tolist() != loaded.order.tolist()
 
 
-def test_a_row_too_large_for_a_record_is_refused():
+def test_row_too_large_for_record_is_refused():
     with pytest.raises(DatasetError, match="an example has 8,589,934,592 bytes in columns of fixed size"):
         columns.row_dtype(Spec([0], (Leaf("x", "float32", (2**31,)),)))
 
 
-def test_a_file_of_more_examples_than_memory_is_mapped_not_read(tmp_path, monkeypatch):
+def test_file_larger_than_memory_is_mapped(tmp_path, monkeypatch):
+    """A file of more examples than memory is mapped not read."""
     at_random = []
     monkeypatch.setattr(columns, "map_at_random", lambda array: at_random.append(array) or map_at_random(array))
     spec = Spec([0], (Leaf("x", "uint8", (2**20,)),))

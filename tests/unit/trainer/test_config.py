@@ -34,13 +34,14 @@ def test_unknown_key_names_the_nearest(raw, start, near):
     assert near in message
 
 
-def test_unknown_key_lists_the_known_ones_of_its_section():
+def test_unknown_key_lists_known_ones_of_its_section():
     assert refusal(configs.build, {"checkpoint": {"zzz": 1}}).endswith(
         "; known: checkpoint.every_steps, checkpoint.every_seconds, checkpoint.keep, checkpoint.copy, checkpoint.snapshots"
     )
 
 
-def test_unknown_key_that_is_like_none_has_no_hint():
+def test_unknown_key_unlike_others_has_no_hint():
+    """Unknown key that is like none has no hint."""
     assert "did you mean" not in refusal(configs.build, {"checkpoint": {"zzz": 1}})
 
 
@@ -68,7 +69,7 @@ def test_wrong_type_names_key_value_and_type(key, value, message):
 
 
 @pytest.mark.parametrize("value", [["cat"], {"cat": True}, {True: 1.0}, {"cat": "much"}, 2.0])
-def test_class_weights_are_a_word_or_numbers_by_class(value):
+def test_class_weights_are_word_or_numbers_by_class(value):
     assert refusal(built, "train.class_weight", value).endswith("is not a text or a mapping of names to numbers or null")
 
 
@@ -87,7 +88,7 @@ def test_saturation_needs_colours():
     assert refusal(configs.build, grey).startswith("augment.saturation: 0.5 is not allowed; it must be 0 for images of one channel")
 
 
-def test_section_that_is_no_mapping_is_named_as_it_is_written():
+def test_section_that_is_no_mapping_is_named():
     assert refusal(configs.build, {"data": None}) == "data: expected a mapping, got None"
 
 
@@ -134,7 +135,7 @@ def test_section_that_is_no_mapping_is_named_as_it_is_written():
         ("telemetry.profile_every", -1, "at least 0"),
     ],
 )
-def test_value_out_of_range_names_key_value_and_rule(key, value, rule):
+def test_value_out_of_range_names_the_rule(key, value, rule):
     message = refusal(built, key, value)
     assert message.startswith(f"{key}: ")
     assert message.endswith(f" is not allowed; it must be {rule}")
@@ -142,7 +143,7 @@ def test_value_out_of_range_names_key_value_and_rule(key, value, rule):
         assert f": {value} is" in message
 
 
-def test_seed_above_the_largest_names_the_rule_that_it_breaks():
+def test_seed_above_largest_names_rule_that_it_breaks():
     assert refusal(built, "seed", 2**63).endswith("must be below 2**63")
 
 
@@ -269,7 +270,7 @@ def test_differences_are_dotted_keys():
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in configs.CONFIGS.glob("*.yml")))
-def test_every_configuration_builds_and_is_what_its_file_says(name):
+def test_every_configuration_builds_as_its_file_says(name):
     raw = configs.load(configs.find(name))
     plain = configs.to_dict(configs.build(raw))
     assert plain["model"]["name"] == name
@@ -369,7 +370,8 @@ def test_snapshots_that_are_none(policy, message):
     assert refusal(configs.build, {"checkpoint": {"snapshots": policy}}) == message
 
 
-def test_a_key_of_an_older_version_is_read_under_its_new_name(tmp_path):
+def test_older_key_is_read_under_its_name(tmp_path):
+    """A key of an older version is read under its new name."""
     path = tmp_path / "old.yml"
     path.write_text("telemetry: {split_every: 7}")
     assert configs.build(configs.load(path)).telemetry.profile_every == 7

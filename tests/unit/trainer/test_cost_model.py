@@ -32,7 +32,7 @@ def test_a_tenth_is_the_edge(sending, name):
     assert choose(Reduction(), TASK, own=0.1, sending=sending).name == name
 
 
-def test_where_no_tensor_is_large_there_is_nothing_to_compress():
+def test_without_large_tensors_nothing_is_compressed():
     actual = choose(Reduction(), [(3, 3, 3, 32), (32,)], own=0.001, sending=1.0)
     assert (actual.name, actual.why.partition(" (")[0]) == ("packed", "as they are: none is large enough to compress")
 
@@ -52,7 +52,7 @@ def test_a_ring_takes_a_hop_per_message():
     assert traffic(TENSORFLOW, 1000, 5) == Traffic(8, 8, pytest.approx(1600))
 
 
-def test_the_direct_exchange_takes_two_hops_and_as_many_bytes_as_the_ring():
+def test_direct_exchange_takes_two_hops_of_ring_bytes():
     assert traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
 
 

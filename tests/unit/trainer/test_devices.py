@@ -1,14 +1,7 @@
 """Several devices a worker, and mixed precision: two logical CPUs, in a process of their own."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import dataclasses, json
 from trainer import worker
@@ -82,11 +75,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def actual(forks):
+    return forks.answer(SCRIPT)
 
 
 def test_each_device_counts(actual):
@@ -101,7 +91,8 @@ def test_two_devices_end_with_the_weights_of_one(actual, name, tolerance):
 
 
 @pytest.mark.parametrize("name", ["packed", "half", "powersgd", "apart"])
-def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(actual, name):
+def test_sums_are_over_both_devices(actual, name):
+    """Sums are over both devices and a batch of one image leaves one without."""
     for mine, theirs in zip(actual["rows"][name], actual["rows"]["alone"], strict=True):
         stop, images, loss, *counts = mine
         assert stop == 2 * theirs[0] == 2
@@ -109,7 +100,7 @@ def test_sums_are_over_both_devices_and_a_batch_of_one_image_leaves_one_without(
         assert (images, counts) == (theirs[1], theirs[3:])
 
 
-def test_several_devices_do_not_send_from_a_processors_memory(actual):
+def test_several_devices_do_not_send_from_processors_memory(actual):
     refused, *fine = actual["connect"]
     assert fine == ["", ""]
     assert refused == (
@@ -137,7 +128,8 @@ def test_clipping_comes_after_the_sum(actual):
     assert moved > 1e-3
 
 
-def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(actual):
+def test_mixed_precision_keeps_weights_in_32_bits(actual):
+    """Mixed precision computes in 16 bits and keeps weights in 32."""
     mixed = actual["mixed"]
     assert mixed["kinds"] == [["float32"], "bfloat16"]
     assert 0 < mixed["far"] < 0.01

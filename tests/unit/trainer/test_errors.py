@@ -22,7 +22,7 @@ def test_the_last_message_is_found_whole(shown, message):
     assert refusal(shown) == message
 
 
-def test_a_message_begins_on_a_line_of_its_own(capsys):
+def test_message_begins_on_line_of_its_own(capsys):
     def refused(_):
         print("reading 3 of 5", end="", file=sys.stderr)
         raise LockstepError("no such image")

@@ -1,13 +1,6 @@
 """Sums that do not depend on threads, in processes of their own: the number of threads is a process's."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
-
-from tests.unit.samples import ROOT
 
 SCRIPT = """
 import json, sys
@@ -28,16 +21,8 @@ print(json.dumps(found))
 """
 
 
-def sums(threads):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", SCRIPT, str(threads)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_bits_do_not_depend_on_threads_and_the_sum_is_right():
-    one, eight = sums(1), sums(8)
+def test_bits_do_not_depend_on_threads(forks):
+    one, eight = (forks.answer(SCRIPT, threads) for threads in ("1", "8"))
     assert one == eight
     for actual, expected in one:
         assert actual == pytest.approx(expected, rel=1e-6)

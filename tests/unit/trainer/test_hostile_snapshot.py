@@ -33,15 +33,18 @@ def hostile(tmp_path):
     return path
 
 
-def test_code_in_a_snapshot_does_not_run_where_weights_are_read(hostile, tmp_path):
+def test_code_does_not_run_where_weights_are_read(hostile, tmp_path):
     reader = model()
     reader.load_weights(hostile)
     initial.load(reader, hostile, {"file": hostile.name, "sha256": sha256_file(hostile)}, skip_mismatch=False)
     assert not (tmp_path / "ran").exists()
 
 
-def test_code_in_a_snapshot_is_refused_where_the_model_is_read(hostile, tmp_path):
-    """As benchmarks/inference.yml reads it. None of our modules turns the safe mode off."""
+def test_code_is_refused_where_models_are_read(hostile, tmp_path):
+    """Code in a snapshot is refused where the model is read.
+
+    As benchmarks/inference.yml reads it. None of our modules turns the safe mode off.
+    """
     assert trainer.evaluate
     assert trainer.predict
     with pytest.raises(ValueError, match="unsafe"):
@@ -51,7 +54,7 @@ def test_code_in_a_snapshot_is_refused_where_the_model_is_read(hostile, tmp_path
     assert (tmp_path / "ran").exists(), "the attack is a real one"
 
 
-def test_a_snapshot_that_points_to_another_file_is_refused(tmp_path):
+def test_snapshot_that_points_to_another_file_is_refused(tmp_path):
     """HDF5 can keep a dataset's bytes in another file: with it, weights were any file of this machine."""
     path, secret = tmp_path / "a.weights.h5", tmp_path / "secret"
     secret.write_bytes(bytes(range(64)))
@@ -67,7 +70,7 @@ def test_a_snapshot_that_points_to_another_file_is_refused(tmp_path):
         initial.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
 
 
-def test_names_in_a_snapshots_archive_do_not_lead_out(tmp_path):
+def test_names_in_snapshots_archive_do_not_lead_out(tmp_path):
     path = tmp_path / "epoch-0001.keras"
     model().save(path)
     with zipfile.ZipFile(path, "a") as archive:

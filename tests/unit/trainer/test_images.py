@@ -97,7 +97,7 @@ def test_other_image_formats_are_refused():
         decode(saved(colours(), "TIFF"))
 
 
-def test_a_picture_that_would_fill_the_memory_is_refused(monkeypatch):
+def test_picture_that_would_fill_memory_is_refused(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(ValueError, match="exceeds limit of 200 pixels"):
         decode(saved(colours(), "PNG"))
@@ -110,7 +110,7 @@ def test_a_fitting_image_stays_as_it_is(channels):
 
 
 @pytest.mark.parametrize(("height", "width", "top", "left"), [(28, 28, 2, 2), (29, 31, 1, 0), (17, 32, 7, 0)])
-def test_a_slightly_smaller_image_is_padded_in_the_middle(height, width, top, left):
+def test_slightly_smaller_image_is_padded_in_middle(height, width, top, left):
     image = np.random.default_rng(0).integers(1, 256, (height, width, 1)).astype(np.uint8)
     actual = fit(image, (32, 32, 1))
     assert actual.shape == (32, 32, 1)

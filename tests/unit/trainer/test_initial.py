@@ -49,7 +49,8 @@ def test_a_file_that_is_gone_is_named(saved):
         initial.load(model(), path, given, skip_mismatch=False)
 
 
-def test_what_does_not_fit_is_refused_or_keeps_its_own_weights(saved):
+def test_what_does_not_fit_is_refused_or_kept(saved):
+    """What does not fit is refused or keeps its own weights."""
     _, path, given = saved
     wide = model(4)
     before = wide.get_weights()
@@ -67,7 +68,7 @@ def another(width=3):
     return keras.Sequential([keras.Input((2,)), *layers])
 
 
-def test_by_name_layers_find_their_weights_in_a_model_of_other_layers(saved):
+def test_layers_find_their_weights_by_name(saved):
     made, path, given = saved
     other = another()
     with pytest.raises(LockstepError, match="they don't fit the model"):
@@ -78,7 +79,8 @@ def test_by_name_layers_find_their_weights_in_a_model_of_other_layers(saved):
             np.testing.assert_array_equal(one, theirs)
 
 
-def test_by_name_reaches_into_models_and_shapes_must_fit_unless_skipped(tmp_path):
+def test_names_reach_into_models_and_shapes_must_fit(tmp_path):
+    """By name reaches into models and shapes must fit unless skipped."""
     made, path = another(), tmp_path / "saved.weights.h5"
     made.save_weights(path)
     given = {"file": path.name, "sha256": sha256_file(path)}
@@ -90,14 +92,15 @@ def test_by_name_reaches_into_models_and_shapes_must_fit_unless_skipped(tmp_path
     assert initial.load(another(4), path, given, skip_mismatch=True, by_name=True) == ["first", "new", "inner", "last"]
 
 
-def test_a_file_none_of_whose_names_is_a_layers_is_refused(saved):
+def test_file_without_any_layers_name_is_refused(saved):
+    """A file none of whose names is a layers is refused."""
     _, path, given = saved
     other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="else")])
     with pytest.raises(LockstepError, match=r"none of its layers has the name of one in the file \(first, last"):
         initial.load(other, path, given, skip_mismatch=False, by_name=True)
 
 
-def test_a_name_that_is_twice_in_the_file_is_that_of_the_outermost(tmp_path):
+def test_name_twice_in_file_is_that_of_outermost(tmp_path):
     def twice():
         inside = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")], name="inside")
         return keras.Sequential([keras.Input((2,)), inside, keras.layers.Dense(2, name="one")])

@@ -46,11 +46,11 @@ class LossFunctionWrapper(Loss):
         ({"MyLoss"}, False, (1,), (), None),
     ],
 )
-def test_the_loss_and_the_shapes_say_what_is_predicted(kinds, logits, output, target, expected):
+def test_loss_and_shapes_say_what_is_predicted(kinds, logits, output, target, expected):
     assert judging._goal(kinds, logits, output, target) == expected
 
 
-def test_losses_are_known_by_class_and_functions_by_name():
+def test_losses_and_functions_are_known_by_name():
     assert judging._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
     assert judging.loss_name(OfMyOwn()) == "OfMyOwn"
     wrapped = LossFunctionWrapper()
@@ -71,7 +71,7 @@ def test_classes_are_counted_by_target_and_prediction():
     assert judge.result() == {"classes": ["a", "b", "c"], "confusion": [[1, 0, 0], [1, 0, 1], [0, 0, 1]]}
 
 
-def test_without_a_target_that_is_a_class_there_is_no_matrix():
+def test_without_target_class_there_is_no_matrix():
     judge = judged(Classes(3), 1, [])
     judge.see(np.array([7]), np.array([[9, 0, 0.0]]))
     assert judge.result() == {"why": "no target is one of the 3 classes"}
@@ -122,7 +122,7 @@ def test_errors_are_predictions_minus_targets():
     assert (errors["counts"][0], errors["counts"][-1], sum(errors["counts"])) == (500, 500, 1000)
 
 
-def test_the_tails_are_counted_and_what_is_not_finite_is_left_out():
+def test_tails_are_counted_without_what_is_not_finite():
     judge = judged(Numbers(1), 1002, [])
     values = np.concatenate([np.linspace(-1, 1, 998), [500.0, -500.0, np.nan, np.inf]])
     judge.see(np.zeros(1002), values)
@@ -148,7 +148,7 @@ def test_why_there_is_no_table_of_errors(value, expected):
     assert judge.result() == {"why": expected}
 
 
-def test_of_very_many_errors_every_kth_rows_are_kept(monkeypatch):
+def test_every_kth_row_of_many_errors_is_kept(monkeypatch):
     monkeypatch.setattr(judging, "MOST_ERRORS", 100)
     judge = judged(Numbers(2), 200, [])
     for start in range(0, 200, 30):

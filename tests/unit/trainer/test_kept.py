@@ -1,14 +1,7 @@
 """What a model keeps and draws while it trains: means of batches, dropped outputs, varied images; and Adam. TensorFlow runs once."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json
 from trainer import worker
@@ -35,8 +28,8 @@ SMALL = {"data": {"image_size": [8, 8, 1]}, "reduction": {"name": "packed"}}
 def local(cluster, model="fashion_cnn", **sections):
     return assembly.build_local(cluster, configs.build({**SMALL, "model": {"name": model}, **sections}), 3)
 
-def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
-    config = configs.build({**SMALL, "model": {"name": model}, **sections})
+def train(cluster, apart=False, first=0, **sections):
+    config = configs.build({**SMALL, "model": {"name": "fashion_cnn"}, **sections})
     made = assembly.build_local(cluster, config, 3)
     parts, _ = assembly.assemble(made, config, config.reduction)
     call = step.ProfiledCall(parts, step.make_forward_backward_call(made)) if apart else step.make_train_call(parts)
@@ -52,7 +45,8 @@ def train(cluster, apart=False, first=0, model="fashion_cnn", **sections):
 adam = {"optimizer": {"name": "adam", "weight_decay": 0.1, "clip_norm": 1.0}}
 varied = {"augment": {"crop": 2, "flip": True}}
 clipped = {"optimizer": {"clip_norm": 1.0, "weight_decay": 0.1}}
-cases = {"plain": {}, "clipped": clipped, "adam": adam, "varied": varied, "later": {"first": 7}, "dry": {"model": "resnet_cifar"}}
+dry = {"model": {"name": "resnet_cifar", "layers": 8}}
+cases = {"plain": {}, "clipped": clipped, "adam": adam, "varied": varied, "later": {"first": 7}, "dry": dry}
 found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for name, case in cases.items()}
 
 # Statistics of three workers' uneven parts, and of none
@@ -243,15 +237,12 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def actual(forks):
+    return forks.answer(SCRIPT)
 
 
 @pytest.mark.parametrize("case", ["plain", "clipped", "adam", "varied", "later", "dry"])
-def test_taken_apart_or_not_a_step_leaves_the_same_behind(case, actual):
+def test_taken_apart_or_not_step_leaves_same_behind(case, actual):
     whole, apart = actual[case]
     assert apart == whole
 
@@ -260,13 +251,15 @@ def test_every_setting_changes_what_is_left_behind(actual):
     assert len({actual[case][0]["digest"] for case in ("plain", "clipped", "adam", "varied", "later", "dry")}) == 6
 
 
-def test_uneven_parts_move_the_means_by_their_share_and_a_stand_in_by_nothing(actual):
+def test_uneven_parts_move_means_by_their_share(actual):
+    """Uneven parts move the means by their share and a stand in by nothing."""
     assert actual["weighted"] < 1e-6 < actual["moves"]
     assert actual["stand-in"] == 0
     assert actual["untouched"]
 
 
-def test_two_devices_keep_the_same_means_and_drop_other_outputs(actual):
+def test_two_devices_share_means_and_drop_separately(actual):
+    """Two devices keep the same means and drop other outputs."""
     assert actual["same"]
     repeated, between_devices, between_steps, dropped = actual["masks"]
     assert (repeated, between_devices, between_steps) == (True, False, False)
@@ -274,7 +267,8 @@ def test_two_devices_keep_the_same_means_and_drop_other_outputs(actual):
 
 
 @pytest.mark.parametrize("kind", ["crop", "shift", "all"])
-def test_varied_images_follow_from_seed_step_and_place_alone(kind, actual):
+def test_variation_follows_from_seed_step_and_place(kind, actual):
+    """Varied images follow from seed step and place alone."""
     assert actual["places"][kind]
     assert not actual["steps"][kind]
 
@@ -288,20 +282,22 @@ def test_nothing_asked_for_is_nothing_done(actual):
     assert actual["still"] == 0
 
 
-def test_crops_are_all_windows_of_the_padded_image_and_its_mirror_image(actual):
+def test_crops_are_all_windows_of_both_images(actual):
+    """Crops are all windows of the padded image and its mirror image."""
     assert actual["crops"] == [50, True]
 
 
-def test_shifts_are_by_whole_pixels_with_the_border_repeated(actual):
+def test_shifts_are_by_whole_pixels_with_border_repeated(actual):
     assert actual["shifts"]
 
 
-def test_an_image_turned_about_its_middle_keeps_its_brightness(actual):
+def test_image_turned_about_its_middle_keeps_its_brightness(actual):
     assert actual["turned"] < 15
 
 
 @pytest.mark.parametrize("name", ["smooth", "weighed", "mixed"])
-def test_soft_labels_and_weights_of_classes_count_the_same_whoever_computes_them(name, actual):
+def test_soft_labels_weigh_the_same_anywhere(name, actual):
+    """Soft labels and weights of classes count the same whoever computes them."""
     assert actual["soft parts"][name] < 1e-4
     loss, expected = actual["soft loss"][name]
     assert loss == pytest.approx(expected, rel=1e-4)
@@ -317,7 +313,8 @@ def test_adam_is_keras_adam_also_for_factors(actual):
     assert actual["slots"] == 3
 
 
-def test_penalties_pull_as_if_they_were_in_the_loss_and_stay_in_the_model(actual):
+def test_penalties_pull_as_in_the_loss(actual):
+    """Penalties pull as if they were in the loss and stay in the model."""
     for far, moved, kept in actual["punished"]:
         assert far < 1e-6
         assert moved > 1e-3
@@ -335,7 +332,7 @@ def test_layers_that_do_more_are_left_to_keras(actual):
     assert actual["left"] == [0, 0, 0, 0, 0]
 
 
-def test_means_inside_a_layer_of_ones_own_travel_and_so_do_its_counts(actual):
+def test_means_inside_own_layers_travel_with_counts(actual):
     fused, names = actual["own"]
     assert (fused, sorted(names)) == (1, ["moving_mean", "moving_variance", "variable", "variable"])
     assert sorted(moved > 0 for moved in actual["own moved"]) == [False, True, True, True]
@@ -345,7 +342,7 @@ def test_a_frozen_layer_keeps_what_it_has(actual):
     assert actual["frozen"] == [0, 0, 0]
 
 
-def test_what_a_layer_adds_to_the_loss_while_it_is_called_counts(actual):
+def test_loss_added_by_a_called_layer_counts(actual):
     with_it, without = actual["activity"]
     assert with_it < 1e-5
     assert without > 1e-3

@@ -49,17 +49,20 @@ def results(logs, **options):
     return keras_metrics.Results(model, program.means)(rows.sum(axis=0)[len(SUMS) :]), expected
 
 
-def test_a_step_that_leaves_keras_tracker_of_the_loss_alone_has_no_loss():
+def test_untouched_loss_tracker_means_no_loss():
+    """A step that leaves keras tracker of the loss alone has no loss."""
     metrics, expected = results(lambda model, loss: {"generator": loss})
     assert metrics == {"generator": pytest.approx(expected, rel=1e-6)}
 
 
 @pytest.mark.parametrize("tracks", [False, True])
-def test_a_loss_that_a_step_returns_is_its_loss_whether_or_not_it_is_tracked(tracks):
+def test_returned_loss_is_the_steps_loss(tracks):
+    """A loss that a step returns is its loss whether or not it is tracked."""
     metrics, expected = results(lambda model, loss: {"loss": loss}, tracks=tracks)
     assert metrics == {"loss": pytest.approx(expected, rel=1e-6)}
 
 
-def test_a_tracked_loss_counts_even_if_the_step_returns_something_else():
+def test_tracked_loss_counts_beside_what_is_returned():
+    """A tracked loss counts even if the step returns something else."""
     metrics, expected = results(lambda model, loss: {"other": 2 * loss}, tracks=True)
     assert metrics == {"loss": pytest.approx(expected, rel=1e-6), "other": pytest.approx(2 * expected, rel=1e-6)}

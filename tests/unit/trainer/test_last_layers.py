@@ -17,14 +17,14 @@ def built(last: int | None, name: str = "task_cnn") -> keras.Model:
     return assembly.build_model(config, 10, of_images(SIZE))[0]
 
 
-def test_the_last_layers_train_and_the_others_keep_their_weights():
+def test_last_layers_train_and_others_keep_their_weights():
     whole, head = built(None), built(1)
     assert head.count_params() == whole.count_params()
     assert [variable.path for variable in head.trainable_variables] == [one.path for one in head.layers[-1].trainable_weights]
     assert len(built(2).trainable_variables) == 4 < len(whole.trainable_variables)
 
 
-def test_batch_normalisation_of_a_frozen_layer_keeps_its_statistics():
+def test_batch_normalisation_of_frozen_layer_keeps_its_statistics():
     model = built(1, "resnet_small")
     before = [layer.get_weights() for layer in model.layers[:-1]]
     model(np.random.default_rng(0).integers(0, 255, (4, *SIZE)).astype(np.float32), training=True)

@@ -37,7 +37,7 @@ def test_what_was_saved_is_taken_up(tmp_path):
 
 
 @pytest.mark.parametrize("other", [{"workers": 3}, {"shapes": ((5, 4), (2,))}, {"shapes": ((3, 4),)}], ids=["workers", "shape", "number"])
-def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, other):
+def test_part_of_another_reduction_is_left_alone(tmp_path, other):
     saved(tmp_path)
     made = memories(tmp_path, **other)
     assert not made.has(7, "first")
@@ -45,7 +45,7 @@ def test_that_of_other_workers_or_of_another_reduction_is_left_alone(tmp_path, o
     assert not any(array.numpy().any() for array in made.memory)
 
 
-def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
+def test_damaged_part_is_put_aside_as_none(tmp_path):
     folder, heard = tmp_path / "memory", []
     saved(folder)
     path = folder / "step-000000007.npz"
@@ -59,7 +59,8 @@ def test_a_damaged_part_is_put_aside_and_counts_as_none(tmp_path):
     assert heard == [f"{path} is damaged (it is no complete file (File is not a zip file)): left out, and kept as {aside}"]
 
 
-def test_a_part_of_which_no_state_came_is_dropped_and_the_one_before_stays(tmp_path):
+def test_part_without_its_state_is_dropped(tmp_path):
+    """A part of which no state came is dropped and the one before stays."""
     made = saved(tmp_path)
     for step in (8, 9, 10):
         write(made, step, "first")
@@ -67,7 +68,7 @@ def test_a_part_of_which_no_state_came_is_dropped_and_the_one_before_stays(tmp_p
     assert made.files.steps() == [7]
 
 
-def test_that_of_a_version_without_attempts_is_left_alone(tmp_path):
+def test_that_of_version_without_attempts_is_left_alone(tmp_path):
     saved(tmp_path)
     (path,) = tmp_path.glob("step-*.npz")
     with np.load(path) as stored:
@@ -84,7 +85,7 @@ def test_what_lies_of_later_steps_takes_no_place(tmp_path):
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001500.npz", "step-000002000.npz"]
 
 
-def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
+def test_part_of_another_attempt_is_left_alone(tmp_path):
     saved(tmp_path)
     made = memories(tmp_path)
     assert not made.has(7, "second")
@@ -92,7 +93,8 @@ def test_that_of_the_same_step_of_another_attempt_is_left_alone(tmp_path):
     assert not any(array.numpy().any() for array in made.memory)
 
 
-def test_the_part_of_the_state_before_stays_until_that_state_is_surely_not_needed(tmp_path):
+def test_part_before_stays_until_it_is_not_needed(tmp_path):
+    """The part of the state before stays until that state is surely not needed."""
     made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 1, [HostArray((3, 4))])
     for step in (5, 6, 7):
         save(made, step, "first")

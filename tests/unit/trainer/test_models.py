@@ -1,7 +1,6 @@
 """The models: names, options and parameter counts. Keras is imported once, in a process of its own."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,12 +60,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def built():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", SCRIPT, json.dumps(CASES)]
-    completed = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert completed.returncode == 0, completed.stderr
-    return json.loads(completed.stdout.splitlines()[-1])
+def built(forks):
+    return forks.answer(SCRIPT, json.dumps(CASES))
 
 
 @pytest.mark.parametrize(
@@ -146,13 +141,14 @@ def test_output_is_one_logit_for_each_class(case, classes, built):
     assert built[case]["layers"][-1] == "Dense"
 
 
-def test_deep_cnn_is_three_stages_of_two_convolutions_and_a_pooling(built):
+def test_deep_cnn_has_three_stages(built):
+    """Deep cnn is three stages of two convolutions and a pooling."""
     stages = [name for name in built["deep"]["layers"] if name in ("Conv2D", "MaxPooling2D")]
     assert stages == ["Conv2D", "Conv2D", "MaxPooling2D"] * 3
 
 
 @pytest.mark.parametrize("case", ["too deep", "no stages"])
-def test_stages_that_do_not_fit_are_refused_with_the_rule(case, built):
+def test_unfit_stages_are_refused_with_the_rule(case, built):
     stages = CASES[case][0]["stages"]
     assert built[case]["refused"].startswith(f"model.stages: {stages} is not allowed; each stage halves the image, and 32x")
     assert "can be halved 5 times" in built[case]["refused"]

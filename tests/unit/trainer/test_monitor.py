@@ -15,7 +15,7 @@ ROWS = [
     ("asked", "epoch"),
     [(None, 1), ("val_accuracy", 1), ("val_loss", 2), ("loss", 3), ("val_auc", 2), ("min:val_auc", 1), ("max:val_loss", 1), ("no_such", 1)],
 )
-def test_the_best_epoch_by_a_metric_the_earliest_of_equals(asked, epoch):
+def test_best_epoch_by_metric_earliest_of_equals(asked, epoch):
     assert best_row(ROWS, asked)["epoch"] == epoch
 
 
@@ -46,7 +46,7 @@ def test_of_other_metrics_the_highest_is_best(name):
     assert monitor([], name).highest
 
 
-def test_a_row_without_the_metric_is_never_the_best():
+def test_row_without_metric_is_never_best():
     assert best_row([{"epoch": 1, "loss": 1.0}, {"epoch": 2, "loss": 2.0, "val_loss": 5.0}], "val_loss")["epoch"] == 2
     assert Monitor("val_top_5", True).label == "validation top 5"
 
@@ -71,8 +71,8 @@ def test_epochs_without_a_validation_do_not_decide():
         ("loss", 1, False),
     ],
 )
-def test_patience_is_over_after_so_many_validations_without_a_better_one(asked, patience, over):
-    """Equal is not better: by accuracy, epoch 1 is the best of three."""
+def test_patience_ends_after_validations_without_a_better(asked, patience, over):
+    """Patience is over after so many validations without a better one. Equal is not better: by accuracy, epoch 1 is the best of three."""
     assert stalled(ROWS, asked, patience) is over
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_what_a_file_imports_beside_it_travels_with_it(folder):
+def test_what_file_imports_beside_it_travels_with_it(folder):
     function = own.find("model", f"{folder}/mine.py:build")
     assert list(function.modules) == ["helpers.py", "more.py", "nets/__init__.py", "nets/sizes.py", "nets/unet.py"]
     assert own.Function.of(function.entry) == own.Function("mine.py", "build", MINE, None, function.modules)
@@ -47,7 +47,7 @@ def test_another_machine_has_only_the_texts(folder, tmp_path):
     assert done.stdout == "42\n"
 
 
-def test_an_error_in_a_module_is_reported_with_its_line(folder):
+def test_error_in_module_is_reported_with_its_line(folder):
     (folder / "broken_beside.py").write_text("VALUE = 1\n\ndef fails():\n    raise ValueError('no luck')\n")
     (folder / "fails.py").write_text("import broken_beside\n\ndef build():\n    broken_beside.fails()\n")
     function = own.find("model", f"{folder}/fails.py:build")

@@ -22,7 +22,7 @@ def test_an_echo_returns_copies_and_remembers_a_step():
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
-def test_a_loopback_sends_as_many_bytes_as_an_exchange(workers):
+def test_loopback_sends_as_many_bytes_as_exchange(workers):
     """Two hops of 2 (n - 1) / n of the bytes, to within one element per peer; small sums go whole."""
     connections = offline.Loopback(workers)
     try:
@@ -38,7 +38,7 @@ def test_a_loopback_sends_as_many_bytes_as_an_exchange(workers):
     assert connections.bytes_sent == pytest.approx(expected, abs=200 * workers)
 
 
-def test_it_opens_a_connection_per_peer_and_closes_all(monkeypatch):
+def test_it_opens_connection_per_peer_and_closes_all(monkeypatch):
     made = []
 
     class Counted(offline.Loopback):

@@ -1,8 +1,5 @@
 """Every optimizer by its name, on one device and on two of one worker, against Keras' own `apply`; in a process of its own."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,11 +72,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def far():
+def far(forks):
     """By name: the largest difference of any weight."""
-    completed = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stderr[-2000:]
-    return json.loads(completed.stdout.splitlines()[-1])
+    return forks.answer(SCRIPT)
 
 
 @pytest.mark.parametrize("case", [*OPTIMIZERS, "sgd constrained", "adamw constrained", "lion constrained"])

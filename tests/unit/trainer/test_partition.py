@@ -22,7 +22,8 @@ def test_every_image_exactly_once_an_epoch(images, batch, workers):
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(("images", "batch", "steps"), [(101, 10, 11), (10, 4, 7)])
-def test_parts_together_are_the_union_batch_for_any_number_of_workers(images, batch, steps, workers):
+def test_parts_are_the_union_batch_for_any_workers(images, batch, steps, workers):
+    """Parts together are the union batch for any number of workers."""
     plan = make(images, batch, steps=steps)
     for step in range(steps):
         parts = [plan.part(step, [1] * workers, rank) for rank in range(workers)]
@@ -68,7 +69,8 @@ def test_largest_seed_works():
 
 
 @pytest.mark.parametrize(("images", "batch", "steps"), [(10, 4, 7), (10, 5, 4), (3, 8, 5), (100, 7, 60)])
-def test_an_epoch_longer_than_one_pass_goes_on_with_the_next_lap(images, batch, steps):
+def test_long_epoch_goes_on_with_another_lap(images, batch, steps):
+    """An epoch longer than one pass goes on with the next lap."""
     plan = make(images, batch, steps=steps)
     unions = [plan.union(step) for step in range(steps)]
     assert {len(union) for union in unions} == {batch}
@@ -86,13 +88,13 @@ def test_an_epoch_shorter_than_one_pass_repeats_nothing():
 
 
 @pytest.mark.parametrize(("images", "batch", "last"), [(10, 4, 2), (9, 4, 1), (8, 4, 4), (3, 8, 3)])
-def test_last_step_of_one_pass_has_what_is_left(images, batch, last):
+def test_last_step_has_what_is_left(images, batch, last):
     plan = make(images, batch)
     assert len(plan.union(plan.steps - 1)) == last
 
 
 @pytest.mark.parametrize("sizes", [(50, 50), (80, 20), (10, 20, 70), (1, 99), (33, 33, 34)])
-def test_every_prefix_of_a_stratified_order_has_the_classes_in_proportion(sizes):
+def test_stratified_prefixes_have_classes_in_proportion(sizes):
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
     order = stratified_order(labels, 0)
     assert sorted(order) == list(range(len(labels)))
@@ -101,7 +103,7 @@ def test_every_prefix_of_a_stratified_order_has_the_classes_in_proportion(sizes)
         assert np.abs(actual - np.array(sizes) * length / len(labels)).max() <= 1
 
 
-def test_stratified_order_is_random_within_a_class_and_repeatable():
+def test_stratified_order_is_random_within_class_and_repeatable():
     labels = np.repeat([0, 1], 50)
     first = stratified_order(labels, 0)
     assert first.tolist() == stratified_order(labels, 0).tolist()
@@ -127,7 +129,8 @@ def test_buckets_show_every_example_once_and_less_padding(examples, batch, pool)
     assert [again.union(step).tolist() for step in range(steps)] == [pooled.union(step).tolist() for step in range(steps)]
 
 
-def test_buckets_differ_between_epochs_and_give_no_worker_the_longest():
+def test_buckets_differ_between_epochs_and_spread_lengths():
+    """Buckets differ between epochs and give no worker the longest."""
     lengths = np.arange(1000)
     first, second = (EpochPlan(1000, 100, 10, 7, epoch, lengths, 10) for epoch in (1, 2))
     assert first.union(0).tolist() != second.union(0).tolist()
@@ -136,14 +139,15 @@ def test_buckets_differ_between_epochs_and_give_no_worker_the_longest():
     assert first.union(3).max() - first.union(3).min() == 99
 
 
-def test_partners_are_a_permutation_that_differs_between_steps_and_not_between_launches():
+def test_partners_differ_between_steps_not_launches():
     plan, again = make(101, 10), make(101, 10)
     assert [sorted(plan.partners(step)) for step in (0, 10)] == [list(range(10)), [0]]
     assert plan.partners(3).tolist() == again.partners(3).tolist() != plan.partners(4).tolist()
     assert plan.partners(0).tolist() != make(101, 10, epoch=2).partners(0).tolist()
 
 
-def test_seeds_follow_from_the_image_and_the_epoch_and_differ_when_it_comes_again():
+def test_seeds_follow_from_image_and_epoch():
+    """Seeds follow from the image and the epoch and differ when it comes again."""
     plan = make(5, 4, steps=5)
     pairs = {tuple(pair) for step in range(5) for pair in plan.seeds(step, np.arange(4)).tolist()}
     assert len(pairs) == 20

@@ -69,14 +69,14 @@ def apart(*arguments, **named):
         ((0, 9, 4, False, None, 0, 100), [(0, 4, False), (4, 8, False), (8, 9, False)]),
     ],
 )
-def test_a_step_that_is_taken_apart_is_a_call_of_its_own(arguments, expected):
+def test_step_taken_apart_is_call_of_its_own(arguments, expected):
     assert apart(*arguments) == expected
 
 
 @pytest.mark.parametrize("every", [1, 3, 7, 50])
 @pytest.mark.parametrize("boundary", [None, 4])
 @pytest.mark.parametrize("offset", [0, 23])
-def test_which_steps_are_taken_apart_depends_on_their_number_alone(every, boundary, offset):
+def test_step_number_alone_decides_what_is_taken_apart(every, boundary, offset):
     for first in range(23):
         actual = apart(first, 23, 8, True, boundary, offset, every)
         assert [step for start, stop, _ in actual for step in range(start, stop)] == list(range(first, 23))
@@ -97,7 +97,7 @@ class InMemory:
 
 
 @pytest.mark.parametrize(("workers", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2)])
-def test_feeder_yields_the_workers_images_and_labels_in_order(workers, rank):
+def test_feeder_yields_workers_images_and_labels_in_order(workers, rank):
     chosen = np.array([30, 2, 17, 8, 21, 5, 11, 29, 3, 14])
     plan = EpochPlan(10, 6, 2, seed=1, epoch=1)
     fed = list(Feeder(InMemory(31), chosen, [1] * workers, rank).epoch(plan, calls(0, 2, 8, uneven=True)))
@@ -119,7 +119,7 @@ def test_feeder_stacks_the_steps_of_a_call():
     assert batches.data[0][..., 0, 0, 0].tolist() == [plan.part(step, [1] * 2, 1).tolist() for step in range(3)]
 
 
-def test_empty_share_is_a_stand_in_with_weight_zero():
+def test_empty_share_is_stand_in_with_weight_zero():
     plan = EpochPlan(7, 6, 2, seed=1, epoch=1)
     fed = {rank: list(Feeder(InMemory(7), np.arange(7), [1] * 3, rank).epoch(plan, calls(0, 2, 8, uneven=True)))[1] for rank in range(3)}
     assert [batch.weights.tolist() for _, batch in fed.values()] == [[[0.0]], [[0.0]], [[1.0]]]
@@ -149,7 +149,8 @@ def test_an_exception_in_gather_reaches_the_caller():
         next(feed)
 
 
-def test_no_more_items_are_under_way_than_may_be_and_their_order_is_kept():
+def test_items_under_way_are_bounded_and_ordered():
+    """No more items are under way than may be and their order is kept."""
     begun, most = [], []
     with ThreadPoolExecutor(2) as pool:
         for item, made in enumerate(pipeline.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3)):
@@ -160,7 +161,7 @@ def test_no_more_items_are_under_way_than_may_be_and_their_order_is_kept():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_for_mixup_each_image_has_a_partner_of_the_whole_batch(workers):
+def test_mixup_partners_are_of_the_whole_batch(workers):
     config = configs.build({"augment": {"mixup": 0.2}, "train": {"class_weight": {"1": 3.0}}})
     plan, pairs = EpochPlan(10, 6, 2, seed=1, epoch=1), []
     for rank in range(workers):
@@ -199,7 +200,7 @@ def lengths_fed(examples, workers, most, bucket=1, first=0):
 
 
 @pytest.mark.parametrize("bucket", [1, 2])
-def test_padding_depends_on_neither_the_workers_nor_the_calls(bucket, tmp_path):
+def test_padding_depends_on_neither_workers_nor_calls(bucket, tmp_path):
     examples = opened(tmp_path, spec=WORDS, values=words, batches=((8, 0),))
     whole = lengths_fed(examples, 1, 8, bucket)
     assert [len(sides) for sides in whole.values()] == [1, 1, 1]

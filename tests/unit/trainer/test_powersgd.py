@@ -1,10 +1,6 @@
 """PowerSGD against the paper's Algorithms 1 and 2 in float64, over several workers and steps."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +108,7 @@ def gradients_of(step, workers, scale=1.0):
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("rank", "recycle"), [(1, 0), (2, 0), (4, 0), (2, 3), (1, 6)])
-def test_every_step_is_that_of_the_paper_in_float64(rank, recycle, threads, monkeypatch):
+def test_every_step_is_that_of_paper_in_float64(rank, recycle, threads, monkeypatch):
     monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
     methods, reference = make(3, rank, threads, recycle=recycle), Reference(rank, 7, recycle)
     for step in range(20):
@@ -123,7 +119,8 @@ def test_every_step_is_that_of_the_paper_in_float64(rank, recycle, threads, monk
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("block", [2**17, 40 * 7])
-def test_a_gradient_given_as_the_factors_of_a_layer_is_taken_as_their_product(threads, block, monkeypatch):
+def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
+    """A gradient given as the factors of a layer is taken as their product."""
     monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
     monkeypatch.setattr(powersgd, "BLOCK_ELEMENTS", block)
     whole, factored = (make(2, threads=threads) for _ in range(2))
@@ -157,7 +154,8 @@ def test_of_full_rank_it_is_the_sum():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("workers", [2, 5])
-def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(workers, dtype):
+def test_applied_and_left_are_all_gradients(workers, dtype):
+    """Nothing is lost what was applied and what is left are all gradients."""
     methods, applied, given = make(workers, dtype=dtype), [0.0] * len(SHAPES), [0.0] * len(SHAPES)
     for step in range(30):
         gradients = gradients_of(step, workers)
@@ -169,7 +167,7 @@ def test_nothing_is_lost_what_was_applied_and_what_is_left_are_all_gradients(wor
         np.testing.assert_allclose(applied[number] + left, given[number], atol=1e-3 * np.abs(given[number]).max())
 
 
-def test_left_factors_in_16_bits_leave_as_little_behind():
+def test_left_factors_in_16_bits_leave_little():
     left = {}
     for dtype in ("float32", "bfloat16"):
         methods, norms = make(3, dtype=dtype), []
@@ -186,8 +184,11 @@ def _left(method, place):
     return error - left.T @ right
 
 
-def test_uneven_parts_of_the_mean_are_summed_as_they_are():
-    """A worker with three times the images has three times the weight in its part of the mean already."""
+def test_uneven_parts_of_the_mean_are_summed():
+    """Uneven parts of the mean are summed as they are.
+
+    A worker with three times the images has three times the weight in its part of the mean already.
+    """
     methods, reference = make(2), Reference(2, 7, 3)
     for step in range(5):
         large, small = gradients_of(step, 1, 0.75)[0], gradients_of(step + 100, 1, 0.25)[0]
@@ -206,7 +207,7 @@ def test_after_gradients_of_zero_it_goes_on():
     assert np.linalg.norm(whole - actual[2]) < 0.99 * np.linalg.norm(whole)
 
 
-def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
+def test_restored_memory_goes_on_bit_for_bit():
     methods = make(2)
     for step in range(3):
         reduce_on_host(methods, gradients_of(step, 2))
@@ -237,7 +238,8 @@ def test_a_memory_that_is_saved_and_restored_goes_on_bit_for_bit():
         ((40, 100), {"rank": 16, "min_elements": 1}, None),
     ],
 )
-def test_a_tensor_is_compressed_when_it_is_large_and_its_factors_are_half_its_size(shape, options, expected):
+def test_large_tensor_with_small_factors_is_compressed(shape, options, expected):
+    """A tensor is compressed when it is large and its factors are half its size."""
     actual = powersgd.matrix_of(shape, Reduction("powersgd", **options))
     assert actual == expected
 
@@ -272,7 +274,7 @@ def test_with_small_tensors_alone_nothing_is_compressed():
 
 
 @pytest.mark.parametrize("rank", [1, 4, 16])
-def test_factors_become_orthonormal_also_when_they_are_nearly_dependent(rank):
+def test_nearly_dependent_factors_become_orthonormal(rank):
     random = np.random.default_rng(0)
     base = random.standard_normal(5000)
     left = np.array([base + 1e-4 * random.standard_normal(5000) for _ in range(rank)], np.float32)
@@ -282,7 +284,7 @@ def test_factors_become_orthonormal_also_when_they_are_nearly_dependent(rank):
     np.testing.assert_allclose(span @ left.T @ left, span, atol=1e-4)
 
 
-def test_a_factor_in_the_span_of_the_others_becomes_zero():
+def test_factor_in_span_of_others_becomes_zero():
     row = np.arange(1, 10, dtype=np.float32)
     left = np.array([row, 2 * row, np.zeros(9), row[::-1]], np.float32)
     kernels.orthonormalise(left, 0)
@@ -399,10 +401,7 @@ print(json.dumps({"worst": worst, "memory": [list(array.shape) for array in meth
 """
 
 
-def test_in_tensorflows_ops_it_is_the_same():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", OPS], capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
+def test_in_tensorflows_ops_it_is_the_same(forks):
+    actual = forks.answer(OPS)
     assert actual["worst"] < 2e-3
     assert actual["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2], [1, 54, 3], [1, 300, 3]]

@@ -201,7 +201,7 @@ class Distilled(keras.Model):
         return self.get_metrics_result()
 
 
-def test_a_test_step_of_the_models_own_is_named():
+def test_test_step_of_models_own_is_named():
     x = keras.Input((1,))
     model = Distilled(x, layers.Identity()(x))
     model.compile("sgd", "mse")
@@ -232,7 +232,8 @@ def as_list_with_losses_by_name(size, kind, extra):
 
 
 @pytest.mark.parametrize("form", [as_dict, as_list, as_list_with_losses_by_name])
-def test_each_of_several_outputs_is_judged_by_its_own_loss_and_target(form):
+def test_each_output_is_judged_by_its_own(form):
+    """Each of several outputs is judged by its own loss and target."""
     x = keras.Input((3,))
     total = layers.Lambda(lambda x: keras.ops.sum(x, axis=1, keepdims=True), output_shape=(1,), name="size")(x)
     outputs, losses, targets = form(total, layers.Identity(name="kind")(x), layers.Identity(name="extra")(x))

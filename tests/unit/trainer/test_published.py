@@ -10,7 +10,7 @@ from trainer.data import manifest
 from trainer.data.manifest import Published, await_published
 
 
-def test_a_folder_that_is_mounted_later_is_waited_for(tmp_path, monkeypatch, capsys):
+def test_folder_that_is_mounted_later_is_waited_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(manifest, "AGAIN_S", 0.01)
     later = threading.Timer(0.2, (tmp_path / manifest.FILE).touch)
     later.start()
@@ -21,7 +21,9 @@ def test_a_folder_that_is_mounted_later_is_waited_for(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("error", [None, OSError(errno.ENOTCONN, "Transport endpoint is not connected")])
-def test_a_folder_that_does_not_come_is_left_to_who_reads_it(error, tmp_path, monkeypatch, capsys):
+def test_absent_folder_is_left_to_its_reader(error, tmp_path, monkeypatch, capsys):
+    """A folder that does not come is left to who reads it."""
+
     def refuse(_: Path) -> bool:
         if error:
             raise error
@@ -33,7 +35,7 @@ def test_a_folder_that_does_not_come_is_left_to_who_reads_it(error, tmp_path, mo
     assert "waiting up to 0 s" in capsys.readouterr().out
 
 
-def test_nothing_is_said_of_a_folder_that_is_there(tmp_path, capsys):
+def test_nothing_is_said_of_folder_that_is_there(tmp_path, capsys):
     (tmp_path / manifest.FILE).touch()
     await_published(Published(tmp_path, ""), 30.0)
     assert capsys.readouterr().out == ""

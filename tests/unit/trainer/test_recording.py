@@ -49,15 +49,18 @@ def results(sums):
         ([("quota", 1), ("unknown", 1), ("load", 2)], [1, None, 2]),
     ],
 )
-def test_a_straggler_without_a_cause_is_one_twice_in_a_row(actual, kept, tmp_path):
+def test_straggler_without_cause_is_one_twice_in_row(actual, kept, tmp_path):
     tested = recorder(tmp_path, is_chief=True)
     stragglers = [Straggler(one[1], one[0], 2, 1, 0, 0) if one else None for one in actual]
     confirmed = [tested._confirmed(straggler) for straggler in stragglers]
     assert [straggler and straggler.rank for straggler in confirmed] == kept
 
 
-def test_a_metric_that_is_no_number_is_left_out_and_warned_of_once(tmp_path, capsys):
-    """0/0, as a precision without positives: history.csv is read again by whoever continues."""
+def test_metric_that_is_no_number_is_warned_once(tmp_path, capsys):
+    """A metric that is no number is left out and warned of once.
+
+    0/0, as a precision without positives: history.csv is read again by whoever continues.
+    """
     tested = recorder(tmp_path, is_chief=True)
     for epoch in (1, 2):
         row = tested.row(epoch, {"loss": 0.7, "f1": float("nan")}, 0.01)
@@ -122,7 +125,8 @@ def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("max_restarts", "tags"), [(3, {"restarts": 2.0}), (0, {})])
-def test_tensorboard_marks_restarts_of_a_run_that_may_have_some(max_restarts, tags, tmp_path, monkeypatch):
+def test_tensorboard_marks_restarts(max_restarts, tags, tmp_path, monkeypatch):
+    """Tensorboard marks restarts of a run that may have some."""
     tested, written = recorder(tmp_path, is_chief=True, max_restarts=max_restarts), []
     tested._progress.restarts = 2
     monkeypatch.setattr(tested._events, "_scalars", lambda split, epoch, values: written.append(values))
@@ -131,7 +135,7 @@ def test_tensorboard_marks_restarts_of_a_run_that_may_have_some(max_restarts, ta
 
 
 @pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
-def test_the_chief_writes_images_per_s_or_examples_of_columns(table, noun, tmp_path, capsys):
+def test_chief_writes_images_or_examples_per_second(table, noun, tmp_path, capsys):
     for log_every in (2, 0):
         recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01)
     assert capsys.readouterr().out.splitlines() == [

@@ -57,7 +57,7 @@ def cluster(tmp_path):
     return Cluster(tmp_path, ["pi1", "pi2", "pi3"])
 
 
-def test_the_chiefs_state_reaches_all_and_nobody_is_warned(cluster):
+def test_chiefs_state_reaches_all_and_nobody_is_warned(cluster):
     for host in ("pi1", "pi2"):
         cluster.write(host, 8)
     results = cluster.resume()
@@ -70,7 +70,7 @@ def test_the_chiefs_state_reaches_all_and_nobody_is_warned(cluster):
 
 @pytest.mark.parametrize(("before", "message"), [((), "has no training state"), ((4,), "has only that of step 4")])
 @pytest.mark.parametrize("holder", ["pi2", "pi3"])
-def test_a_chief_that_lost_its_disk_gets_the_state_of_another(cluster, holder, before, message):
+def test_chief_without_its_disk_gets_anothers_state(cluster, holder, before, message):
     rows = [{"epoch": 1, "loss": 0.5}]
     cluster.write(holder, 8, history=rows)
     for step in before:
@@ -82,7 +82,8 @@ def test_a_chief_that_lost_its_disk_gets_the_state_of_another(cluster, holder, b
     assert cluster.heard["pi1"] == [f"the chief {message}: all workers continue from the state of step 8 of rank {rank} ({holder})"]
 
 
-def test_a_damaged_state_gives_way_to_its_copy_and_the_warning_names_both(cluster):
+def test_damaged_state_names_both_and_uses_its_copy(cluster):
+    """A damaged state gives way to its copy and the warning names both."""
     for host in ("pi1", "pi2"):
         cluster.write(host, 8)
     flip_a_bit(cluster.path("pi1", 8))
@@ -94,7 +95,8 @@ def test_a_damaged_state_gives_way_to_its_copy_and_the_warning_names_both(cluste
     ]
 
 
-def test_with_all_copies_of_the_newest_damaged_the_one_before_is_used(cluster):
+def test_damaged_copies_give_way_to_the_one_before(cluster):
+    """With all copies of the newest damaged the one before is used."""
     for step in (4, 8):
         for host in ("pi1", "pi2"):
             cluster.write(host, step)
@@ -104,7 +106,7 @@ def test_with_all_copies_of_the_newest_damaged_the_one_before_is_used(cluster):
     assert all(cluster.heard[host][-1].endswith("continue from the state of step 4 of rank 0 (pi1) instead") for host in ("pi1", "pi2"))
 
 
-def test_damage_older_than_what_is_used_takes_nothing_from_anybody(cluster):
+def test_older_damage_takes_nothing_from_anybody(cluster):
     for step in (4, 8):
         cluster.write("pi1", step)
     flip_a_bit(cluster.path("pi1", 4))
@@ -112,13 +114,14 @@ def test_damage_older_than_what_is_used_takes_nothing_from_anybody(cluster):
     assert ["left out, and kept as" in warning for warning in cluster.heard["pi1"]] == [True]
 
 
-def test_without_any_state_all_start_from_the_chiefs_weights(cluster):
+def test_without_any_state_all_start_from_chiefs_weights(cluster):
     results = cluster.resume()
     assert [(weights, progress.step, progress.restarts) for weights, _, progress in results] == [([-1.0] * 3, 0, 0)] * 3
     assert not any(cluster.heard.values())
 
 
-def test_with_the_only_state_damaged_the_user_learns_that_it_starts_anew(cluster):
+def test_damaged_only_state_starts_anew_with_word(cluster):
+    """With the only state damaged the user learns that it starts anew."""
     cluster.write("pi1", 8)
     flip_a_bit(cluster.path("pi1", 8))
     cluster.resume()
@@ -133,7 +136,7 @@ def test_a_state_under_another_steps_name_is_damage(cluster):
     assert "is damaged (it is of step 8)" in cluster.heard["pi1"][0]
 
 
-def test_a_state_of_another_model_is_refused_by_the_worker_that_has_it(cluster):
+def test_state_of_another_model_is_refused(cluster):
     cluster.state("pi1").write([np.zeros(4, np.float32)], Progress(step=8))
     alone = Cluster(cluster.folder, ["pi1"])
     with pytest.raises(LockstepError, match="a training state of another model"):

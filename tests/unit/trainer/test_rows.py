@@ -55,14 +55,16 @@ def fed(source, workers, first=0, steps=4, most=3, count=11):
     return seen
 
 
-def test_any_number_of_workers_and_a_resumed_run_draw_the_same():
+def test_any_workers_or_resumption_draw_the_same():
+    """Any number of workers and a resumed run draw the same."""
     whole = fed(NOISE, 1)
     assert len(set(whole.values())) == 11
     assert fed(NOISE, 2) == fed(NOISE, 3, most=1) == whole
     assert fed(NOISE, 2, first=2) == {place: row for place, row in whole.items() if place[0] >= 2}
 
 
-def test_a_row_that_comes_twice_in_an_epoch_is_drawn_anew():
+def test_row_that_repeats_is_drawn_anew():
+    """A row that comes twice in an epoch is drawn anew."""
     whole = fed(NOISE, 1, steps=8)
     assert len(set(whole.values())) == len(whole) == 24
 
@@ -94,12 +96,13 @@ def test_numbers_keep_their_type():
         ("return x, y + 0.5", r"it returns y float64 \[\]; it must stay int32 \[\]"),
     ],
 )
-def test_what_it_may_not_do_is_said_with_the_example(body, message):
+def test_forbidden_act_is_said_with_the_example(body, message):
     with pytest.raises(ConfigError, match=message):
         rows(f"def augment(x, y, seed):\n    {body}\n")
 
 
-def test_examples_that_vary_come_without_padding_and_may_become_shorter(tmp_path):
+def test_varying_examples_come_unpadded(tmp_path):
+    """Examples that vary come without padding and may become shorter."""
     spec = Spec([{"words": 0, "tags": 1}], (Leaf("x.words", "int32", (None,)), Leaf("x.tags", "string", (None,))))
 
     def values(count, first=0):
@@ -127,7 +130,7 @@ def test_examples_that_vary_come_without_padding_and_may_become_shorter(tmp_path
         ("def augment(split): pass\n", False, None),
     ],
 )
-def test_it_is_found_in_the_file_of_the_data(source, finds, warns):
+def test_it_is_found_in_file_of_data(source, finds, warns):
     known, warning = augmentation(Function("mine.py", "augment" if "split" in source else "data", source))
     assert known == (given(source) if finds else None)
     assert (warns is None) == (warning is None)

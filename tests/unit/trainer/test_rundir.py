@@ -70,11 +70,12 @@ def test_misspelt_word_names_the_nearest(word, hint, run):
 
 
 @pytest.mark.parametrize(("word", "lacks"), [("2-5", "snapshot of some of these"), ("20-999999999", "such snapshots")])
-def test_a_range_of_which_some_are_missing_lists_those_that_exist(word, lacks, run):
+def test_incomplete_range_lists_those_that_exist(word, lacks, run):
+    """A range of which some are missing lists those that exist."""
     assert refusal(word, run) == f"epoch={word}: run my-run has no {lacks}; there are: 1-3, 7, 12"
 
 
-def test_an_epoch_that_is_the_best_and_the_last_is_marked_as_both(run):
+def test_epoch_best_and_last_is_marked_as_both(run):
     assert rundir.marks(run) == {1: "first", 3: "best", 12: "last"}
     for epoch in (7, 12):
         rundir.snapshot_path(run, epoch).unlink()
@@ -131,13 +132,14 @@ def test_kept_as_asked_after_every_epoch(policy, after, tmp_path):
 
 
 @pytest.mark.parametrize(("policy", "left"), [("best", [1]), ("last", [1]), (2, [1])])
-def test_one_that_could_not_be_written_takes_no_older_one_along(policy, left, tmp_path):
+def test_unwritable_one_takes_no_older_along(policy, left, tmp_path):
+    """One that could not be written takes no older one along."""
     (tmp_path / "checkpoints").mkdir()
     assert list(train(tmp_path, policy, [0.1, 0.4], fails=[2]))[-1] == left
 
 
 @pytest.mark.parametrize("policy", ["best", "last", 2])
-def test_those_of_an_attempt_that_nobody_went_on_from_do_not_count(policy, tmp_path):
+def test_attempt_that_nobody_continued_does_not_count(policy, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     for epoch in (1, 2, 3):
         snapshot_path(tmp_path, epoch).touch()

@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +64,7 @@ def save(made, states, step):
     return made.save("the state", states.files.path(step), MB, lambda: write(states, step))
 
 
-def test_an_older_state_makes_room_and_nobody_is_bothered(disk, states):
+def test_older_state_makes_room_and_nobody_is_bothered(disk, states):
     heard = []
     made = saver(states, heard)
     assert [save(made, states, step) for step in (1, 2)] == [True, True]
@@ -75,7 +74,8 @@ def test_an_older_state_makes_room_and_nobody_is_bothered(disk, states):
     assert (heard, made.missing) == ([], {})
 
 
-def test_without_room_training_goes_on_with_one_warning_and_the_good_state_stays(disk, states):
+def test_without_room_training_warns_and_keeps_its_state(disk, states):
+    """Without room training goes on with one warning and the good state stays."""
     heard = []
     made = saver(states, heard)
     assert [save(made, states, step) for step in (1, 2)] == [True, True]
@@ -99,7 +99,8 @@ def test_without_room_training_goes_on_with_one_warning_and_the_good_state_stays
     assert not list((disk / "run").rglob(".part-*"))
 
 
-def test_a_damaged_newest_state_is_no_reason_to_drop_the_good_one(disk, states):
+def test_damaged_newest_state_keeps_the_good_one(disk, states):
+    """A damaged newest state is no reason to drop the good one."""
     for step in (1, 2):
         write(states, step)
     flip_a_bit(states.files.path(2))
@@ -109,7 +110,7 @@ def test_a_damaged_newest_state_is_no_reason_to_drop_the_good_one(disk, states):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENOENT])
-def test_a_disk_that_fails_for_a_while_ends_nothing(number, disk, states):
+def test_disk_that_fails_for_while_ends_nothing(number, disk, states):
     """As when its server is away: nothing is deleted for room, the next save tries again."""
     heard = []
     made = Saver(heard.append, lambda: pytest.fail("room is not what is missing"))
@@ -138,7 +139,8 @@ def test_another_error_is_none_of_the_disks():
     assert full(OSError(errno.EIO, "Input/output error")) == ""
 
 
-def test_records_wait_for_room_and_the_files_time_is_the_heartbeat(disk):
+def test_records_wait_for_room_as_heartbeat_goes_on(disk):
+    """Records wait for room and the files time is the heartbeat."""
     path = disk / "metrics.jsonl"
     metrics = Metrics(path)
     metrics.phase("training")
@@ -160,7 +162,8 @@ def test_records_wait_for_room_and_the_files_time_is_the_heartbeat(disk):
     assert [record["kind"] for record in records[-3:]] == ["epoch", "phase", "heartbeat"]
 
 
-def test_a_warning_finds_its_place_on_a_full_disk_again_and_again(disk):
+def test_warning_finds_room_again_and_again(disk):
+    """A warning finds its place on a full disk again and again."""
     reserve = Reserve(disk / ".part-reserve")
     metrics = Metrics(disk / "metrics.jsonl", reserve)
     for number in range(20):
@@ -224,11 +227,11 @@ print(sum(1 for _ in tf.compat.v1.train.summary_iterator(str(last))))
 """
 
 
-def test_events_and_snapshots_say_that_the_disk_is_full_and_events_go_on_in_a_new_file(disk):
+def test_full_disk_is_reported_and_events_go_on(forks, disk):
+    """Events and snapshots say that the disk is full and events go on in a new file."""
     fill(disk)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     (disk / "train").mkdir()
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(disk)], capture_output=True, text=True, check=False, env=environment)
+    done = forks.run("-c", SCRIPT, str(disk))
     assert done.returncode == 0, done.stderr
     failed, events = done.stdout.splitlines()[-2:]
     assert failed == "[1, 'snapshot']"
@@ -236,7 +239,7 @@ def test_events_and_snapshots_say_that_the_disk_is_full_and_events_go_on_in_a_ne
     assert not list(disk.rglob(".part-*"))
 
 
-def test_a_part_is_gone_when_its_disk_was_full(disk):
+def test_part_is_gone_when_its_disk_was_full(disk):
     fill(disk)
     with pytest.raises(OSError, match="No space left"), replacing(disk / "x.npz") as part:
         np.savez(part, np.zeros(MB))

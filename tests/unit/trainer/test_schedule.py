@@ -23,7 +23,7 @@ def test_exact_division():
     ("workers", "files", "images", "steps"),
     [(1, 100, 80, 2), (1, 101, 81, 2), (2, 101, 81, 1), (3, 1000, 800, 5), (5, 2001, 1601, 6)],
 )
-def test_short_last_batch_is_a_step_of_its_own(workers, files, images, steps):
+def test_short_last_batch_is_step_of_its_own(workers, files, images, steps):
     made = counts(config(train__batch_size=64, train__epochs=2), workers, files)
     assert (made.train_images, made.steps_per_epoch, made.total_steps) == (images, steps, 2 * steps)
     assert (steps - 1) * made.global_batch < images <= steps * made.global_batch
@@ -155,12 +155,13 @@ def test_rates_of_the_courses(name, workers, epoch, expected):
         ("cosine", 0.1, 30, 0.4e-4),
     ],
 )
-def test_the_rate_falls_from_the_end_of_the_warm_up_to_the_last_step(shape, final, epoch, expected):
+def test_rate_falls_from_warm_up_to_the_end(shape, final, epoch, expected):
+    """The rate falls from the end of the warm up to the last step."""
     given = {"schedule__scaling": "linear", "schedule__warmup_epochs": 2.0, "schedule__shape": shape, "schedule__final": final}
     assert rate(4, epoch, **given) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_warm_up_longer_than_the_run_never_falls():
+def test_warm_up_longer_than_run_never_falls():
     assert rate(4, 1, schedule__scaling="linear", schedule__warmup_epochs=30.0, schedule__shape="cosine") == pytest.approx(1.1e-4)
 
 
@@ -192,7 +193,7 @@ def test_images_that_a_dataset_holds_out_itself():
     assert (made.train_images, made.validation_images, made.steps_per_epoch) == (40_000, 10_000, 400)
 
 
-def test_fewer_workers_keep_the_learning_rate_of_the_global_batch():
+def test_fewer_workers_keep_learning_rate_of_global_batch():
     scaled = config(schedule__scaling="linear", optimizer__learning_rate=0.1, train__global_batch=12)
     all_of_them, fewer = counts(scaled, 3, 100), counts(scaled, 2, 100, scaled_for=3)
     assert learning_rate(scaled, fewer, 0.0) == learning_rate(scaled, all_of_them, 0.0) == pytest.approx(0.3)

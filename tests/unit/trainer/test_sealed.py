@@ -20,7 +20,7 @@ def path(tmp_path):
     return made
 
 
-def test_a_whole_file_is_an_npz_like_any_other(path):
+def test_whole_file_is_npz_like_any_other(path):
     assert sealed.damage(path) == ""
     assert sealed.has_digest(path)
     with np.load(path) as stored:
@@ -45,14 +45,14 @@ def test_bytes_that_were_added_are_noticed(path):
     assert sealed.damage(path)
 
 
-def test_what_is_no_archive_or_cannot_be_read_is_no_state(path):
+def test_unreadable_archive_is_no_state(path):
     path.write_bytes(b"weights" * 100)
     assert sealed.damage(path).startswith("it is no complete file")
     path.unlink()
     assert sealed.damage(path) == "it can't be read: No such file or directory"
 
 
-def test_a_file_of_an_older_version_is_checked_by_its_own_checksums(path):
+def test_older_file_is_checked_by_its_checksums(path):
     np.savez(path, text=np.array("x" * 5000))
     assert not sealed.has_digest(path)
     assert sealed.damage(path) == ""
@@ -60,12 +60,13 @@ def test_a_file_of_an_older_version_is_checked_by_its_own_checksums(path):
     assert sealed.damage(path)
 
 
-def test_an_archive_that_grows_when_it_is_read_is_refused(path):
+def test_archive_that_grows_is_refused(path):
     np.savez_compressed(path, text=np.zeros(10_000_000))
     assert sealed.damage(path) == "its checksums differ"
 
 
-def test_the_newest_whole_one_and_what_is_wrong_with_newer_ones(path):
+def test_newest_whole_one_is_found_with_faults(path):
+    """The newest whole one and what is wrong with newer ones."""
     folder = path.parent
     assert sealed.newest_whole(folder.parent / "none") == ("", {})
     for step in (9, 11, 12):
@@ -80,7 +81,7 @@ def test_the_newest_whole_one_and_what_is_wrong_with_newer_ones(path):
     assert sealed.names(folder) == ["step-000000009.npz", "step-000000010.npz", "step-000000011.npz"]
 
 
-def test_what_is_no_file_is_damage_and_is_not_waited_for(path):
+def test_what_is_no_file_is_damage(path):
     folder = path.parent
     os.mkfifo(folder / "step-000000011.npz")
     (folder / "step-000000012.npz").symlink_to(path.name)

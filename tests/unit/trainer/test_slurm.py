@@ -66,7 +66,9 @@ def test_what_no_srun_started_is_refused():
     assert shown == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker per node; ask for --ntasks-per-node=1"
 
 
-def test_names_that_mean_no_address_or_the_node_itself_are_refused():
+def test_names_of_no_address_are_refused():
+    """Names that mean no address or the node itself are refused."""
+
     def unknown(_):
         raise socket.gaierror("Name or service not known")
 
@@ -115,7 +117,7 @@ def write(path, text):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, node_paths):
+def test_chief_takes_newest_state_and_each_its_memory(rank, node_paths):
     own = node_paths.run / "workers" / "alpha"
     write_state(node_paths.job / "state" / "step-000000020.npz", "newer")
     write(node_paths.job / "history.csv", "epoch")
@@ -130,7 +132,7 @@ def test_the_chief_takes_the_newest_state_and_each_its_own_memory(rank, node_pat
     assert not (own / "exit.json").exists()
 
 
-def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(node_paths):
+def test_earlier_jobs_records_are_put_aside(node_paths):
     own = node_paths.run / "workers" / "alpha"
     for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
         slurm.take(node_paths, slurm.Allocation(0, ["alpha"], job), own)
@@ -141,7 +143,8 @@ def test_records_of_an_earlier_job_are_put_aside_and_those_of_this_one_are_not(n
 
 
 @pytest.mark.parametrize("there", ['{"id": "deleted", "workers": 3}', '{"id": ""}', None])
-def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, node_paths, alone, monkeypatch):
+def test_older_run_of_that_name_is_put_aside(there, node_paths, alone, monkeypatch):
+    """What an older run of that name left on a node is put aside."""
     (node_paths.run / "run.json").unlink()
     if there:
         write(node_paths.run / "run.json", there)
@@ -159,14 +162,16 @@ def test_what_an_older_run_of_that_name_left_on_a_node_is_put_aside(there, node_
 
 
 @pytest.mark.parametrize(("name", "there"), [("cluster.json", '{"id": "this"}'), ("run.json", "")])
-def test_what_this_run_left_stays_also_where_a_crash_tore_its_name(name, there, node_paths):
+def test_what_this_run_left_stays(name, there, node_paths):
+    """What this run left stays also where a crash tore its name."""
     (node_paths.run / "run.json").unlink()
     write(node_paths.run / name, there)
     slurm.put_others_aside(node_paths)
     assert node_paths.run.is_dir()
 
 
-def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(node_paths, alone):
+def test_nothing_is_put_aside_beside_a_live_run(node_paths, alone):
+    """Nothing is put aside while another run may be alive in it."""
     write(node_paths.run / "run.json", '{"id": "another"}')
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -178,15 +183,19 @@ def test_nothing_is_put_aside_while_another_run_may_be_alive_in_it(node_paths, a
     assert "has it on this node. Fix: end that, or -e slurm_port=N" in log(node_paths)
 
 
-def test_a_configuration_that_somebody_changed_after_the_job_was_submitted_is_not_trained(node_paths, alone):
-    """It may hold the source of a person's own model, and every node writes the folder it lies in."""
+def test_changed_configuration_of_a_job_is_not_trained(node_paths, alone):
+    """A configuration that somebody changed after the job was submitted is not trained.
+
+    It may hold the source of a person's own model, and every node writes the folder it lies in.
+    """
     write(node_paths.job / "config.yml", "seed: 1\nmodel: {name: own, source: 'import os'}\n")
     assert slurm.main(node_paths) == 1
     assert f"{node_paths.job / 'config.yml'} has SHA-256" in log(node_paths)
     assert f"Fix: ansible-playbook playbooks/slurm.yml -e run={node_paths.job.name} writes it anew" in log(node_paths)
 
 
-def test_a_learning_rate_that_depends_on_the_number_of_nodes_takes_the_planned_one(node_paths):
+def test_learning_rate_takes_the_planned_node_count(node_paths):
+    """A learning rate that depends on the number of nodes takes the planned one."""
     write(node_paths.run / "config.yml", CONFIG)
     slurm.check_number(node_paths, 8)
     write(node_paths.run / "config.yml", "schedule: {scaling: linear}\n")
@@ -205,7 +214,8 @@ def test_an_older_state_is_not_taken(node_paths):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_was_made_is_given_back_once_and_old_states_go(rank, node_paths):
+def test_what_was_made_is_given_back_once(rank, node_paths):
+    """What was made is given back once and old states go."""
     own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(rank, ["alpha", "alpha"])
     write(own / "exit.json", "{}")
     write_state(node_paths.run / "state" / "step-000000020.npz", "new")
@@ -223,7 +233,7 @@ def test_what_was_made_is_given_back_once_and_old_states_go(rank, node_paths):
         assert (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
 
 
-def test_a_damaged_state_is_neither_given_back_nor_taken(node_paths):
+def test_damaged_state_is_neither_given_back_nor_taken(node_paths):
     own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     for step in (10, 20):
         write_state(node_paths.run / "state" / f"step-0000000{step}.npz")
@@ -238,7 +248,8 @@ def test_a_damaged_state_is_neither_given_back_nor_taken(node_paths):
     assert sealed.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
 
 
-def test_snapshots_that_are_not_kept_go_from_the_shared_folder_too(node_paths):
+def test_unkept_snapshots_leave_the_shared_folder(node_paths):
+    """Snapshots that are not kept go from the shared folder too."""
     own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     write(node_paths.run / "config.yml", "checkpoint: {snapshots: last}\n")
     write(node_paths.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
@@ -265,7 +276,9 @@ def log(node_paths):
     return (node_paths.job / "workers" / "alpha" / "worker.log").read_text()
 
 
-def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(node_paths, alone, monkeypatch):
+def test_task_that_cant_begin_says_why(node_paths, alone, monkeypatch):
+    """A task that can't begin says why in its log and how it ended."""
+
     def taken(port):
         raise ClusterError(f"port {port} is taken")
 
@@ -287,7 +300,8 @@ def test_a_task_that_cant_begin_says_why_in_its_log_and_how_it_ended(node_paths,
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
     ],
 )
-def test_whatever_becomes_of_the_worker_its_end_is_given_back(script, code, node_paths, alone, monkeypatch):
+def test_workers_end_is_always_given_back(script, code, node_paths, alone, monkeypatch):
+    """Whatever becomes of the worker its end is given back."""
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
     assert slurm.main(node_paths) == code
@@ -313,7 +327,8 @@ def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     teller.join()
 
 
-def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
+def test_early_wish_is_passed_on_to_the_worker(alone):
+    """A wish that came before the worker is passed on to it."""
     hold = slurm.WorkerProcess()
     os.kill(os.getpid(), signal.SIGTERM)
     assert hold.stop_asked
@@ -322,19 +337,21 @@ def test_a_wish_that_came_before_the_worker_is_passed_on_to_it(alone):
         assert worker.wait(60) == -signal.SIGTERM
 
 
-def test_told_to_end_before_anything_began_no_worker_is_started(node_paths, alone, monkeypatch):
+def test_early_end_starts_no_worker(node_paths, alone, monkeypatch):
+    """Told to end before anything began no worker is started."""
     monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: pytest.fail("started"))
     assert slurm.main(node_paths) == PREEMPTED
     assert ended(node_paths)["exit_code"] == PREEMPTED
 
 
-WAITS = "import os, sys, time; os.rename(*sys.argv[2:]); time.sleep(60)"
+WAITS = "import os, signal, sys; os.rename(*sys.argv[2:]); signal.pause()"
 TRAINS = """import os, pathlib, sys, time
 with pathlib.Path(sys.argv[1], 'metrics.jsonl').open('a') as records:
     records.write('{"kind": "steps"}')
 os.rename(*sys.argv[2:])
-time.sleep(2)
+while not pathlib.Path(sys.argv[1], 'seen').exists():
+    time.sleep(0.01)
 """
 
 
@@ -342,15 +359,25 @@ time.sleep(2)
     ("script", "theirs", "step", "mine"),
     [(WAITS, 1, "2", 1), (WAITS, 75, "2", 75), (WAITS, 137, "2", 75), (TRAINS, 1, "2", 0), (TRAINS, 1, "1", 0), (TRAINS, 42, "2", 0)],
 )
-def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, theirs, step, mine, node_paths, alone, monkeypatch):
-    """A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
+def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_paths, alone, monkeypatch):
+    """Who trains is not. A task that ended at an earlier start of the job, or because it was told to, is none to wait for."""
     own = node_paths.run / "workers" / "alpha"
     write(own / "job", "31")
     write(own / "metrics.jsonl", '{"kind": "steps"}\n')
     end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
     (beta := node_paths.job / "workers" / "beta").mkdir(parents=True)
     write(beta / "soon", json.dumps(end))
-    monkeypatch.setattr(slurm, "EVERY_S", 0.1)
+    looks, copy = [], slurm.copy
+
+    def look(source, target):
+        """The worker trains on until its task has had the time to end it."""
+        looks.append((beta / "exit.json").exists())
+        if sum(looks) > 2:
+            (own / "seen").touch()
+        copy(source, target)
+
+    monkeypatch.setattr(slurm, "EVERY_S", 0.01)
+    monkeypatch.setattr(slurm, "copy", look)
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
     monkeypatch.setattr(
         slurm,
@@ -362,7 +389,7 @@ def test_who_waits_for_one_that_is_gone_is_ended_and_who_trains_is_not(script, t
     assert told_text == (script == WAITS)
 
 
-def test_a_share_that_is_full_for_a_while_gets_the_rest_later(node_paths, alone, monkeypatch):
+def test_full_share_gets_the_rest_later(node_paths, alone, monkeypatch):
     own, tries = node_paths.run / "workers" / "alpha", []
     write(own / "job", "31")
     write(own / "metrics.jsonl", '{"kind": "steps"}\n')
@@ -378,7 +405,7 @@ def test_a_share_that_is_full_for_a_while_gets_the_rest_later(node_paths, alone,
     assert len(tries) == 3
 
 
-def test_a_job_is_untold_until_its_end_was_seen(tmp_path):
+def test_job_is_untold_until_its_end_was_seen(tmp_path):
     assert launches.uncollected_job({}) == launches.uncollected_job({"slurm": {"folder": "/x"}}) == ""
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
     assert launches.uncollected_job(recorded(tmp_path)) == "7"
@@ -410,7 +437,8 @@ def test_ends_are_those_of_this_job_by_rank(tmp_path):
     ("listing", "job"),
     [("", ""), ('"job": "9"\n"job": "10"\n', ""), ('"job": "9"\n"job":"12"\n"job": "11"\n', "12"), ('"job": "100"\n', "100")],
 )
-def test_a_job_that_a_person_submitted_after_the_recorded_one_is_found(listing, job):
+def test_job_submitted_by_a_person_is_found(listing, job):
+    """A job that a person submitted after the recorded one is found."""
     assert slurm_run.later(listing, "10") == job
 
 
@@ -482,7 +510,8 @@ SUBMITTED = ["submit", "record 30", "follow 30 is submitted", "collect 30"]
         "stopped by hand",
     ],
 )
-def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
+def test_finished_job_is_fetched_before_another(job, queue, ends, ended, steps, did, tmp_path, monkeypatch):
+    """What a job came to is fetched before another is submitted."""
     monkeypatch.setattr(ActionBase, "run", lambda *_: {})
     action = Followed(tmp_path, job, queue, ends, ended, steps)
     result = action.run()
@@ -492,7 +521,7 @@ def test_what_a_job_came_to_is_fetched_before_another_is_submitted(job, queue, e
 
 
 @pytest.mark.parametrize(("planned", "had", "ended", "lost"), [(3, 2, 2, False), (2, 3, 2, True), (2, None, 2, False), (2, None, 1, True)])
-def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, lost):
+def test_job_is_whole_when_all_own_nodes_ended(planned, had, ended, lost):
     verdicts = [{"rank": rank, **({"nodes": had} if had else {})} for rank in range(ended)]
     assert slurm_run.is_short(verdicts, planned) == lost
 
@@ -508,7 +537,7 @@ def test_a_job_is_whole_when_all_of_its_own_nodes_ended(planned, had, ended, los
         ("evaluate", None, False),
     ],
 )
-def test_of_a_job_only_slurm_can_tell_and_it_is_said_how(command, state, is_refused, tmp_path, monkeypatch):
+def test_only_slurm_can_tell_of_a_job(command, state, is_refused, tmp_path, monkeypatch):
     monkeypatch.setattr(find_run.status, "all_runs", lambda: "all runs")
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))

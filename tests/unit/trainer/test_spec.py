@@ -91,7 +91,7 @@ def test_a_hostile_spec_is_refused(change, message):
     assert len(str(caught.value)) < 300
 
 
-def test_what_is_packed_is_unpacked_and_another_structure_is_refused():
+def test_packed_is_unpacked_and_another_structure_refused():
     spec = Spec([{"b": 1, "a": [0, 2]}, 3], tuple(Leaf(f"l{number}", "float32", (None, 2, None)[: number % 4]) for number in range(4)))
     assert spec.unpack(spec.pack([10, 11, 12, 13])) == [10, 11, 12, 13]
     assert spec.varying == [(1, 0), (2, 0), (3, 0), (3, 2)]

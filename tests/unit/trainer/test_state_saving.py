@@ -94,7 +94,7 @@ def fails(monkeypatch, files, error, times=1000):
     monkeypatch.setattr(sealed, "seal", failing)
 
 
-def test_training_goes_on_while_the_state_of_before_is_written(alone, gate):
+def test_training_goes_on_while_state_is_written(alone, gate):
     alone.save(1)
     assert alone.saving.busy
     alone.train(2)
@@ -106,7 +106,7 @@ def test_training_goes_on_while_the_state_of_before_is_written(alone, gate):
     assert (arrays[0].tolist(), progress.step) == ([[1.0, 1.0]] * 2, 1)
 
 
-def test_the_next_save_waits_for_the_one_under_way(alone, gate):
+def test_next_save_waits_for_one_under_way(alone, gate):
     alone.save(1)
     second = threading.Thread(target=alone.save, args=(2,))
     second.start()
@@ -117,7 +117,7 @@ def test_the_next_save_waits_for_the_one_under_way(alone, gate):
     assert alone.steps()[0] == [1, 2]
 
 
-def test_only_a_complete_save_takes_the_place_of_older_ones(alone, gate):
+def test_only_complete_save_takes_place_of_older_ones(alone, gate):
     gate.set()
     assert [alone.saved(step) for step in (1, 2)] == [True, True]
     gate.clear()
@@ -129,7 +129,7 @@ def test_only_a_complete_save_takes_the_place_of_older_ones(alone, gate):
 
 
 @pytest.mark.parametrize("when", ["check", "settle", "save"])
-def test_an_error_in_the_thread_is_raised_where_training_is(alone, monkeypatch, when):
+def test_error_in_thread_is_raised_where_training_is(alone, monkeypatch, when):
     fails(monkeypatch, alone.states.files, PermissionError(errno.EACCES, "Permission denied"))
     alone.save(1)
     alone.saving._thread.submit(int).result()
@@ -137,7 +137,8 @@ def test_an_error_in_the_thread_is_raised_where_training_is(alone, monkeypatch, 
         alone.save(2) if when == "save" else getattr(alone.saving, when)()
 
 
-def test_on_a_full_disk_training_goes_on_with_one_warning_and_each_save_tries_again(alone, tmp_path, monkeypatch):
+def test_full_disk_warns_once_and_saves_try_again(alone, tmp_path, monkeypatch):
+    """On a full disk training goes on with one warning and each save tries again."""
     assert alone.saved(1)
     with monkeypatch.context() as patch:
         fails(patch, alone.states.files, FULL)
@@ -155,19 +156,20 @@ def test_on_a_full_disk_training_goes_on_with_one_warning_and_each_save_tries_ag
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_a_save_that_fits_once_older_ones_are_gone_bothers_nobody(alone, monkeypatch):
+def test_save_that_fits_at_last_bothers_nobody(alone, monkeypatch):
+    """A save that fits once older ones are gone bothers nobody."""
     assert [alone.saved(step) for step in (1, 2)] == [True, True]
     fails(monkeypatch, alone.states.files, FULL, times=1)
     assert alone.saved(3)
     assert (alone.steps()[0], alone.heard) == ([2, 3], [])
 
 
-def test_every_worker_writes_its_part_and_only_the_chief_the_state(three):
+def test_every_worker_writes_its_part_of_the_state(three):
     assert together(lambda place: [place.saved(step) for step in (1, 2, 3)], three) == [[True] * 3] * 3
     assert [place.steps() for place in three] == [([2, 3], [2, 3]), ([], [2, 3]), ([], [2, 3])]
 
 
-def test_a_state_of_which_a_worker_has_no_room_for_its_part_is_none(three, monkeypatch):
+def test_state_without_a_workers_part_is_none(three, monkeypatch):
     together(lambda place: place.saved(1), three)
     with monkeypatch.context() as patch:
         fails(patch, three[2].memories.files, FULL)
@@ -181,7 +183,7 @@ def test_a_state_of_which_a_worker_has_no_room_for_its_part_is_none(three, monke
     assert [place.saving.saved for place in three] == [3] * 3
 
 
-def test_where_the_chief_has_no_room_the_others_drop_their_parts(three, monkeypatch):
+def test_without_room_at_the_chief_parts_are_dropped(three, monkeypatch):
     together(lambda place: place.saved(1), three)
     fails(monkeypatch, three[0].states.files, FULL)
     assert together(lambda place: place.saved(2), three) == [False] * 3
@@ -204,7 +206,7 @@ def test_every_worker_may_write_the_same_state(tmp_path):
     assert len({digest(arrays) for arrays, _ in states}) == 1
 
 
-def test_where_the_chief_has_no_room_the_copy_is_the_state(copied, monkeypatch):
+def test_where_chief_has_no_room_copy_is_state(copied, monkeypatch):
     together(lambda place: place.saved(1), copied)
     fails(monkeypatch, copied[0].states.files, FULL)
     assert together(lambda place: place.saved(2), copied) == [False] * 3
@@ -213,7 +215,7 @@ def test_where_the_chief_has_no_room_the_copy_is_the_state(copied, monkeypatch):
     assert [list(place.saver.missing) for place in copied] == [[STATE], [], []]
 
 
-def test_without_room_for_the_copy_training_goes_on_with_a_warning(copied, monkeypatch):
+def test_without_room_for_the_copy_training_warns(copied, monkeypatch):
     fails(monkeypatch, copied[1].states.files, FULL)
     assert together(lambda place: place.saved(1), copied) == [True] * 3
     assert [place.steps()[0] for place in copied] == [[1], [], []]
@@ -235,7 +237,8 @@ def test_what_a_killed_worker_left_unfinished_is_gone(tmp_path):
     assert not list(tmp_path.rglob(".part-*"))
 
 
-def test_a_state_that_is_saved_again_and_does_not_fit_is_still_the_one_before(copied, monkeypatch):
+def test_repeated_save_without_room_keeps_the_earlier(copied, monkeypatch):
+    """A state that is saved again and does not fit is still the one before."""
     fails(monkeypatch, copied[0].states.files, FULL)
     assert together(lambda place: place.saved(1), copied) == [False] * 3
     fails(monkeypatch, copied[2].memories.files, FULL)
@@ -245,7 +248,9 @@ def test_a_state_that_is_saved_again_and_does_not_fit_is_still_the_one_before(co
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EROFS, errno.EIO])
-def test_what_can_not_be_deleted_on_a_disk_that_is_away_stays(monkeypatch, tmp_path, number):
+def test_undeletable_file_on_a_lost_disk_stays(monkeypatch, tmp_path, number):
+    """What cannot be deleted on a disk that is away stays."""
+
     def unlink(_):
         raise OSError(number, "no")
 
@@ -256,8 +261,8 @@ def test_what_can_not_be_deleted_on_a_disk_that_is_away_stays(monkeypatch, tmp_p
         checkpoint._delete(tmp_path / "state")
 
 
-def test_who_makes_room_for_a_host_has_the_state_of_its_last_epoch_written():
-    """What ends next does not wait for the thread."""
+def test_who_makes_room_writes_the_last_epochs_state():
+    """Who makes room for a host has the state of its last epoch written. What ends next does not wait for the thread."""
     order = []
     trainer = Trainer.__new__(Trainer)
     phase = SimpleNamespace(phase=lambda *words: order.append(words))

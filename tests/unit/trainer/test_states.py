@@ -81,7 +81,7 @@ def announce(shape):
     ],
     ids=["bit", "cut", "empty", "link", "pipe", "folder", "long", "longer", "negative", "no-array"],
 )
-def test_a_damaged_state_gives_way_to_the_one_before(folder, harm, reason):
+def test_damaged_state_gives_way_to_one_before(folder, harm, reason):
     path, heard = folder / "step-000000008.npz", []
     harm(path)
     made = States(folder, 2, heard.append)
@@ -96,8 +96,11 @@ def test_a_damaged_state_gives_way_to_the_one_before(folder, harm, reason):
     assert (arrays[0].tolist(), progress.step) == ([[4.0, 4.0]] * 3, 4)
 
 
-def test_an_entry_that_claims_more_bytes_than_the_file_has_is_damage(folder):
-    """Right digest, forged table of contents: nothing of that size is reserved."""
+def test_entry_larger_than_its_file_is_damage(folder):
+    """An entry that claims more bytes than the file has is damage.
+
+    Right digest, forged table of contents: nothing of that size is reserved.
+    """
     path, heard = folder / "step-000000008.npz", []
     data = bytearray(path.read_bytes()[: -sealed.DIGITS - len(sealed.MARK)])
     place = data.index(b"PK\x01\x02")
@@ -115,7 +118,7 @@ def test_a_state_of_another_model_is_refused(folder):
         States(folder, 2).load(4, [HostArray((2, 3))])
 
 
-def test_a_state_and_its_name_are_on_the_disk_before_older_ones_go(folder, monkeypatch):
+def test_state_is_on_disk_before_older_ones_go(folder, monkeypatch):
     done, fsync = [], os.fsync
 
     def spy(handle):
@@ -130,7 +133,7 @@ def test_a_state_and_its_name_are_on_the_disk_before_older_ones_go(folder, monke
     assert (synced, after) == (str(folder), [*before, "step-000000012.npz"])
 
 
-def test_a_folder_of_a_states_name_is_in_nobodys_way(folder):
+def test_folder_of_states_name_is_in_nobodys_way(folder):
     made = States(folder, 1)
     (folder / "step-000000012.npz").mkdir()
     assert [step for step, _ in made.readable()] == [8, 4]

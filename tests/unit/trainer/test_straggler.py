@@ -12,7 +12,7 @@ def test_own_work_is_all_but_the_all_reduce():
     assert own_work(dict.fromkeys(PHASES, 2.0) | {"all_reduce": 1000.0}) == 8.0
 
 
-def test_the_slowest_is_compared_with_the_median_of_the_others():
+def test_slowest_is_compared_with_median_of_others():
     name, own, factor = slowest({"a": 60.0, "b": 90.0, "c": 50.0, "d": 80.0})
     assert (name, own) == ("b", 90.0)
     assert factor == pytest.approx(90 / 60)
@@ -62,7 +62,7 @@ def test_the_cause_is_what_differs_on_that_host(cause, slow, value, usual):
     assert (actual.value, actual.usual) == (value, usual)
 
 
-def test_a_slow_clock_is_one_where_the_others_are_fast():
+def test_slow_clock_is_one_where_others_are_fast():
     fast = changed(clock=1000)
     slow = changed(own_us=180_000, clock=600)
     assert diagnose([fast, slow, fast], SENT).cause == "clock"
@@ -89,12 +89,15 @@ def test_every_rank_may_be_the_slow_one(rank):
         {"lost": 50},
     ],
 )
-def test_no_straggler_is_named_while_own_work_is_even(odd):
-    """A host with less of something is no straggler if its steps are as quick as the others'."""
+def test_even_own_work_means_no_straggler(odd):
+    """No straggler is named while own work is even.
+
+    A host with less of something is no straggler if its steps are as quick as the others'.
+    """
     assert diagnose(loads(changed(**odd)), SENT) is None
 
 
-def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
+def test_slow_link_shows_in_rates_alone():
     actual = diagnose(loads(changed(rate=6_000)), SENT)
     # 240 kB take 40 ms at 6 MB/s, and 2.4 ms at 100 MB/s.
     assert (actual.rank, actual.cause, actual.own_us, actual.others_us) == (2, "link", 40_000, 2_400)
@@ -102,7 +105,7 @@ def test_a_slow_link_shows_in_the_rates_and_not_in_own_work():
     assert diagnose(loads(changed(rate=6_000)), 24_000) is None, "few bytes take little time on any link"
 
 
-def test_a_link_takes_no_longer_than_the_all_reduce():
+def test_link_takes_no_longer_than_all_reduce():
     """A worker's connections may share its link: the best carries a part of what the link does."""
     late = changed(rate=2_000)
     actual = diagnose([*loads(late)[:4], changed(reduced_us=30_000)], SENT)
@@ -111,7 +114,7 @@ def test_a_link_takes_no_longer_than_the_all_reduce():
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_a_rate_that_the_all_reduce_refutes_is_not_believed(workers):
+def test_rate_that_all_reduce_refutes_is_not_believed(workers):
     """As measured on one machine: 11 MB a step, 37 Mbit/s according to the kernel, an all-reduce of 9 ms."""
     rows = [changed(own_us=19_000, rate=1_065_000, reduced_us=9_000)] * workers
     slow = [*rows[1:], dataclasses.replace(rows[0], rate=4_625, reduced_us=14_000)]
@@ -119,7 +122,8 @@ def test_a_rate_that_the_all_reduce_refutes_is_not_believed(workers):
 
 
 @pytest.mark.parametrize("own_us", [115_000, 140_000])
-def test_a_slow_link_is_the_cause_where_own_work_shows_none(own_us):
+def test_slow_link_is_the_cause_without_own_work(own_us):
+    """A slow link is the cause where own work shows none."""
     slow = loads(changed(rate=6_000))
     slow[0] = dataclasses.replace(slow[0], own_us=own_us)
     actual = diagnose(slow, SENT)

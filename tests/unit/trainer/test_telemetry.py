@@ -58,7 +58,7 @@ def recorded(tmp_path):
     return Splits(Metrics(path)), lambda: [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_own_work_has_the_mean_wait_of_all_steps_and_the_median_of_the_rest(recorded):
+def test_own_work_has_mean_wait_and_median_rest(recorded):
     splits, _ = recorded
     parts = {"forward_backward": 0.08, "compression": 0.004, "all_reduce": 0.5, "apply": 0.006}
     assert splits.recent() == (0, 0, 0)
@@ -70,7 +70,8 @@ def test_own_work_has_the_mean_wait_of_all_steps_and_the_median_of_the_rest(reco
     assert splits.recent() == (90_000, 0, 500_000)
 
 
-def test_a_step_taken_apart_is_recorded_with_the_mean_wait_since_the_one_before(recorded):
+def test_step_apart_records_the_mean_wait_before(recorded):
+    """A step taken apart is recorded with the mean wait since the one before."""
     splits, lines = recorded
     splits.waited(0.07, 7)
     splits.waited(0.01, 1)
@@ -94,7 +95,7 @@ def test_a_step_taken_apart_is_recorded_with_the_mean_wait_since_the_one_before(
     assert (second["step"], second["input"], second["step_seconds"], second["images"]) == (51, 0.002, 0.052, 3)
 
 
-def test_a_sample_that_traced_is_left_out_and_its_wait_with_it(recorded):
+def test_traced_sample_is_left_out_with_its_wait(recorded):
     splits, lines = recorded
     splits.waited(9.0, 1)
     splits.sample(epoch=1, step=50, images=64, parts=None, seconds=3.0)
@@ -105,7 +106,7 @@ def test_a_sample_that_traced_is_left_out_and_its_wait_with_it(recorded):
     assert [(line["step"], line["input"]) for line in lines()] == [(100, 0.01)]
 
 
-def test_an_epoch_is_the_mean_of_its_own_samples_in_milliseconds(recorded):
+def test_epoch_is_the_mean_of_its_samples(recorded):
     splits, _ = recorded
     for apply in (0.002, 0.004):
         splits.waited(0.001, 1)
@@ -128,7 +129,8 @@ def test_history_round_trips(tmp_path):
     assert History(path).rows == history.rows
 
 
-def test_epochs_without_a_validation_leave_its_columns_empty_and_are_not_the_best(tmp_path):
+def test_unvalidated_epochs_leave_columns_empty(tmp_path):
+    """Epochs without a validation leave its columns empty and are not the best."""
     path = tmp_path / "history.csv"
     history, validated = History(path), row(2, 0.1)
     unvalidated = {name: value for name, value in row(1, 0.9).items() if not name.startswith("val_")}
@@ -146,7 +148,8 @@ def test_history_that_is_not_there(tmp_path):
     assert History(tmp_path / "history.csv").best() is None
 
 
-def test_an_epoch_trained_again_replaces_its_row_and_those_after(tmp_path):
+def test_retrained_epoch_replaces_its_row_and_later(tmp_path):
+    """An epoch trained again replaces its row and those after."""
     history = History(tmp_path / "history.csv")
     for epoch in (1, 2, 3):
         history.add(row(epoch, 0.1))
@@ -157,7 +160,8 @@ def test_an_epoch_trained_again_replaces_its_row_and_those_after(tmp_path):
 
 @pytest.mark.parametrize(("epochs", "left"), [(0, []), (2, [1, 2]), (9, [1, 2, 3])])
 @pytest.mark.parametrize("lost", [(), (1, 2, 3), (2, 3)])
-def test_a_resumed_history_is_what_the_state_has_seen_whatever_the_file_lacks(epochs, left, lost, tmp_path):
+def test_resumed_history_is_what_the_state_saw(epochs, left, lost, tmp_path):
+    """A resumed history is what the state has seen whatever the file lacks."""
     history = History(tmp_path / "history.csv")
     for epoch in {1, 2, 3} - set(lost):
         history.add(row(epoch))
@@ -182,7 +186,8 @@ def test_best_is_the_earliest_of_equals(accuracies, best, tmp_path):
     assert history.best() == {"epoch": best, "val_accuracy": accuracies[best - 1]}
 
 
-def test_replacing_puts_the_file_into_place_when_the_block_ends_well(tmp_path):
+def test_replacing_puts_the_file_in_place(tmp_path):
+    """Replacing puts the file into place when the block ends well."""
     path = tmp_path / "new" / "file.txt"
     with files.replacing(path) as part:
         part.write_text("whole")
@@ -200,7 +205,7 @@ def half_written(path):
 
 
 @pytest.mark.parametrize("before", [None, "old"])
-def test_replacing_leaves_what_was_there_when_the_block_raises(before, tmp_path):
+def test_replacing_leaves_what_was_there_when_block_raises(before, tmp_path):
     path = tmp_path / "file.txt"
     if before is not None:
         path.write_text(before)
@@ -221,7 +226,8 @@ def test_digest_of_a_file(tmp_path):
     assert files.sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_lines_tell_of_late_and_on_average_and_ten_times_as_seldom_of_loss_and_rate():
+def test_lines_tell_of_waits_and_seldom_of_loss():
+    """Lines tell of late and on average and ten times as seldom of loss and rate."""
     lines = StepLines(10, lambda metrics: {"loss": metrics[0] / 100}, "image")
 
     def add(step, steps, loss, images, seconds, rate=0.1):

@@ -18,7 +18,8 @@ from trainer.loop import Trainer
         (60.0, 0.0, 70.0, False, False),
     ],
 )
-def test_it_counts_from_the_launch_though_this_process_started_later(limit, elapsed, ago, chief, over):
+def test_time_counts_from_the_launch(limit, elapsed, ago, chief, over):
+    """It counts from the launch though this process started later."""
     trainer = Trainer.__new__(Trainer)
     config = SimpleNamespace(train=SimpleNamespace(time_limit=limit))
     trainer.job = SimpleNamespace(config=config, elapsed=elapsed, started=time.monotonic() - ago)

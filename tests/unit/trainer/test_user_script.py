@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,7 +118,7 @@ def gone(process):
         return True
 
 
-def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_worker, monkeypatch, capfd):
+def test_script_that_stays_stopped_is_ended(script, as_worker, monkeypatch, capfd):
     monkeypatch.setattr(user_script, "ANSWER_S", 0.2)
     made = script(STOPS)
     assert main(made) == 137
@@ -129,24 +130,32 @@ def test_a_script_that_stays_stopped_is_ended_with_what_it_started(script, as_wo
     await_until(lambda: gone(helper), 60, "the end of its helper")
 
 
+WORKS = "\nopen('ready', 'w').close()\nwhile True: signal.pause()"
+
+
 @pytest.mark.parametrize(
-    ("source", "code", "more"),
+    ("handler", "code", "grace", "more"),
     [
-        ("import time; time.sleep(300)", 143, ""),
-        ("import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(7)); time.sleep(300)", 7, ""),
-        (
-            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(300)",
-            137,
-            "lockstep: it goes on 0 s after SIGTERM: it is killed\n",
-        ),
+        ("signal.SIG_DFL", 143, 60.0, ""),
+        ("lambda *_: exit(7)", 7, 60.0, ""),
+        ("signal.SIG_IGN", 137, 0.0, "lockstep: it goes on 0 s after SIGTERM: it is killed\n"),
     ],
 )
-def test_a_script_whose_time_is_over_is_asked_to_end_and_then_killed(script, as_worker, monkeypatch, capfd, source, code, more):
-    monkeypatch.setattr(user_script, "GRACE_S", 0.3 if more else 60.0)
-    # Long enough for Python to begin, and to read its handlers.
-    seconds = 5 if "signal" in source else 1
-    assert main(script(source, time_limit=float(seconds))) == code
-    assert capfd.readouterr().err == f"lockstep: the script of rank 0 has run for {seconds} s (time_limit): it is ended\n{more}"
+def test_a_script_out_of_time_is_ended(script, as_worker, monkeypatch, capfd, handler, code, grace, more):
+    """It is asked to end, and killed after a grace; its time is over once it has set its handler."""
+    made = script(f"import signal; signal.signal(signal.SIGTERM, {handler}){WORKS}", time_limit=900.0)
+
+    class Event(threading.Event):
+        def wait(self, timeout):
+            if timeout == 900.0:
+                await_until((made.folder / "ready").exists, 60, "the script's handler", every=0.01)
+                return False
+            return super().wait(timeout)
+
+    monkeypatch.setattr(user_script, "threading", SimpleNamespace(Event=Event, Thread=threading.Thread))
+    monkeypatch.setattr(user_script, "GRACE_S", grace)
+    assert main(made) == code
+    assert capfd.readouterr().err == f"lockstep: the script of rank 0 has run for 900 s (time_limit): it is ended\n{more}"
 
 
 PAUSES = """
@@ -160,9 +169,8 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(("workers", "patience"), [(2, 60.0), (1, 0.0)])
-def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_for_ever(
-    script, as_worker, monkeypatch, capfd, workers, patience
-):
+def test_pausing_script_goes_on(script, as_worker, monkeypatch, capfd, workers, patience):
+    """A script that pauses goes on and one that nobody waits for may pause for ever."""
     monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config(ENDPOINTS[:workers], 0)))
     monkeypatch.setattr(user_script, "ANSWER_S", 60.0)
     made, limits, set_timer = script(PAUSES), [], signal.setitimer
@@ -181,7 +189,8 @@ def test_a_script_that_pauses_goes_on_and_one_that_nobody_waits_for_may_pause_fo
     assert capfd.readouterr().err == ""
 
 
-def test_an_error_after_the_loss_of_a_worker_ends_this_one_and_says_what_to_do(monkeypatch, capsys):
+def test_error_after_a_loss_says_what_to_do(monkeypatch, capsys):
+    """An error after the loss of a worker ends this one and says what to do."""
     from trainer import distribute
 
     codes = []
@@ -240,14 +249,14 @@ print([type(finder).__name__ for finder in sys.meta_path].count("Hooked"), getat
 
 
 @pytest.mark.parametrize(("workers", "hooks"), [("1", 0), ("2", 1)])
-def test_python_starts_with_the_hooks_and_the_hosts_own_customization(workers, hooks, tmp_path):
+def test_python_starts_with_hooks_and_hosts_own_customization(workers, hooks, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.theirs = 7")
     environment = {"PYTHONPATH": f"{USER}{os.pathsep}{tmp_path}", "LOCKSTEP_WORKERS": workers}
     done = subprocess.run([sys.executable, "-c", STARTUP], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == f"{hooks} 7\n"
 
 
-def test_a_hooked_module_is_changed_once_it_is_imported(tmp_path):
+def test_hooked_module_is_changed_once_it_is_imported(tmp_path):
     (tmp_path / "victim.py").write_text("VALUE = 1")
     source = "import sys, sitecustomize\nhooks = {'victim': lambda module: setattr(module, 'VALUE', 2)}\n"
     source += "sys.meta_path.insert(0, sitecustomize.Hooked(hooks))\nimport victim\nprint(victim.VALUE, victim.__spec__.name)"

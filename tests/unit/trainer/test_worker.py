@@ -25,6 +25,6 @@ class UnavailableError(Exception):
         (ValueError("Additional GRPC error information"), FAILED),
     ],
 )
-def test_what_comes_from_the_loss_of_another_process_starts_all_again(error, code, tmp_path, capfd):
+def test_loss_of_another_process_starts_all_again(error, code, tmp_path, capfd):
     assert _unforeseen(error, tmp_path) == code
     assert ("another worker was lost" in capfd.readouterr().err) == (code == RESTART)

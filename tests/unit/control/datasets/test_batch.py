@@ -55,13 +55,14 @@ def test_images_are_mixed_with_others_and_stay_pixels(seen):
     np.testing.assert_allclose(actual["seen-1"].sum(axis=1), 1, atol=1e-6)
 
 
-def test_images_that_nothing_mixes_are_changed_by_the_file_alone(seen):
+def test_unmixed_images_are_changed_by_the_file_alone(seen):
+    """Images that nothing mixes are changed by the file alone."""
     actual = seen("images")
     assert np.array_equal(actual["original-0"] + 1, actual["seen-0"])
     assert np.array_equal(actual["original-1"], actual["seen-1"])
 
 
-def test_columns_are_changed_weighed_and_of_the_step_asked_for(seen):
+def test_columns_are_changed_weighed_and_of_one_step(seen):
     weighs = {"train.class_weight": {"0": 2.0}, "data.bucket": 2}
     actual = seen("rows", **weighs)
     assert actual["names"].tolist() == ["x.words", "x.name", "y", "sample_weight"]

@@ -197,7 +197,7 @@ FIRST = "cifar-10-batches-bin/data_batch_1.bin"
         ({"name": "cifar-10-batches-bin/../../x"}, "cifar-10-batches-bin/../../x leaves the archive's folder"),
     ],
 )
-def test_an_archive_with_links_or_devices_is_refused_in_a_line(member, what, tmp_path):
+def test_archive_with_links_or_devices_is_refused(member, what, tmp_path):
     path = hostile(tmp_path / "hostile.tar.gz", **member)
     message = refused(path, "any")
     assert what in message
@@ -206,7 +206,7 @@ def test_an_archive_with_links_or_devices_is_refused_in_a_line(member, what, tmp
     assert "\n" not in message
 
 
-def test_a_batch_that_would_fill_the_memory_is_refused(tmp_path):
+def test_batch_that_would_fill_memory_is_refused(tmp_path):
     """A sparse member of 4 GB takes a few bytes of an archive."""
     (tmp_path / "data").mkdir()
     with (tmp_path / "data" / "sparse").open("wb") as stream:
@@ -218,7 +218,8 @@ def test_a_batch_that_would_fill_the_memory_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["/dev/zero", "pipe"])
-def test_an_unpacked_batch_that_is_a_device_or_pipe_is_refused(other, archives, tmp_path):
+def test_unpacked_batch_that_is_no_file_is_refused(other, archives, tmp_path):
+    """An unpacked batch that is a device or pipe is refused."""
     with tarfile.open(archives["binary"]) as archive:
         archive.extractall(tmp_path, filter="data")
     os.mkfifo(tmp_path / "pipe")
@@ -287,13 +288,10 @@ print(json.dumps(found))
 """
 
 
-def test_an_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, tmp_path):
+def test_archive_becomes_tfrecords_once_and_looking_writes_nothing(forks, archives, tmp_path):
     out = tmp_path / "made" / "out"
     out.parent.mkdir()
-    argv = [sys.executable, "-c", CONVERTED, str(archives["binary"]), str(archives["python"]), str(out)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
+    actual = forks.answer(CONVERTED, str(archives["binary"]), str(archives["python"]), str(out))
     assert actual["looked"] == [True, []]
     assert "its digest is" in actual["digest"][0]
     assert actual["digest"][1] == []
@@ -321,6 +319,7 @@ def test_what_cant_be_converted_is_refused():
         convert.check_kind("cifar")
 
 
+@pytest.mark.exhaustive
 def test_real_images_give_40000_10000_10000(tmp_path):
     archive = real_data("cifar10-images.tar.gz")
     with tarfile.open(archive) as stream:
@@ -418,7 +417,7 @@ def place(tmp_path, monkeypatch, helper):
     return tmp_path / "set"
 
 
-def test_shards_of_image_files_are_published_with_their_own_validation(place, records, tmp_path):
+def test_image_shards_are_published_with_their_validation(place, records, tmp_path):
     def rows(*pairs):
         return [{"image/encoded": png(value), "image/class/label": label} for value, label in pairs]
 
@@ -453,7 +452,8 @@ def test_raw_pixels_by_channels_come_out_by_rows(place, records, tmp_path):
     assert (images["test"].gather(np.array([0, 1])) == pixels[2:].transpose(0, 2, 3, 1)).all()
 
 
-def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(place, records):
+def test_sides_and_classes_come_from_records_or_beside(place, records):
+    """Sides and classes are taken from records and from the file beside them."""
     rows = [{"image_raw": bytes(range(24)), "label": label, "height": 2, "width": 4, "depth": 3} for label in (0, 1)]
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))
     (place / "dataset.json").write_text(json.dumps({"classes": ["cat", "dog"]}))
@@ -472,7 +472,7 @@ def test_sides_and_classes_are_taken_from_records_and_from_the_file_beside_them(
         ({"height": 32, "width": 32, "depth": 3}, {}),
     ],
 )
-def test_the_layout_of_raw_pixels_is_the_given_one(sides, about, place, records):
+def test_layout_of_raw_pixels_is_given_one(sides, about, place, records):
     pixels = np.random.default_rng(0).integers(0, 256, 3072, dtype=np.uint8)
     rows = [{"image": pixels.tobytes(), "label": label, **sides} for label in (0, 1)]
     records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), rows))

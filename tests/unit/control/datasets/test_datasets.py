@@ -53,7 +53,7 @@ def test_folder_with_spaces_and_umlauts_in_its_names(make_folder):
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "a.png", "a.Bmp", "a.gif"])
-def test_folder_takes_images_by_their_ending_whatever_its_case(name, make_folder):
+def test_folder_takes_images_by_any_case_of_ending(name, make_folder):
     root = make_folder()
     (root / "train" / "cat" / name).write_bytes(b"x")
     listing = Folder(str(root)).scan()
@@ -61,7 +61,7 @@ def test_folder_takes_images_by_their_ending_whatever_its_case(name, make_folder
     assert listing.ignored == []
 
 
-def test_folder_ignores_what_is_no_image_and_says_so(make_folder):
+def test_folder_ignores_what_is_no_image(make_folder):
     root = make_folder()
     for name in ("Thumbs.db", "notes.txt", ".hidden.png", "film.mp4"):
         (root / "train" / "cat" / name).write_bytes(b"x")
@@ -73,7 +73,7 @@ def test_folder_ignores_what_is_no_image_and_says_so(make_folder):
     assert listing.classes == ["cat", "dog"]
 
 
-def test_folder_says_which_folders_and_broken_links_it_ignores(make_folder):
+def test_folder_names_ignored_folders_and_broken_links(make_folder):
     root = make_folder()
     (root / "train" / "cat" / "more").mkdir()
     (root / "train" / "cat" / "lost.png").symlink_to(root / "nowhere.png")
@@ -97,7 +97,7 @@ def test_folder_refuses_names_that_are_not_utf8(place, make_folder):
     assert message.encode()
 
 
-def test_folder_fingerprint_changes_with_a_file_and_only_then(make_folder):
+def test_folder_fingerprint_changes_with_file_and_only_then(make_folder):
     root = make_folder()
     before = Folder(str(root)).scan().fingerprint
     assert Folder(str(root)).scan().fingerprint == before
@@ -171,7 +171,7 @@ def test_folder_without_test_images_holds_some_out(flat, make_folder):
     assert Folder(str(root)).scan().files == later.files
 
 
-def test_folder_with_a_class_too_small_to_hold_out_of(make_folder):
+def test_folder_with_a_class_too_small_to_split(make_folder):
     root = make_folder(train={"cat": 10, "dog": 1})
     shutil.rmtree(root / "test")
     assert refusal(Folder(str(root)).scan).startswith(f"dataset {root}: class dog has 1 image, and as there is no test/, at least one")
@@ -220,12 +220,13 @@ def test_idx_plain_and_gzipped(zipped, make_idx):
     assert [source.read("train", index) for index in range(5)] == [image.tobytes() for image in expected]
 
 
-def test_idx_takes_one_of_its_files_for_the_folder(make_idx):
+def test_idx_takes_one_of_its_files_for_folder(make_idx):
     root = make_idx()
     assert Idx(str(root / "t10k-labels-idx1-ubyte")).scan().labels["test"] == [1, 0]
 
 
-def test_idx_with_dots_in_the_names_as_some_copies_have(make_idx):
+def test_idx_names_may_have_dots(make_idx):
+    """Idx with dots in the names as some copies have."""
     root = make_idx()
     for file in list(root.iterdir()):
         file.rename(root / file.name.replace("-idx", ".idx"))
@@ -322,14 +323,15 @@ def offline(monkeypatch):
     monkeypatch.setattr(fashion_mnist, "_from_keras", _from_keras)
 
 
-def test_check_mode_expects_the_example_data_without_fetching_it():
+def test_check_mode_expects_example_data_without_fetching_it():
     listing = fashion_mnist.expected()
     assert {split: len(listing.files[split]) for split in ("train", "test")} == {"train": 60000, "test": 10000}
     assert np.bincount(listing.labels["train"]).tolist() == [6000] * 10
     assert len(listing.classes) == 10
 
 
-def test_fashion_mnist_in_an_empty_folder_counts_as_absent_and_every_failure_is_named(tmp_path, offline):
+def test_fashion_mnist_names_every_failed_way(tmp_path, offline):
+    """Fashion mnist in an empty folder counts as absent and every failure is named."""
     (tmp_path / "kept").mkdir()
     message = refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
     assert "can't be obtained here" in message
@@ -346,7 +348,9 @@ def test_fashion_mnist_shows_a_timeout_as_text(tmp_path, offline, monkeypatch):
     assert "b'" not in refusal(fashion_mnist.locate, tmp_path / "system", tmp_path / "kept")
 
 
-def test_fashion_mnist_tries_the_next_way_and_keeps_what_it_fetched(tmp_path, offline, monkeypatch):
+def test_fashion_mnist_keeps_what_it_fetched(tmp_path, offline, monkeypatch):
+    """Fashion mnist tries the next way and keeps what it fetched."""
+
     def fetch(scratch):
         (scratch / "made").mkdir()
         (scratch / "made" / "file").touch()
@@ -385,7 +389,7 @@ def test_detect_tells_the_kinds_apart(make_folder, make_idx):
     assert detect(str(file)) == {"source": "idx", "path": str(file)}
 
 
-def test_detect_a_sources_name_unless_such_a_folder_exists(make_folder, monkeypatch):
+def test_detect_sources_name_unless_such_folder_exists(make_folder, monkeypatch):
     assert detect("fashion_mnist") == {"source": "fashion_mnist", "path": None}
     root = make_folder("fashion_mnist")
     monkeypatch.chdir(root.parent)
@@ -422,7 +426,7 @@ def test_a_missing_dataset_offers_only_names_that_work(dataset, hint):
         ("columns", "a CSV or Parquet file, or a folder with train*, test*"),
     ],
 )
-def test_a_source_that_needs_a_path_is_no_dataset_by_itself(name, needs, tmp_path, monkeypatch):
+def test_source_that_needs_a_path_is_no_dataset(name, needs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert refusal(detect, name).startswith(f"dataset={name}: no such folder or file; give a folder")
     assert refusal(open_source, name, None).startswith(f"data.path: the source `{name}` needs {needs}")

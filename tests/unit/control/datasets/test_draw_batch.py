@@ -10,7 +10,8 @@ from control.datasets.tasks import draw_batch
 X = np.float32([[1, 2.5], [3, 4]])
 
 
-def test_a_table_has_each_column_as_it_is_and_as_training_sees_it_where_that_differs():
+def test_table_has_columns_as_read_and_as_trained():
+    """A table has each column as it is and as training sees it where that differs."""
     names = np.array(["ab", "c\x1b[31m"])
     same = np.array([0, 1])
     leaves = [("x.a", X, X * 2), ("x.b", names, names), ("y", same, same), ("sample_weight", None, np.float32([1, 0.5]))]
@@ -37,7 +38,7 @@ def test_a_value_is_short(value, shown):
     assert draw_batch.shown(value) == shown
 
 
-def test_what_looks_like_images_becomes_pixels_on_one_scale():
+def test_what_looks_like_images_becomes_scaled_pixels():
     floats = np.linspace(-1, 1, 2 * 8 * 9, dtype=np.float32).reshape(2, 8, 9)
     floats[0, 0, 0] = np.nan
     first, second = draw_batch.as_pictures(floats, floats / 2)

@@ -63,7 +63,7 @@ def write_table(path, rows=2, **columns):
 # --- columns
 
 
-def test_a_table_needs_no_target_and_other_columns_are_left_out(here):
+def test_table_needs_no_target_and_keeps_its_columns(here):
     (first, second), rows, warnings = read(write_table(here / "new.csv", age="", name="123"), TABLE)
     (x,) = first.gather(np.arange(2))
     assert (rows, len(second), list(x)) == ([2, 0], 0, ["age", "name", "paid", "rooms"])
@@ -110,7 +110,7 @@ def test_parquet_files_are_tables_too(here):
     assert warnings == ["input=new.parquet has values that are missing (NaN) or infinite: x.age 1"]
 
 
-def test_a_table_without_rows_or_a_folder_without_tables(here):
+def test_table_without_rows_or_folder_without_tables(here):
     assert "has no rows" in refused(write_table(here / "new.csv", 0), TABLE)
     (here / "parts").rename(here / "parts-1")
     (here / "none").mkdir()
@@ -139,17 +139,17 @@ def function(here, body, parameters=""):
         "for _ in range(5): yield np.ones((1, 3)), None",
     ],
 )
-def test_a_function_returns_what_fit_takes_or_x_alone(here, body):
+def test_function_returns_what_fit_takes_or_x_alone(here, body):
     (first, _), rows, _ = read(function(here, body), ARRAY)
     assert (rows, first.gather(np.arange(5))[0].tolist()) == ([5, 0], [[1.0] * 3] * 5)
 
 
-def test_a_function_of_a_dataset_is_asked_for_its_test_examples(here):
+def test_dataset_function_is_asked_for_test_examples(here):
     (first, _), _, _ = read(function(here, "return np.full((2, 3), ('train', 'test').index(split)), [0, 1]", "split"), ARRAY)
     assert first.gather(np.arange(2))[0].tolist() == [[1.0] * 3] * 2
 
 
-def test_a_dict_may_have_more_keys_in_another_order(here):
+def test_dict_may_have_more_keys_in_another_order(here):
     body = "return {'rooms': [1, 2], 'more': [0, 0], 'paid': [True, False], 'name': ['a', 'b'], 'age': [1, 2]}"
     (first, _), _, _ = read(function(here, body), TABLE)
     assert first.gather(np.arange(2))[0]["age"].tolist() == [1.0, 2.0]
@@ -167,7 +167,7 @@ def test_a_dict_may_have_more_keys_in_another_order(here):
         ("yield np.ones((1, 3)); raise RuntimeError('gone')", "line 3: RuntimeError: gone"),
     ],
 )
-def test_a_function_that_gives_what_the_model_does_not_take(here, body, message):
+def test_function_that_gives_what_model_does_not_take(here, body, message):
     assert message in refused(function(here, body), ARRAY)
 
 
@@ -176,7 +176,7 @@ def test_a_dict_without_a_key_names_the_nearest(here):
     assert "it has no age, which the model takes (did you mean ages?); it has: ages, name, paid, rooms" in message
 
 
-def test_whole_numbers_that_the_models_type_does_not_hold(here):
+def test_whole_numbers_that_models_type_does_not_hold(here):
     narrow = Spec([0], (Leaf("x", "int16", ()),))
     assert "x of the input has whole numbers that int16 does not hold" in refused(function(here, "return np.array([1, 70000])"), narrow)
 
@@ -194,7 +194,7 @@ def image_names(here):
     return json.loads((here / "parts" / new_examples.NAMES).read_text())
 
 
-def test_a_folder_of_images_is_read_by_name_with_its_subfolders(here):
+def test_image_folder_is_read_by_name_with_subfolders(here):
     (here / "pics/b c").mkdir(parents=True)
     for number, name in enumerate(("z.png", "b c/1.JPG", "a.gif")):
         (here / "pics" / name).write_bytes(image_bytes(number, kind={"JPG": "JPEG"}.get(name[-3:], name[-3:].upper())))
@@ -205,14 +205,14 @@ def test_a_folder_of_images_is_read_by_name_with_its_subfolders(here):
     assert (first.gather(np.arange(3))[0][2] == np.asarray(Image.open(here / "pics/z.png"))).all()
 
 
-def test_a_name_that_is_not_utf8_is_written_with_escapes(here):
+def test_name_outside_utf8_is_written_with_escapes(here):
     (here / "pics").mkdir()
     (here / "pics" / os.fsdecode(b"caf\xe9.png")).write_bytes(image_bytes(1))
     read("pics", of_images((5, 6, 3)), (5, 6, 3))
     assert image_names(here) == ["caf\\xe9.png"]
 
 
-def test_one_image_and_the_test_images_of_a_dataset(here, tmp_path):
+def test_one_image_and_test_images_of_dataset(here, tmp_path):
     (here / "one.png").write_bytes(image_bytes(1))
     _, rows, _ = read("one.png", of_images((5, 6, 3)), (5, 6, 3))
     assert (rows, image_names(here)) == ([1, 0], ["one.png"])
@@ -245,7 +245,7 @@ def test_images_that_can_not_be_read(here):
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, BLOCK, BLOCK + 1, 5 * BLOCK + 7])
-def test_hosts_together_have_every_row_once_and_in_order(here, hosts, count):
+def test_hosts_together_have_every_row_once_in_order(here, hosts, count):
     spec = Spec([0], (Leaf("x", "int64", ()),))
     parts = Parts(here / "parts", spec, hosts)
     for start in range(0, count, 100):

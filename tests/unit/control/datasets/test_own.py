@@ -1,8 +1,6 @@
 """Models and images from a user's own file: what is accepted, what is refused, and with which words."""
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -12,7 +10,7 @@ from control.datasets import own as data
 from control.datasets import publish
 from control.datasets.sources import detect
 from control.runs import plan
-from tests.unit.samples import ROOT, image_bytes
+from tests.unit.samples import image_bytes
 from trainer import models, own
 from trainer.data.images import decode
 from trainer.errors import ConfigError, LockstepError
@@ -45,7 +43,7 @@ def refused(work, *arguments):
     return str(caught.value)
 
 
-def test_a_file_called_like_a_module_takes_no_ones_place(file):
+def test_file_called_like_module_takes_no_ones_place(file):
     file.with_name("random.py").write_text(
         "from __future__ import annotations\nimport random\ndef build(size, classes):\n    return random.Random\n"
     )
@@ -91,7 +89,7 @@ def test_a_file_that_cant_be_read_is_refused(text, message, file):
     assert refused(model.section, "mine.py:build") == f"model=mine.py:build: {message}"
 
 
-def test_options_are_checked_by_name_without_running_the_file(file):
+def test_options_are_checked_by_name_without_running_file(file):
     section = model.section("mine.py:build")
     assert models.options_of({**section, "width": 8, "deep": True}) == {"width": 8, "deep": True}
     assert refused(models.options_of, {**section, "widht": 8}) == (
@@ -163,10 +161,9 @@ print(json.dumps(found))
 """
 
 
-def test_what_a_function_returns_is_checked_and_snapshots_of_it_open(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    argv = [sys.executable, "-c", BUILT, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+def test_what_a_function_returns_is_checked_and_reopens(forks, tmp_path):
+    """What a function returns is checked and snapshots of it open."""
+    done = forks.run("-c", BUILT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
     actual = json.loads(done.stdout.splitlines()[-1])
@@ -204,7 +201,7 @@ def written(file, image="np.full((4, 5, 3), number, np.uint8)", label="number % 
     return data.Own("mine.py:images")
 
 
-def test_images_of_a_function_are_listed_read_and_published(file, capsys, tmp_path):
+def test_images_of_function_are_listed_read_and_published(file, capsys, tmp_path):
     assert detect("mine.py:images") == {"source": "own", "path": f"{file}:images"}
     source = written(file)
     listing = source.scan()
@@ -227,7 +224,7 @@ def test_a_function_runs_once_until_its_file_changes(file):
     assert count.read_text() == "xx"
 
 
-def test_what_a_function_of_images_warns_of_is_kept(file):
+def test_what_function_of_images_warns_of_is_kept(file):
     text = IMAGES.format(image="np.zeros((4, 4), np.uint8)", label="number % 2", count=4)
     file.write_text("import warnings\n" + text.replace('print("chatter")', 'warnings.warn("blurred ones are left out")'))
     assert data.Own("mine.py:images").scan().warnings == ["dataset=mine.py:images: blurred ones are left out"]
@@ -259,7 +256,8 @@ def test_images_may_be_paths_and_bytes(file):
         ({"label": "number if split == 'train' else 0"}, "test has no image of class 1; train and test must hold the same classes"),
     ],
 )
-def test_images_that_cant_be_used_are_refused_and_nothing_is_kept(change, message, file):
+def test_unusable_images_are_refused_and_nothing_is_kept(change, message, file):
+    """Images that can't be used are refused and nothing is kept."""
     source = written(file, **change)
     shown = refused(source.scan)
     assert shown.startswith(("dataset=mine.py:images: ", "dataset=mine.py:images, line "))
@@ -268,7 +266,7 @@ def test_images_that_cant_be_used_are_refused_and_nothing_is_kept(change, messag
 
 
 @pytest.mark.parametrize("kind", ["int", "np.int64", "np.uint8", "np.array", "lambda n: np.array([n])", "str"])
-def test_classes_are_whole_numbers_of_any_kind_in_their_order(kind, file):
+def test_classes_are_whole_numbers_in_their_order(kind, file):
     listing = written(file, label=f"({kind})(number % 11)", count=22).scan()
     assert listing.classes == [str(number) for number in range(11)]
     assert listing.labels["test"] == [*range(11)] * 2
@@ -283,7 +281,8 @@ def test_images_are_taken_one_at_a_time(file):
     assert data.Own("mine.py:images").scan().labels["train"] == [0, 1] * 10
 
 
-def test_a_file_finds_what_lies_beside_it_and_its_copy_is_another_dataset(file, tmp_path):
+def test_file_finds_its_neighbours_and_copies_differ(file, tmp_path):
+    """A file finds what lies beside it and its copy is another dataset."""
     text = "from pathlib import Path\nHERE = Path(__file__).parent\n"
     text += "def images(split):\n    for name in ('a', 'b'):\n        yield HERE / f'{name}.png', name\n"
     for number, folder in enumerate(("one", "other")):

@@ -97,7 +97,8 @@ def test_published_answers_without_reading(make_folder, packs):
     assert publish.published(Folder(str(root)).scan(), packs, False) is None
 
 
-def test_what_was_left_out_is_known_without_reading_and_the_plan_counts_what_is_left(make_folder, packs):
+def test_left_out_images_are_known_without_reading(make_folder, packs):
+    """What was left out is known without reading and the plan counts what is left."""
     root = make_folder()
     spoil(root, "train/cat/1.png")
     made = put(root, packs, allow_bad=True)
@@ -112,7 +113,8 @@ def test_what_was_left_out_is_known_without_reading_and_the_plan_counts_what_is_
     assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
 
 
-def test_leftovers_of_killed_publishers_are_removed_and_a_running_ones_are_kept(packs):
+def test_leftovers_of_killed_publishers_are_removed(packs):
+    """Leftovers of killed publishers are removed and a running ones are kept."""
     for name, age in (("old", 90_000), ("new", 60)):
         (packs / f".part-{name}").mkdir(parents=True)
         (packs / f".part-{name}" / "data").touch()
@@ -130,7 +132,8 @@ def test_a_removed_pack_is_made_again(make_folder, packs):
     assert (packs / made.sha256[:16] / "data-00000.pack").is_file()
 
 
-def test_digest_depends_on_content_and_not_on_place_or_time(make_folder, packs, tmp_path):
+def test_digest_depends_on_content_alone(make_folder, packs, tmp_path):
+    """Digest depends on content and not on place or time."""
     root = make_folder()
     first = put(root, packs)
     copy = tmp_path / "elsewhere" / "animals"
@@ -160,7 +163,7 @@ def test_changed_source_gets_a_new_digest(change, make_folder, packs):
     assert len(list(packs.glob("*/manifest.json"))) == 2
 
 
-def test_bad_images_are_named_and_nothing_is_left_behind(make_folder, packs):
+def test_bad_images_are_named_and_nothing_is_left(make_folder, packs):
     root = make_folder()
     spoil(root, "train/cat/1.png", "test/dog/0.png")
     message = refused(root, packs)
@@ -172,7 +175,8 @@ def test_bad_images_are_named_and_nothing_is_left_behind(make_folder, packs):
 @pytest.mark.parametrize(
     ("count", "start", "end"), [(1, "1 image can't be read:\n", ""), (23, "23 images can't be read:\n", "\n  ... and 3 more\n")]
 )
-def test_bad_images_are_counted_and_many_are_cut_short(count, start, end, make_folder, packs):
+def test_bad_images_are_counted_and_long_lists_cut(count, start, end, make_folder, packs):
+    """Bad images are counted and many are cut short."""
     root = make_folder(train={"cat": 24, "dog": 1})
     spoil(root, *(f"train/cat/{number}.png" for number in range(count)))
     message = refused(root, packs)
@@ -191,14 +195,15 @@ def test_allowed_bad_images_are_left_out_and_recorded(make_folder, packs):
     assert sorted(made.validation_order) == [0, 1, 2, 3]
 
 
-def test_allowing_bad_images_once_does_not_allow_them_for_good(make_folder, packs):
+def test_allowing_bad_images_once_is_for_once(make_folder, packs):
     root = make_folder()
     spoil(root, "train/cat/1.png")
     put(root, packs, allow_bad=True)
     assert "train/cat/1.png" in refused(root, packs)
 
 
-def test_left_out_images_are_recorded_when_the_rest_is_published_already(make_folder, packs):
+def test_left_out_images_are_recorded_after_publication(make_folder, packs):
+    """Left out images are recorded when the rest is published already."""
     root = make_folder()
     put(root, packs)
     spoil(root, "train/cat/9.png")
@@ -290,7 +295,7 @@ def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypa
     assert folders == [f"{made.sha256[:16]}-6x6x1", f"{made.sha256[:16]}-6x6x3"]
 
 
-def test_a_cache_that_fails_leaves_nothing_and_a_broken_one_is_cleared(make_folder, packs, tmp_path):
+def test_failed_cache_leaves_nothing_and_broken_is_cleared(make_folder, packs, tmp_path):
     made, caches = put(make_folder(), packs), tmp_path / "caches"
     stale = caches / f".part-{made.sha256[:16]}-6x6x3-abc"
     stale.mkdir(parents=True)
@@ -401,7 +406,7 @@ def quiet(*_):
     pass
 
 
-def test_a_dataset_that_was_only_touched_is_read_once_and_kept(place, tmp_path, monkeypatch):
+def test_touched_dataset_is_read_once_and_kept(place, tmp_path, monkeypatch):
     os.utime(place.folder / "data-00000.pack", (1, 1))
     listing, read = Folder(str(tmp_path / "pets")).scan(), []
     damaged_files = publish.damaged_files

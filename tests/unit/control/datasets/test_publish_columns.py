@@ -1,7 +1,5 @@
 """Columns from a user's own function and from tables: what is taken, what is refused, and with which words."""
 
-import json
-import subprocess
 import sys
 import types
 
@@ -13,7 +11,7 @@ from control.datasets import columns, own, publish
 from control.datasets.sources import detect, open_source
 from control.report import trained
 from control.runs import plan
-from tests.unit.samples import ROOT, flip_a_bit
+from tests.unit.samples import flip_a_bit
 from trainer import config as configs
 from trainer.data import manifest
 from trainer.data.columns import open_columns
@@ -76,7 +74,8 @@ def test_arrays_are_published_and_gathered(file):
     }
 
 
-def test_the_same_examples_have_the_same_digest_wherever_they_come_from(file):
+def test_equal_examples_have_equal_digests(file):
+    """The same examples have the same digest wherever they come from."""
     first, _ = published(source(file, NO_VALIDATION + "return np.ones((n, 2)), np.arange(n)"))
     batches = NO_VALIDATION + "for k in range(0, n, 10): yield np.ones((10, 2), np.float32), np.arange(k, k + 10)"
     second, _ = published(source(file, batches.replace("return None", "return")), "others")
@@ -152,7 +151,8 @@ def test_the_function_runs_once_until_the_file_changes(file):
     assert (file.parent / "ran").read_text() == "tttt"
 
 
-def test_a_file_of_settings_beside_it_that_it_names_makes_the_function_run_again(file):
+def test_changed_settings_file_runs_the_function_again(file):
+    """A file of settings beside it that it names makes the function run again."""
     source(file, NO_VALIDATION + "open('ran.txt', 'a').write(split[0])\nopen('rules.yml').close()\nreturn np.arange(n), np.arange(n)")
     (file.parent / "rules.yml").write_text("most: 1")
     first = own.Own("mine.py:data").scan()
@@ -163,7 +163,8 @@ def test_a_file_of_settings_beside_it_that_it_names_makes_the_function_run_again
     assert (file.parent / "ran.txt").read_text() == "tttt"
 
 
-def test_an_environment_variable_that_the_file_names_makes_the_function_run_again(file, monkeypatch):
+def test_changed_environment_variable_runs_the_function_again(file, monkeypatch):
+    """An environment variable that the file names makes the function run again."""
     body = NO_VALIDATION + "name = 'TRIPS'\nreturn np.arange(n), np.full(n, int(open(os.environ.get(name, 'one')).read()))"
     (file.parent / "one").write_text("1")
     (file.parent / "two").write_text("2")
@@ -188,7 +189,7 @@ def test_an_environment_variable_that_the_file_names_makes_the_function_run_agai
     assert "OSError: [Errno 36] File name too long" in refused(source(file, body, before="import os\n").scan)
 
 
-def test_what_the_function_warns_of_is_shown_by_the_plan(file):
+def test_what_function_warns_of_is_shown_by_plan(file):
     body = (
         NO_VALIDATION + "for k in range(9): warnings.warn(f'{split}: row {k} is left out\\x1b[2J' + 'x' * 999)\n"
         "warnings.warn('old', DeprecationWarning)\nreturn np.arange(n), np.arange(n)"
@@ -219,7 +220,7 @@ def test_batches_are_taken_one_at_a_time(file):
         ("np.array([[1] * (k % 2 + 1) for k in range(n)], dtype=object)", {}),
     ],
 )
-def test_the_lowest_and_the_highest_number_of_a_single_y_are_known(y, targets, file):
+def test_lowest_and_highest_number_of_y_are_known(y, targets, file):
     body = "y = Y\nfor k in range(0, n, 7):\n    yield np.zeros((len(y[k:k + 7]), 1)), y[k:k + 7]"
     whole = "return np.zeros((n, 1)), Y"
     for given in (body, whole) if y.startswith("np.") else (whole,):
@@ -294,7 +295,8 @@ def test_whole_numbers_that_are_rounded_are_named(file):
         ),
     ],
 )
-def test_what_cant_be_trained_with_is_refused_and_nothing_is_kept(body, message, file):
+def test_untrainable_table_is_refused_and_nothing_is_kept(body, message, file):
+    """What can't be trained with is refused and nothing is kept."""
     text = refused(source(file, ("" if "yield" in body else NO_VALIDATION) + body).scan)
     assert text.startswith(("dataset=mine.py:data: ", "dataset=mine.py:data, line "))
     assert message in text
@@ -367,10 +369,9 @@ def test_a_frame_is_a_dict_of_its_columns(file):
 
 
 OF_TENSORFLOW = """
-import json, sys
+import json, os, sys
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
+os.chdir(sys.argv[1])
 import numpy as np
 from control.datasets import columns, own
 from trainer.data.spec import Leaf, Spec
@@ -417,11 +418,8 @@ print(json.dumps(results))
 """
 
 
-def test_what_tensorflow_and_keras_give(tmp_path):
-    process = [sys.executable, "-c", OF_TENSORFLOW]
-    done = subprocess.run(process, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""})
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+def test_what_tensorflow_and_keras_give(forks, tmp_path):
+    assert forks.answer(OF_TENSORFLOW, str(tmp_path)) == {
         "dataset": [["x float32 [3]", "y int64"], 20, []],
         "infinite": "dataset=m.py:data: the tf.data.Dataset of train is infinite; leave out repeat(): Lockstep repeats by itself",
         "unbatched": "dataset=m.py:data: batch 0 of train: y is a single value, 0; the first dimension of an array is that of the "
@@ -486,7 +484,8 @@ def test_a_folder_of_tables_has_its_splits(file, tmp_path):
     assert "its header differs from that of train-0.csv" in refused(open_source("columns", str(tmp_path / "trips"), "y").scan)
 
 
-def test_folders_of_tables_and_of_images_are_told_apart(file, tmp_path):
+def test_table_and_image_folders_are_told_apart(file, tmp_path):
+    """Folders of tables and of images are told apart."""
     for split in ("train", "test"):
         (tmp_path / "t" / split).mkdir(parents=True)
         (tmp_path / "t" / split / "part-0.csv").write_text("a,y\n1,2\n3,4\n")
@@ -512,7 +511,7 @@ def test_folders_of_tables_and_of_images_are_told_apart(file, tmp_path):
         (['"a,b"', '"line\nbreak"', "c"], "x.a string"),
     ],
 )
-def test_the_type_of_a_csv_column_is_that_of_all_values(values, leaf, file):
+def test_csv_column_type_is_that_of_all_values(values, leaf, file):
     made = table(file, "a,y\n" + "".join(f"{value},1\n" for value in values * 10), "y")
     assert str(made.scan().table.spec.leaves[0]) == leaf
 
@@ -574,14 +573,14 @@ def test_numbers_among_the_names_of_classes_are_names(others, file):
         (CSV.replace("C1", "C" * 2**25, 1), ("tips",), "trips.csv, line 3: field larger than field limit"),
     ],
 )
-def test_a_table_that_cant_be_trained_with_is_refused(text, given, message, file):
+def test_table_that_cant_be_trained_with_is_refused(text, given, message, file):
     path = file.with_name("trips.csv")
     path.write_bytes(text.encode(errors="surrogateescape"))
     assert message in refused(open_source("columns", str(path), *given).scan)
     assert not list(file.parent.glob("columns/*"))
 
 
-def test_tables_of_two_kinds_in_a_folder_are_refused(file, tmp_path):
+def test_tables_of_two_kinds_in_folder_are_refused(file, tmp_path):
     (tmp_path / "both").mkdir()
     for name in ("a.csv", "b.parquet"):
         (tmp_path / "both" / name).write_text("")
@@ -622,7 +621,8 @@ def test_parquet_is_read_by_its_types(file):
     assert "not Parquet" in refused(open_source("columns", str(path), "y").scan)
 
 
-def test_an_unchanged_table_is_published_once_and_a_damaged_one_again(file, monkeypatch):
+def test_published_table_is_repaired_only_when_damaged(file, monkeypatch):
+    """An unchanged table is published once and a damaged one again."""
     made, packs = table(file), file.parent / "packs"
     first = publish.publish(made, packs, False, lambda *_: None)
     place = publish.place_of(packs, first.sha256)
@@ -646,7 +646,7 @@ def test_kept_files_that_have_changed_are_not_published(file):
     assert list((file.parent / "packs").glob("*/manifest.json")) == []
 
 
-def test_who_writes_to_the_published_folder_changes_nothing_else(file):
+def test_who_writes_to_published_folder_changes_nothing_else(file):
     made, packs = table(file), file.parent / "packs"
     first = publish.publish(made, packs, False, lambda *_: None)
     flip_a_bit(publish.place_of(packs, first.sha256).folder / "train-rows.npy")
@@ -700,7 +700,7 @@ def test_features_are_named_once(features):
     assert "data.features" in refused(configs.build, {"data": {"features": features}})
 
 
-def test_a_batch_for_validation_of_long_sequences_is_compared_whole(file):
+def test_validation_batch_of_long_sequences_is_compared_whole(file):
     body = (
         "if split == 'train': return np.zeros((3, 2000)), np.zeros(3)\nx = np.array([np.zeros(5000), np.zeros(1)], object)\n"
         "x[0][2500] = split == 'test'\nreturn x, np.zeros(2)"
@@ -723,7 +723,7 @@ def test_a_report_of_columns_names_the_examples(monkeypatch):
     )
 
 
-def test_an_iterable_of_any_kind_gives_batches_or_images(file):
+def test_iterable_of_any_kind_gives_batches_or_images(file):
     before = "class Loader:\n    def __init__(self, items): self.items = items\n    def __iter__(self): return iter(self.items)\n"
     batches = NO_VALIDATION + "return Loader([[np.ones((5, 2)), np.zeros(5)]] * 4)"
     assert source(file, batches, before=before).scan().count("train") == 20
@@ -731,7 +731,7 @@ def test_an_iterable_of_any_kind_gives_batches_or_images(file):
     assert source(file, images, before=before).scan().labels["train"] == [0, 1, 0, 1]
 
 
-def test_what_is_kept_and_lost_a_file_is_made_again(file):
+def test_kept_dataset_that_lost_a_file_is_remade(file):
     made = table(file)
     first = made.scan()
     (rows,) = file.parent.glob("columns/*/train-rows.npy")

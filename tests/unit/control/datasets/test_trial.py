@@ -48,7 +48,7 @@ def augmented(body, y="np.arange(count) % 3"):
     return f"{DATA.format(hold=HOLD, y=y)}\ncalls = []\ndef augment(x, y, seed):\n    {body}\n"
 
 
-def test_a_function_that_works_is_part_of_the_configuration(opened, capsys):
+def test_function_that_works_is_part_of_configuration(opened, capsys):
     data, source, listing = opened(augmented("print('here')\n    return x + np.random.default_rng(seed).normal(size=2), y"))
     assert (data.augment["file"], data.augment["function"]) == ("mine.py", "augment")
     trial.check(data, source, listing)

@@ -182,7 +182,7 @@ def test_a_32_bit_system():
     assert actual.fix == "install a 64-bit system, or leave this host out"
 
 
-def test_a_shared_folder_on_the_own_disk_without_a_token():
+def test_shared_folder_on_own_disk_without_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
     subject = model.Subject({"name": "node02"}, facts)
@@ -194,7 +194,7 @@ def test_a_shared_folder_on_the_own_disk_without_a_token():
     assert [one.level for one in host.dfs(subject)] == [OK]
 
 
-def test_a_shared_folder_that_waits_for_a_host_that_is_away():
+def test_shared_folder_that_waits_for_host_away():
     facts = {name: healthy(name) for name in ("node01", "node02", "node03", "node04")}
     facts |= {"node03": {**healthy("node03"), "dfs": {"error": "no answer in 2 s"}}, "node05": {"unreachable": "timed out"}}
     actual = [check for check in across.examine(inventory(), facts, None, NEED) if check.level != OK]
@@ -219,7 +219,7 @@ def test_one_home_for_several_hosts():
     assert not [check for check in across.examine(inventory(), facts, None, NEED) if check.name == "disk" and check.level != OK]
 
 
-def test_a_servers_port_that_is_taken_is_named_with_what_it_follows():
+def test_taken_port_of_a_server_is_named():
     taken = setting("node02", "server_port", {"number": 12845, "state": "busy", "process": "nginx (812)"})
     assert doctor(taken) == [
         "[FAIL] node02  port  12845 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port, which the "
@@ -227,7 +227,8 @@ def test_a_servers_port_that_is_taken_is_named_with_what_it_follows():
     ]
 
 
-def test_a_host_with_a_parameter_server_needs_memory_for_both():
+def test_parameter_server_needs_memory_beside_its_worker():
+    """A host with a parameter server needs memory for both."""
     need = {"memory_mb": 1000, "server_mb": 800}
     facts = {"available_mb": 1500, "total_mb": 4000}
     for more, level in (({}, OK), ({"server_port": 12845}, FAIL)):
@@ -238,7 +239,8 @@ def test_a_host_with_a_parameter_server_needs_memory_for_both():
     assert check.level == OK
 
 
-def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
+def test_taken_direct_port_is_named_unless_held():
+    """A direct port that is taken is named unless a run holds both."""
     taken = setting("node02", "direct_port", {"number": 13345, "state": "busy", "process": "nginx (812)"})
     assert doctor(taken) == [
         "[FAIL] node02  port  13345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_direct_port"
@@ -247,7 +249,7 @@ def test_a_direct_port_that_is_taken_is_named_unless_a_run_holds_both():
     assert doctor(lambda facts: (taken(facts), held(facts)), need=Requirement(run="cnn-1")) == []
 
 
-def test_a_port_of_the_run_that_a_queued_one_waits_for_is_fine():
+def test_port_held_for_a_queued_run_is_fine():
     change = setting("node02", "port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"})
     assert doctor(change, need=Requirement(run="cnn-2", queued=True)) == []
 
@@ -321,7 +323,7 @@ def test_one_machine_under_two_addresses():
     ]
 
 
-def test_containers_of_one_machine_are_hosts_of_their_own():
+def test_containers_of_one_machine_are_separate_hosts():
     def change(facts):
         for actual in facts.values():
             actual["boot"] = "same"
@@ -337,7 +339,7 @@ def test_workers_of_the_local_inventory():
     assert [check for check in actual if check.level != OK] == []
 
 
-def test_a_foreign_address_that_is_reached_all_the_same():
+def test_foreign_address_that_is_reached_all_same():
     change = setting("node02", "address", {"given": "10.0.0.2", "addresses": ["10.0.0.2"], "own": False, "all": []})
     (line,) = doctor(change, network=network_of())
     assert line.startswith("[WARN] node02  address  10.0.0.2 is not an address of this host (it has none)")

@@ -14,7 +14,7 @@ def test_healthy_cluster_has_nothing_to_say():
     assert doctor(network=network_of()) == []
 
 
-def test_every_check_of_a_healthy_host_is_shown_when_asked():
+def test_every_check_of_a_healthy_host_is_shown():
     hosts = inventory(["node01", "node02"])
     actual = across.examine(hosts, {host["name"]: healthy(host["name"]) for host in hosts}, network_of(["node01", "node02"]), NEED)
     lines = report.render(actual, verbose=True).splitlines()

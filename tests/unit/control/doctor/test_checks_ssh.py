@@ -75,7 +75,7 @@ def test_host_that_was_never_asked():
     assert doctor(lambda facts: facts.pop("node04")) == ["[FAIL] node04  ssh  can't be reached: was not probed. Fix: ssh -v pi@10.0.0.4"]
 
 
-def test_a_host_that_answers_what_no_probe_does_chooses_no_fix():
+def test_impossible_answer_of_a_host_chooses_no_fix():
     with pytest.raises(LockstepError) as caught:
         answers.believed("host_probe", '{"facts": "REMOTE HOST IDENTIFICATION HAS CHANGED, permission denied"}')
     actual = ssh({"name": "pi3", "address": "10.0.0.3"}, str(caught.value))

@@ -10,17 +10,18 @@ def host(**digests):
     return {"tokens": [{"path": paths[name], **({"sha256": sha} if sha else {"error": "No such file"})} for name, sha in digests.items()]}
 
 
-def test_a_file_that_nobody_has_is_not_asked_for():
+def test_file_that_nobody_has_is_not_asked_for():
     facts = {"a": host(code=None, data="d"), "b": host(code=None, data="d")}
     assert judge_cluster.published(facts, {CODE: "c", DATA: "d"}) == {DATA: "d"}
 
 
-def test_a_file_that_one_host_has_is_asked_of_all_with_the_digest_that_was_published():
+def test_file_of_one_host_is_asked_of_all():
+    """A file that one host has is asked of all with the digest that was published."""
     facts = {"a": host(code="x"), "b": host(code="y"), "c": host(code="y"), "d": host(code=None), "e": {"unreachable": "down"}}
     assert judge_cluster.published(facts, {CODE: "x"}) == {CODE: "x"}
 
 
-def test_a_module_that_failed_on_a_host_counts_as_a_host_that_can_not_be_asked():
+def test_failed_module_counts_as_a_silent_host():
     looked = {"a": {"facts": {"user": "pi"}}, "b": {"unreachable": True, "msg": "no route"}, "c": {}}
     assert judge_cluster._facts(looked) == {"a": {"user": "pi"}, "b": {"unreachable": "no route"}, "c": {"unreachable": "no answer"}}
 

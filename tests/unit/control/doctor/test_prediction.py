@@ -61,19 +61,20 @@ def record(workers=3, **changed):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_a_run_on_the_hosts_as_they_were_predicted(saved, workers):
+def test_run_on_hosts_as_they_were_predicted(saved, workers):
     assert prediction.expected(CONFIG, record(workers)) == saved[workers - 1].images_per_s
     assert prediction.expected(CONFIG, record(workers), [64] * workers) == saved[workers - 1].images_per_s
 
 
 @pytest.mark.parametrize("changed", [{"cpus": 0.19}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"}])
-def test_a_prediction_for_other_hosts_or_shares_of_a_processor_is_not_quoted(saved, changed):
+def test_prediction_for_other_hosts_or_shares_is_dropped(saved, changed):
+    """A prediction for other hosts or shares of a processor is not quoted."""
     assert prediction.expected(CONFIG, record(**changed)) is None
     assert prediction.expected(CONFIG, record(2)) == saved[1].images_per_s, "the changed one does not train"
 
 
 @pytest.mark.parametrize("shares", [[80, 80, 32], [0, 0, 0], [96, 96]])
-def test_a_prediction_for_other_parts_of_a_step_is_not_quoted(saved, shares):
+def test_prediction_for_other_parts_is_not_quoted(saved, shares):
     assert prediction.expected(CONFIG, record(), shares) is None
 
 
@@ -83,7 +84,7 @@ def test_a_run_whose_hosts_facts_are_unknown(saved):
     assert prediction.expected(CONFIG, old) is None
 
 
-def test_a_prediction_of_an_earlier_version_is_not_quoted(saved):
+def test_prediction_of_earlier_version_is_not_quoted(saved):
     (file,) = prediction.FOLDER.iterdir()
     value = prediction.read_json(file)
     del value["made_with"]

@@ -36,7 +36,8 @@ def test_one_host_needs_no_network():
     assert (one.method, one.step_s, one.images_per_s, one.efficiency) == ("", 0.5, 256.0, 1.0)
 
 
-def test_a_step_is_the_slowest_host_with_its_method_its_exchange_the_wire_and_the_delay():
+def test_step_is_slowest_host_plus_exchange_and_delay():
+    """A step is the slowest host with its method its exchange the wire and the delay."""
     quick, slow = timed(0.5, packed=(0.6, [LARGE], [0.01, 0.02])), timed(0.8, packed=(0.9, [LARGE], [0.03, 0.04]))
     one = step(hosts(quick, slow), 128)
     # Two workers send 10 MB each, in two hops: at 700 Mbit/s, with 0.2 ms there and back.
@@ -48,7 +49,7 @@ def test_a_step_is_the_slowest_host_with_its_method_its_exchange_the_wire_and_th
     assert one.efficiency == pytest.approx(one.images_per_s / (128 / 0.5 + 128 / 0.8))
 
 
-def test_the_direct_exchange_uses_every_pair_and_a_ring_its_neighbours():
+def test_direct_exchange_uses_pairs_and_ring_its_neighbours():
     direct = hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 3)
     ring = hosts(*[timed(0.5, "tensorflow", packed=(0.5, [LARGE], []))] * 3)
     # 4/3 of 10 MB each. The slowest pair of all is b to c, 500 Mbit/s with all sending at once; c to b, 100, is no pair of ours.
@@ -57,7 +58,7 @@ def test_the_direct_exchange_uses_every_pair_and_a_ring_its_neighbours():
     assert ring.exchanging("packed") == 0.0
 
 
-def test_what_is_small_goes_to_all_in_one_hop():
+def test_small_messages_go_to_all_in_one_hop():
     one = hosts(*[timed(0.5, packed=(0.5, [SMALL, SMALL], []))] * 3).sending("packed")
     assert one == pytest.approx((2 * 2 * SMALL * 8e-6 / 500, 2 * 0.0004 / 2))
 
@@ -84,13 +85,13 @@ def test_one_method_is_taken_as_it_is():
     assert step(hosts(answer, answer), 64).method == "half"
 
 
-def test_the_exchange_of_a_number_that_was_not_timed_lies_between_two_that_were():
+def test_untimed_exchange_lies_between_two_timed_ones():
     answer = timed(0.5, packed=(0.5, [SMALL], []))
     answer["methods"]["packed"]["exchange_seconds"] = {"2": 0.1, "4": 0.3}
     assert hosts(*[answer] * 3).exchanging("packed") == pytest.approx(0.2)
 
 
-def test_a_host_that_was_not_timed_counts_as_the_usual_one():
+def test_untimed_host_counts_as_the_usual_one():
     one = dataclasses.replace(hosts(timed(0.4), timed(0.6)), names=NAMES)
     assert one.alone() == [0.4, 0.6, 0.5]
 
@@ -100,7 +101,8 @@ def three():
     return hosts(*[timed(0.5, packed=(0.5, [SMALL], [0.001, 0.002]), powersgd=(0.6, [SMALL, SMALL], [0.001, 0.002]))] * 3)
 
 
-def test_what_the_trial_took_longer_is_waiting_in_proportion_to_what_comes_from_others(three):
+def test_extra_trial_time_is_waiting_in_proportion(three):
+    """What the trial took longer is waiting in proportion to what comes from others."""
     bare, with_trial = curve(three, 100), curve(three, 100, Trial("packed", 0.9))
     waiting = 0.9 - bare[2].step_s
     assert [one.waiting_s for one in with_trial] == pytest.approx([0.0, waiting * (1 / 2) / (2 / 3), waiting])
@@ -114,13 +116,13 @@ def test_all_send_as_the_trial_did(three):
     assert [one.method for one in curve(three, 100, Trial("powersgd", 0.9))] == ["", "powersgd", "powersgd"]
 
 
-def test_a_quicker_trial_makes_no_step_shorter_than_its_computing(three):
+def test_quicker_trial_makes_no_step_shorter_than_computing(three):
     last = curve(three, 100, Trial("packed", 0.1))[-1]
     assert (last.step_s, last.images_per_s) == (pytest.approx(0.5), pytest.approx(600))
 
 
-def test_a_trial_with_a_method_that_nobody_timed_is_left_out(three):
-    """A worker wrote its name."""
+def test_trial_of_an_untimed_method_is_left_out(three):
+    """A trial with a method that nobody timed is left out. A worker wrote its name."""
     assert curve(three, 100, Trial("../x", 0.9)) == curve(three, 100)
 
 

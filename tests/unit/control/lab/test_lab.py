@@ -38,7 +38,7 @@ def test_settings_without_any_option():
 
 
 @pytest.mark.parametrize(("nodes", "cores", "share"), [(5, 2, 0.38), (3, 2, 0.63), (1, 2, 1.9), (5, 16, 3.04), (40, 2, 0.1)])
-def test_default_share_divides_the_machine_and_leaves_a_little(nodes, cores, share):
+def test_default_share_divides_machine_and_leaves_little(nodes, cores, share):
     assert lab.default_share(nodes, cores) == share
 
 
@@ -69,7 +69,7 @@ def test_refused_settings(options, message):
     assert refusal(lab.settings, options, 2) == message
 
 
-def test_each_node_may_have_a_share_of_its_own():
+def test_each_node_may_have_share_of_its_own():
     assert lab.settings({"nodes": 2, "cpus": "0.38,0.19"}, 2)["cpus"] == [0.38, 0.19]
 
 
@@ -176,7 +176,8 @@ def test_a_node_that_never_ran_is_made_anew():
     assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
 
 
-def test_a_node_that_was_cut_off_with_its_machine_is_made_anew():
+def test_node_cut_off_with_its_machine_is_remade():
+    """A node that was cut off with its machine is made anew."""
     actual = [container("lab-node1", running=False, cut_off=True)]
     assert changes(actual, 1) == {"create": ["lab-node1"], "start": [], "adjust": [], "remove": ["lab-node1"]}
 
@@ -218,7 +219,7 @@ def test_facts_of_a_container():
     assert not facts["cut_off"]
 
 
-def test_facts_of_a_network_of_podman_and_of_docker():
+def test_facts_of_network_of_podman_and_of_docker():
     podman = {
         "name": "lab",
         "subnets": [{"subnet": "10.1.0.0/24", "gateway": "10.1.0.1"}],

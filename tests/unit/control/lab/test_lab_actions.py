@@ -54,7 +54,7 @@ def test_keys_are_private_and_differ_between_nodes(made):
     assert known[1].split()[:3] == ["10.1.0.12", *settings[1].joinpath("ssh_host_ed25519_key.pub").read_text().split()[:2]]
 
 
-def test_a_key_without_its_public_half_is_made_anew(made):
+def test_key_without_its_public_half_is_made_anew(made):
     action(lab_files, lab=made).act()
     public = Path(made["inventory"]) / ".ssh" / "key.pub"
     public.unlink()
@@ -63,7 +63,8 @@ def test_a_key_without_its_public_half_is_made_anew(made):
     assert derived.split()[1] == public.read_text().split()[1]
 
 
-def test_a_new_container_gets_an_empty_brick_and_a_kept_one_keeps_it(made):
+def test_new_container_empties_its_brick_and_kept_keeps(made):
+    """A new container gets an empty brick and a kept one keeps it."""
     action(lab_files, lab=made).act()
     bricks = [Path(made["place"]) / "nodes" / node["name"] / "brick" / "data" for node in made["nodes"]]
     for brick in bricks:
@@ -89,7 +90,7 @@ def test_a_command_gives_its_lines():
     assert command("print('changed')") == {"changed": True, "code": 0, "lines": ["changed"]}
 
 
-def test_a_failing_command_is_one_line_with_the_mend():
+def test_failing_command_is_one_line_with_mend():
     with pytest.raises(LockstepError) as caught:
         command("import sys; print('a\\nError: not permitted\\nSTEP 3'); sys.exit(1)")
     assert str(caught.value) == (
@@ -127,7 +128,7 @@ def test_no_engine_and_no_apt(monkeypatch):
     assert str(caught.value) == lab_plan.NO_ENGINE
 
 
-def test_a_machine_without_os_release_is_not_one_of_apt(monkeypatch):
+def test_machine_without_os_release_is_not_of_apt(monkeypatch):
     def missing():
         raise FileNotFoundError("/etc/os-release")
 

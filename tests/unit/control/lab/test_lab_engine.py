@@ -34,12 +34,13 @@ def test_docker_where_podman_is_absent(tools):
     assert lab_engine.find() == Engine("docker")
 
 
-def test_a_docker_client_without_an_engine_counts_as_absent(tools):
+def test_docker_client_without_engine_counts_as_absent(tools):
     tools(docker="echo Cannot connect >&2; exit 1")
     assert lab_engine.find() is None
 
 
-def test_docker_takes_the_place_of_a_podman_that_does_not_work(tools):
+def test_docker_replaces_a_podman_that_fails(tools):
+    """Docker takes the place of a podman that does not work."""
     tools(podman="exit 1", docker="exit 0")
     assert lab_engine.find() == Engine("docker")
 
@@ -107,7 +108,7 @@ def test_enforced_limits_of_control_groups_version_1(tmp_path):
     assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
-def test_limits_of_version_1_may_stand_above_the_process_too(tmp_path):
+def test_version_1_limits_may_stand_above_the_process(tmp_path):
     groups(
         tmp_path,
         {
@@ -129,7 +130,8 @@ def test_no_limits_of_control_groups_version_1(tmp_path):
     assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
-def test_enforced_limits_of_control_groups_version_2_may_stand_above_the_process(tmp_path):
+def test_version_2_limits_may_stand_above_the_process(tmp_path):
+    """Enforced limits of control groups version 2 may stand above the process."""
     groups(
         tmp_path,
         {
@@ -149,14 +151,15 @@ def test_no_limits_of_control_groups_version_2(tmp_path):
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/7/cgroup": "0::/user.slice/of-something-else\n"}])
-def test_a_node_whose_process_is_gone_or_another_s_does_not_run_whatever_the_engine_recorded(tmp_path, files):
+def test_node_with_a_foreign_process_does_not_run(tmp_path, files):
+    """A node whose process is gone or another s does not run whatever the engine recorded."""
     groups(tmp_path, files)
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
     actual = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
     assert actual == {**facts, "running": False, "cut_off": True}
 
 
-def test_the_limits_of_a_running_node_are_those_of_the_kernel(tmp_path):
+def test_limits_of_running_node_are_those_of_kernel(tmp_path):
     limits = {"groups/p/libpod-0a1b/cpu.max": "3800 10000\n", "groups/p/libpod-0a1b/memory.max": "3221225472\n"}
     groups(tmp_path, {"proc/7/cgroup": "0::/p/libpod-0a1b\n", **limits})
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
@@ -164,7 +167,7 @@ def test_the_limits_of_a_running_node_are_those_of_the_kernel(tmp_path):
     assert actual == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
 
 
-def test_enforced_limits_of_this_very_process_can_be_read():
+def test_enforced_limits_of_this_process_can_be_read():
     assert len(lab_engine.enforced_limits(os.getpid())) == 3
 
 

@@ -47,7 +47,7 @@ def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, serv
     assert volume["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
 
 
-def test_a_server_mounts_from_itself_and_others_from_the_first():
+def test_server_mounts_from_itself_and_others_from_first():
     assert (part(5, "pi2")["source"], part(5, "pi2")["backups"]) == ("10.0.0.2:/lockstep", ["10.0.0.1", "10.0.0.3"])
     assert (part(5, "pi5")["source"], part(5, "pi5")["backups"]) == ("10.0.0.1:/lockstep", ["10.0.0.2", "10.0.0.3"])
     assert part(1, "pi1")["backups"] == []
@@ -112,7 +112,7 @@ def unmount(mounts, **options):
 LINE = "10.0.0.1:/lockstep {path} glusterfs defaults,_netdev,noauto,x-systemd.after=glusterd.service,backup-volfile-servers=10.0.0.2 0 0"
 
 
-def test_mounted_once_with_a_line_and_a_unit_of_its_own(mounts):
+def test_mounted_once_with_line_and_unit_own(mounts):
     assert mount(mounts) == ["write the line of /etc/fstab", "mount at boot", "mount"]
     lines = mounts.fstab.read_text().splitlines()
     assert lines[:2] == ["UUID=1 / ext4 defaults 0 1", "# /mnt glusterfs"]
@@ -135,7 +135,8 @@ def test_a_mount_whose_process_died_is_made_anew(mounts):
     assert mounts.dead is False
 
 
-def test_a_mount_from_before_tls_is_made_anew_and_a_busy_one_says_what_to_do(mounts, monkeypatch):
+def test_mount_from_before_tls_is_made_anew(mounts, monkeypatch):
+    """A mount from before tls is made anew and a busy one says what to do."""
     mount(mounts)
     monkeypatch.setattr(dfs_mount, "old", lambda module: mounts.mounted == ("fuse.glusterfs", "10.0.0.1:/lockstep"))
     mounts.fails = "umount: target is busy."
@@ -228,14 +229,14 @@ def contents(action, path, **options):
     return Module(path=str(path), action=action, **{**defaults, **options})
 
 
-def test_a_token_written_here_is_read_there_and_removed(tmp_path):
+def test_token_written_here_is_read_there_and_removed(tmp_path):
     ended(dfs_contents.write, contents("write", tmp_path))
     assert ended(dfs_contents.read, contents("read", tmp_path))["changed"] is False
     ended(dfs_contents.forget, contents("forget", tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
+def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     ended(dfs_contents.write, contents("write", tmp_path))
     (tmp_path / "other").mkdir()
@@ -246,7 +247,7 @@ def test_a_folder_that_is_not_shared_names_host_path_and_mend(tmp_path, monkeypa
     )
 
 
-def test_a_token_of_another_try_is_not_taken_for_this_one(tmp_path, monkeypatch):
+def test_token_of_another_try_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     (tmp_path / ".lockstep-token-t1").write_text("old")
     assert "(it reads something else)" in failed(dfs_contents.read, contents("read", tmp_path))
@@ -257,7 +258,7 @@ def test_a_token_that_comes_late_is_waited_for(tmp_path, monkeypatch):
     assert ended(dfs_contents.read, contents("read", tmp_path))["changed"] is False
 
 
-def test_the_folder_below_a_mount_that_is_not_there_is_not_written_to(tmp_path):
+def test_folder_below_an_absent_mount_is_not_written(tmp_path):
     assert failed(dfs_contents.write, contents("write", tmp_path, kind="glusterfs")) == (
         f"pi2: nothing is mounted on dfs_path={tmp_path}; run provision.yml again, or: sudo mount {tmp_path}"
     )
@@ -287,7 +288,8 @@ def test_only_our_folders_are_emptied(tmp_path):
     assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": False, "removed": []}
 
 
-def test_state_of_runs_under_slurm_is_kept_and_an_empty_folder_of_it_is_not(tmp_path):
+def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
+    """State of runs under slurm is kept and an empty folder of it is not."""
     (tmp_path / "slurm" / "my-run" / "state").mkdir(parents=True)
     (tmp_path / "slurm" / "my-run" / "state" / "step-20").touch()
     (tmp_path / "slurm" / "gone" / "state").mkdir(parents=True)
@@ -300,7 +302,7 @@ def test_state_of_runs_under_slurm_is_kept_and_an_empty_folder_of_it_is_not(tmp_
     assert not (tmp_path / "slurm").exists()
 
 
-def test_only_folders_of_wheels_go_from_a_folder_of_others(tmp_path):
+def test_only_wheel_folders_go_from_anothers_folder(tmp_path):
     wheels = tmp_path / "wheels"
     mine = [".part-x86_64-cp313-0123456789abcdef", "aarch64-cp311-0123456789abcdef"]
     for name in [*mine, "aarch64-cp311", "x86_64-cp311-0123456789abcdef-old", "thesis"]:
@@ -313,7 +315,7 @@ def test_only_folders_of_wheels_go_from_a_folder_of_others(tmp_path):
     assert ended(dfs_contents.wheels, contents("wheels", wheels)) == {"changed": False, "removed": []}
 
 
-def test_the_folder_of_the_wheels_goes_when_nothing_else_is_in_it(tmp_path):
+def test_wheel_folder_goes_when_nothing_else_is_inside(tmp_path):
     (tmp_path / "wheels" / "aarch64-cp311-0123456789abcdef").mkdir(parents=True)
     ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))
     assert os.listdir(tmp_path) == []
@@ -356,11 +358,11 @@ def serve_no_more(daemon, **options):
     return ended(gluster_server.absent, daemon.module(state="absent", **options))["did"]
 
 
-def test_the_bricks_ports_are_those_that_the_firewall_names():
+def test_bricks_ports_are_those_that_firewall_names():
     assert provision.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
 
 
-def test_a_server_is_brought_up_once_and_taken_down_to_what_it_was(daemon):
+def test_server_is_brought_up_once_and_taken_down(daemon):
     assert serve(daemon) == ["limit ports", "start glusterd", "make the brick"]
     assert "option max-port  49251\n" in daemon.settings.read_text()
     assert "option base-port 49152" in daemon.settings.read_text()
@@ -372,7 +374,8 @@ def test_a_server_is_brought_up_once_and_taken_down_to_what_it_was(daemon):
     assert serve_no_more(daemon) == []
 
 
-def test_daemons_from_before_tls_are_ended_and_started_anew(daemon, monkeypatch):
+def test_daemons_from_before_tls_are_restarted(daemon, monkeypatch):
+    """Daemons from before tls are ended and started anew."""
     serve(daemon)
     child = subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"], stdin=-1, stdout=-1)
     child.stdout.readline()
@@ -407,7 +410,7 @@ def test_a_brick_that_was_there_before_stays(daemon):
     assert daemon.brick.exists()
 
 
-def test_a_brick_with_files_of_others_is_not_removed(daemon):
+def test_brick_with_files_of_others_is_not_removed(daemon):
     serve(daemon)
     (daemon.brick / "thesis").mkdir()
     assert "also holds thesis, which Lockstep did not put there; move that away first" in failed(
@@ -551,14 +554,15 @@ def test_a_stopped_volume_with_other_addresses_is_mended(pool):
     assert make(pool) == ["let the cluster's hosts in", "start the volume"]
 
 
-def test_a_host_that_joins_is_let_in_while_the_volume_runs(pool):
+def test_joining_host_is_let_in_while_volume_runs(pool):
     make(pool)
     assert make(pool, names=["pi1", "pi4", "pi5"]) == ["let the cluster's hosts in"]
     assert pool.volume["options"]["auth.ssl-allow"] == "pi1,pi4,pi5"
 
 
 @pytest.mark.parametrize("missing", [("client.ssl", "server.ssl"), ("server.ssl",)])
-def test_a_volume_that_runs_without_tls_is_stopped_and_started_with_it(missing, pool):
+def test_volume_without_tls_is_restarted_with_it(missing, pool):
+    """A volume that runs without tls is stopped and started with it."""
     make(pool)
     for name in missing:
         del pool.volume["options"][name]
@@ -581,7 +585,7 @@ def test_a_server_that_does_not_join_is_named(pool):
     assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume.present, pool.module())
 
 
-def test_only_a_volume_and_a_pool_that_were_made_here_are_dissolved(pool):
+def test_only_a_volume_made_here_is_dissolved(pool):
     make(pool)
     assert unmake(pool) == ["delete the volume lockstep", "let 10.0.0.2 go", "let 10.0.0.3 go"]
     assert (pool.volume, pool.peers, pool.record.parent.exists()) == (None, [], False)
@@ -597,7 +601,7 @@ def test_a_volume_that_was_there_before_stays(pool):
     assert pool.volume["bricks"] == ["10.0.0.9:/old"]
 
 
-def test_what_is_made_is_recorded_before_the_next_step(pool):
+def test_what_is_made_is_recorded_before_next_step(pool):
     pool.refuses = ["10.0.0.3"]
     failed(gluster_volume.present, pool.module())
     assert json.loads(pool.record.read_text()) == {"peers": ["10.0.0.2"]}
@@ -610,14 +614,14 @@ def test_a_checked_volume_touches_nothing(pool):
     assert make(pool, check_mode=True, programs=[]) == ["create the volume"]
 
 
-def test_a_checked_volume_does_not_need_the_daemon_to_run(pool):
+def test_checked_volume_does_not_need_daemon_to_run(pool):
     module = pool.module(check_mode=True)
     module.answers["gluster --mode=script peer status"] = (1, "", "Connection failed.")
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed.")
     assert ended(gluster_volume.present, module)["did"] == ["create the volume"]
 
 
-def test_a_daemon_that_does_not_answer_says_where_to_look(pool):
+def test_silent_daemon_says_where_to_look(pool):
     module = pool.module()
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed. Please check if gluster daemon is operational.")
     assert "Please check if gluster daemon is operational.; look at: journalctl -u glusterd" in failed(gluster_volume.present, module)

@@ -16,7 +16,7 @@ def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), kind="glusterfs", **opt
     return provision.firewall_rules(addresses, provision.firewall_ports(HOSTS, kind), **options)
 
 
-def test_every_worker_port_of_the_inventory_and_those_of_glusterfs():
+def test_every_worker_and_glusterfs_port_is_opened():
     ports = ["12345", "12346", "12845", "12846"]
     assert provision.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
     assert provision.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
@@ -30,7 +30,8 @@ def test_direct_ports_are_closed_to_strangers_too():
     assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
 
 
-def test_a_port_that_leaves_no_room_for_a_server_is_closed_alone():
+def test_port_without_room_is_closed_alone():
+    """A port that leaves no room for a server is closed alone."""
     assert provision.firewall_ports([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
 
 
@@ -44,7 +45,8 @@ def test_only_our_table_is_replaced_and_members_pass():
     assert "tcp dport { 12345, 12346, 12845, 12846, 24007-24008, 49152-49251 } jump strangers" in text
 
 
-def test_local_users_are_judged_by_their_number_wherever_they_connect_in_the_cluster():
+def test_local_users_are_judged_by_number_everywhere():
+    """Local users are judged by their number wherever they connect in the cluster."""
     text = rules(users=["1000", 1007])
     assert "tcp dport { 12345, 12346, 12845, 12846, 24007-24008, 49152-49251 } jump other_users" in text
     users = text.partition("chain other_users")[2].splitlines()[1:5]
@@ -57,7 +59,7 @@ def test_local_users_are_judged_by_their_number_wherever_they_connect_in_the_clu
     assert "meta skuid { 0 } return" in rules(users=["0"])
 
 
-def test_the_order_of_hosts_does_not_matter_and_networks_stay():
+def test_host_order_does_not_matter_and_networks_stay():
     assert rules(["10.0.0.2", "10.0.0.1", "10.0.0.1"]) == rules(["10.0.0.1", "10.0.0.2"])
     assert "elements = { 10.0.0.0/24 }" in rules(["10.0.0.0/24"])
 
@@ -135,14 +137,14 @@ def test_rules_are_loaded_once(kernel, tmp_path):
 
 
 @pytest.mark.parametrize("now", [None, "with a hole"])
-def test_a_table_that_somebody_changed_or_flushed_is_loaded_again(now, kernel, tmp_path):
+def test_changed_or_flushed_table_is_loaded_again(now, kernel, tmp_path):
     present(kernel, tmp_path, "a")
     kernel.table = now
     assert present(kernel, tmp_path, "a")["did"] == ["load the rules"]
     assert kernel.table == "as loaded: a"
 
 
-def test_ports_are_reserved_beside_those_of_others_and_released_again(kernel, tmp_path):
+def test_ports_are_reserved_beside_others_and_released(kernel, tmp_path):
     reserved = tmp_path / "reserved"
     reserved.write_text("8080,9148-9150\n")
     ports = ["12345", "49152-49154"]
@@ -176,7 +178,7 @@ def test_rules_that_nft_does_not_take_replace_nothing(kernel, tmp_path):
     assert (kernel.table, (tmp_path / "etc" / "firewall.nft").read_text()) == ("as loaded: a", "a")
 
 
-def test_nothing_is_left_and_a_second_removal_changes_nothing(kernel, tmp_path):
+def test_nothing_is_left_and_second_removal_changes_nothing(kernel, tmp_path):
     present(kernel, tmp_path, "a")
     assert absent(kernel, tmp_path) == {"changed": True, "did": ["remove the unit", "remove the table", "remove the rules"]}
     assert (kernel.table, kernel.enabled, list(tmp_path.iterdir())) == (None, False, [])

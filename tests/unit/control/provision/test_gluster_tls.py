@@ -63,7 +63,7 @@ def other(tmp_path):
     return Host(tmp_path / "other").certificate(name="node2")["certificate"]
 
 
-def test_a_key_is_made_once_and_is_roots_alone(host):
+def test_key_is_made_once_for_root_alone(host):
     first = host.certificate()
     assert first["did"] == ["make a certificate"]
     assert (host.ssl / "glusterfs.key").stat().st_mode & 0o777 == 0o600
@@ -99,7 +99,8 @@ def test_a_key_that_will_not_do_is_replaced(harm, host):
     assert host.certificate()["did"] == []
 
 
-def test_a_certificate_is_renewed_in_its_last_year_and_when_its_host_is_renamed(host, monkeypatch):
+def test_certificate_is_renewed_in_time_and_when_renamed(host, monkeypatch):
+    """A certificate is renewed in its last year and when its host is renamed."""
     host.certificate()
     assert host.certificate(name="node9")["did"] == ["make a certificate"]
     monkeypatch.setattr(gluster_tls, "RENEW_S", 31 * 365 * 86400)
@@ -117,7 +118,7 @@ def test_files_of_others_are_refused_and_kept(name, host):
     assert host.files() == [name]
 
 
-def test_a_certificate_that_somebody_put_in_place_of_ours_is_kept(host, other):
+def test_certificate_put_in_place_of_ours_is_kept(host, other):
     mine = host.certificate()["certificate"]
     host.trust({"node1": mine})
     (host.ssl / "glusterfs.pem").write_text(other)
@@ -134,7 +135,8 @@ def test_a_daemon_with_other_volumes_is_not_closed(host):
     assert "GlusterFS also serves photos, whose clients have no certificates" in message
 
 
-def test_members_are_trusted_and_only_a_changed_certificate_starts_daemons_anew(host, other):
+def test_only_a_changed_certificate_restarts_daemons(host, other):
+    """Members are trusted and only a changed certificate starts daemons anew."""
     mine = host.certificate()["certificate"]
     assert host.trust({"node1": mine}) == ["trust the members' certificates", "switch TLS on"]
     assert (host.links / "glusterfs.ca").read_text() == f"# node1\n{mine}"
@@ -153,7 +155,7 @@ def test_members_are_trusted_and_only_a_changed_certificate_starts_daemons_anew(
     assert not again({"node1": mine, "node2": renewed})
 
 
-def test_nothing_is_left_and_a_second_removal_changes_nothing(host):
+def test_nothing_is_left_and_second_removal_changes_nothing(host):
     host.trust({"node1": host.certificate()["certificate"]})
     assert host.remove()["did"] == ["remove key and certificates"]
     assert host.files() == []
@@ -171,7 +173,9 @@ def test_a_checked_host_is_not_touched(host, other):
 
 
 @pytest.mark.parametrize(("at", "kept"), [("request", []), ("key", ["lib/tls.json"]), ("pem", ["etc/glusterfs.key", "lib/tls.json"])])
-def test_an_interrupted_call_leaves_nothing_that_the_next_takes_for_a_strangers(at, kept, host, monkeypatch):
+def test_interrupted_call_leaves_nothing_that_looks_foreign(at, kept, host, monkeypatch):
+    """An interrupted call leaves nothing that the next takes for a strangers."""
+
     def interrupt(source, target, replace=os.replace):
         if str(target).endswith(at):
             raise KeyboardInterrupt
@@ -212,13 +216,13 @@ def test_a_certificate_that_speaks_for_others_is_refused(spoil, message, host):
     assert message in str(caught.value)
 
 
-def test_what_else_a_host_returns_does_not_reach_the_others(host):
+def test_what_else_host_returns_does_not_reach_others(host):
     own = host.certificate()["certificate"]
     assert provision.dfs_trusted({"node1": f"# node2\nanything\n{own}\nmore"}) == f"# node1\n{own}"
 
 
 @pytest.mark.parametrize("name", ["*", "a,b", "x" * 65, "fe80::1"])
-def test_a_name_that_a_certificate_cant_have_is_refused(name):
+def test_name_that_certificate_cant_have_is_refused(name):
     arguments = {"kind": "glusterfs", "path": "/mnt/x"}
     with pytest.raises(ConfigError) as caught:
         provision_dfs.check_kind(arguments, [{"name": name, "address": "10.0.0.1"}])
@@ -233,7 +237,7 @@ def test_nothing_is_mounted_anew_below_a_run():
     assert provisioning._open(provisioning.parse("session=my-run-w0-abc")) is None
 
 
-def test_a_process_is_older_than_what_is_written_after_its_start(tmp_path):
+def test_process_is_older_than_files_after_its_start(tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
     before.touch()
     os.utime(before, (time.time() - 60, time.time() - 60))

@@ -59,7 +59,8 @@ def message(function, *arguments):
     return str(caught.value)
 
 
-def test_a_good_host_is_not_refused_and_its_target_is_known():
+def test_good_host_is_accepted_with_its_target():
+    """A good host is not refused and its target is known."""
     actual = look()
     assert refused(actual) == []
     assert (actual.target.key, actual.target.python, actual.target.glibc) == ("aarch64-cp311", "3.11.2", 36)
@@ -170,7 +171,8 @@ def test_the_user_must_have_one_number_everywhere():
     assert problem.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
 
 
-def test_one_home_for_several_hosts_is_no_place_for_their_workers():
+def test_one_home_for_several_hosts_is_refused():
+    """One home for several hosts is no place for their workers."""
     own = {"root_path": "/home/pi/lockstep", "root_on": "ext4 /dev/sda1"}
     home = {"root_path": "/home/pi/lockstep", "root_on": "nfs4 files:/home"}
     assert provisioning.folder_refusals({"pi1": look(**own), "pi2": look(**own), "pi3": look(**home)}) == []
@@ -221,7 +223,8 @@ def test_what_takes_root(changed, kind, firewall, needed):
 
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
-def test_a_password_that_sudo_does_not_take_is_told_where_one_is_needed(sudo):
+def test_refused_sudo_password_says_where_one_is_needed(sudo):
+    """A password that sudo does not take is told where one is needed."""
     actual = look(sudo="password")
     actual.sudo_reason = "Incorrect sudo password"
     assert refused(actual, password=True) == [
@@ -260,7 +263,8 @@ def test_what_sudo_says_is_a_finding(answer, problem, monkeypatch):
     assert Sudo(answer).run() == {"reason": problem}
 
 
-def test_without_uv_a_python_that_makes_no_environments_takes_root():
+def test_without_uv_or_venv_root_is_needed():
+    """Without uv a python that makes no environments takes root."""
     good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
     (problem,) = provisioning.venv_refusals({"pi3": good}, wheels)
     assert problem == (
@@ -272,7 +276,7 @@ def test_without_uv_a_python_that_makes_no_environments_takes_root():
     assert provisioning.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
 
 
-def test_an_unreachable_host_is_one_line_with_the_mend():
+def test_unreachable_host_is_one_line_with_mend():
     assert provision_check.unreachable("pi3", "timed\n out") == (
         "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
     )
@@ -370,13 +374,14 @@ def test_two_hosts_with_one_address_are_refused():
     assert message(provision.check_members, []).startswith("no hosts; put at least one")
 
 
-def test_a_port_that_is_no_number_is_refused_before_the_firewall_needs_it():
+def test_port_that_is_no_number_is_refused():
+    """A port that is no number is refused before the firewall needs it."""
     provision.check_workers(members(2))
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
         provision.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
 
 
-def test_what_an_inventory_with_a_wrong_port_made_stays_removable():
+def test_what_inventory_with_wrong_port_made_stays_removable():
     plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
     facts = provision_firewall.Firewall({"plan": plan, "allow": [], "users": []}).act()["ansible_facts"]
     assert facts["provision"]["ports"] == []
@@ -429,7 +434,7 @@ def test_a_volume_made_here_takes_no_ipv6():
         ("/srv/x/", "dfs_path", "/srv/./x"),
     ],
 )
-def test_the_workers_folder_and_the_shared_one_lie_apart(root, name, folder):
+def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
     assert message(provision.check_apart, "pi1", root, {name: folder}) == (
         f"pi1: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
     )
@@ -485,11 +490,12 @@ def test_a_row_says_what_was_done():
         ({}, "", "off"),
     ],
 )
-def test_a_row_says_why_a_host_does_not_go_on_after_a_restart(made, refused, shown):
+def test_row_says_why_a_restart_stops_a_host(made, refused, shown):
+    """A row says why a host does not go on after a restart."""
     assert provision_report.resumes(made, {"root_refused": refused}) == shown
 
 
-def test_in_check_mode_the_rows_say_what_would_be_done():
+def test_in_check_mode_rows_say_what_would_happen():
     host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
     plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
     actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
@@ -505,14 +511,14 @@ def test_what_stays_on_a_host_is_named():
 
 
 @pytest.mark.parametrize("role", ["worker", "host", "dfs", "firewall", "recovery", "python_env"])
-def test_the_sample_inventory_names_every_variable_of_the_roles(role):
+def test_sample_inventory_names_every_variable_of_roles(role):
     text = (ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text()
     defaults = yaml.safe_load((ROOT / "roles" / role / "defaults" / "main.yml").read_text())
     missing = [name for name in defaults if f"\n{name}:" not in text and f"\n# {name}:" not in text]
     assert missing == []
 
 
-def test_the_sample_inventory_does_not_need_what_provisioning_makes():
+def test_sample_inventory_does_not_need_what_provisioning_makes():
     variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
     assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
     assert variables["dfs_kind"] in provision.KINDS
@@ -538,8 +544,11 @@ HOSTILE = (
 
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("key", [*GOOD, "python", "root_uid", "root_on", "root_path", "session", "lacks", "foreign", "record", "cores"])
-def test_no_look_of_a_hostile_host_gives_a_traceback_a_path_or_a_command(key, value):
-    """Neither while it is judged, nor as the name of a folder of wheels on this machine, nor in what the user is told to type."""
+def test_no_look_of_a_hostile_host_gives_traceback(key, value):
+    """No look of a hostile host gives a traceback a path or a command.
+
+    Neither while it is judged, nor as the name of a folder of wheels on this machine, nor in what the user is told to type.
+    """
     python = {"python": f"/usr/bin/python3 {value} True"} if key == "python" else {}
     seen = look(**python, **({} if python else {key: value}))
     seen.gpus = 1

@@ -14,7 +14,7 @@ def asked(tmp_path, text):
     return tmp_path / "mine.txt"
 
 
-def test_a_file_is_locked_once_for_a_kind_of_host(index, tmp_path):
+def test_file_is_locked_once_for_kind_of_host(index, tmp_path):
     make_wheel(index, "fixed")
     arm, intel = (make_wheel(index, "photos", tag=f"cp312-cp312-manylinux_2_28_{machine}") for machine in ("aarch64", "x86_64"))
     file = asked(tmp_path, "photos>=1.0\nfixed\n")
@@ -37,7 +37,8 @@ def test_a_file_is_locked_once_for_a_kind_of_host(index, tmp_path):
         ("two words here", r"no versions fit .*mine.txt"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_kept(text, message, index, tmp_path):
+def test_what_does_not_fit_is_refused_unkept(text, message, index, tmp_path):
+    """What does not fit is refused and nothing is kept."""
     make_wheel(index, "fixed")
     make_wheel(index, "fixed", "2.0")
     file = asked(tmp_path, text)

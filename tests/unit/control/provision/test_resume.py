@@ -83,7 +83,7 @@ def test_the_command_is_the_one_that_supervisors_write():
 
 
 @pytest.mark.parametrize("name", [MARK, "exit.json"])
-def test_a_worker_that_was_stopped_or_has_ended_is_not(name, host):
+def test_stopped_or_ended_worker_is_not_resumed(name, host):
     (host.folder / name).touch()
     assert host.boot() == 0
     assert host.ran == []
@@ -212,7 +212,7 @@ def unit(tmp_path, monkeypatch):
     return module
 
 
-def test_the_unit_is_made_once_and_removed_without_a_trace(unit, tmp_path):
+def test_unit_is_made_once_and_removed_without_trace(unit, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert ended(resume_service.present, unit(check_mode=True)) == {"changed": True, "resumes": "resumes"}
     assert sorted(tmp_path.rglob("*")) == before
@@ -227,7 +227,8 @@ def test_the_unit_is_made_once_and_removed_without_a_trace(unit, tmp_path):
     assert ended(resume_service.absent, unit())["changed"] is False
 
 
-def test_a_host_without_systemd_and_one_that_root_trains_on_are_left_alone(unit, tmp_path, monkeypatch):
+def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch):
+    """A host without systemd and one that root trains on are left alone."""
     monkeypatch.setattr(resume_service, "owner", lambda _: "root")
     assert ended(resume_service.present, unit()) == {"changed": False, "resumes": "no: root trains"}
     (tmp_path / "run").rmdir()
@@ -236,7 +237,7 @@ def test_a_host_without_systemd_and_one_that_root_trains_on_are_left_alone(unit,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_the_unit_runs_as_the_owner_of_the_workers_directory(tmp_path):
+def test_unit_runs_as_owner_of_workers_directory(tmp_path):
     os.chown(tmp_path, 65534, -1)
     module = Module(root=str(tmp_path / "not" / "there yet"))
     assert resume_service.owner(module) == "nobody"
@@ -244,7 +245,7 @@ def test_the_unit_runs_as_the_owner_of_the_workers_directory(tmp_path):
     assert "belongs to user number 54321" in failed(resume_service.owner, module)
 
 
-def test_no_word_of_a_path_means_anything_to_systemd(unit, tmp_path):
+def test_no_word_of_path_means_anything_to_systemd(unit, tmp_path):
     ended(resume_service.present, unit())
     line = next(line for line in (tmp_path / "lockstep-resume.service").read_text().splitlines() if line.startswith("ExecStart="))
     assert line.endswith('" "-I" "' + f"{tmp_path}/lib/lockstep/resume.py" + '" "/home/pi/lock step" "/mnt/50%%"')

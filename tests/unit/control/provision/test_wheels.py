@@ -48,7 +48,7 @@ def names(lock, target):
 A, B = "a" * 64, "b" * 64
 
 
-def test_a_lock_is_read_with_comments_markers_and_several_hashes():
+def test_lock_is_read_with_comments_markers_and_hashes():
     lock = f"# made by uv\nOne_Two==1.0 ; python_version < '4' \\\n    --hash=sha256:{A} \\\n    --hash=sha256:{B}\n    # via x\n"
     (actual,) = wheels.pins(lock)
     assert (actual.name, actual.version, actual.hashes) == ("one-two", "1.0", {A, B})
@@ -61,7 +61,7 @@ def test_a_line_that_pins_nothing_is_refused(line):
         wheels.pins(line)
 
 
-def test_markers_are_those_of_the_target_and_not_of_this_machine():
+def test_markers_are_those_of_the_target():
     lock = pin("intel", A, marker=" ; platform_machine == 'x86_64'") + pin("arm", A, marker=" ; platform_machine == 'aarch64'")
     lock += pin("old", A, marker=" ; python_full_version < '3.12'") + pin("new", A, marker=" ; python_full_version >= '3.12'")
     lock += pin("mac", A, marker=" ; sys_platform == 'darwin'") + pin("all", A)
@@ -70,13 +70,14 @@ def test_markers_are_those_of_the_target_and_not_of_this_machine():
 
 
 @pytest.mark.parametrize(("target", "tensorflow"), [(X86, "tensorflow-cpu"), (PI, "tensorflow")])
-def test_the_projects_own_lock_has_one_tensorflow_for_each_machine(target, tensorflow):
+def test_lock_has_one_tensorflow_for_each_machine(target, tensorflow):
     chosen = names((ROOT / "requirements" / "node.txt").read_text(), target)
     assert [name for name in chosen if name.startswith("tensorflow")] == [tensorflow]
     assert len(chosen) == len(set(chosen)) > 20
 
 
-def test_a_host_with_gpus_has_a_folder_of_its_own_and_cuda_beside_the_same_packages():
+def test_gpu_host_has_cuda_and_its_own_folder():
+    """A host with gpus has a folder of its own and cuda beside the same packages."""
     gpu = Target("x86_64", "3.11.2", 36, gpu=True)
     assert [one.key for one in wheels.merged([X86, gpu])] == ["x86_64-cp311", "x86_64-cp311-gpu"]
     one, other = (
@@ -88,12 +89,12 @@ def test_a_host_with_gpus_has_a_folder_of_its_own_and_cuda_beside_the_same_packa
     assert other["tensorflow"] == one["tensorflow-cpu"]
 
 
-def test_the_pinned_uv_is_the_one_of_the_set_up(install):
+def test_pinned_uv_is_one_of_set_up(install):
     lock = wheels.pins((ROOT / "requirements" / "control.txt").read_text())
     assert [f"{one.name}=={one.version}" for one in lock if one.name == "uv"] == [install.UV]
 
 
-def test_hosts_of_one_kind_share_a_folder_for_the_oldest_of_them():
+def test_hosts_of_a_kind_share_the_oldests_folder():
     hosts = [
         Target("x86_64", "3.11.10", 40),
         Target("x86_64", "3.11.9", 41),
@@ -104,7 +105,8 @@ def test_hosts_of_one_kind_share_a_folder_for_the_oldest_of_them():
     assert merged == {"x86_64-cp311": ("3.11.9", 40), "x86_64-cp312": ("3.12.1", 39), "aarch64-cp311": ("3.11.2", 36)}
 
 
-def test_no_wheel_for_a_newer_c_library_than_the_hosts_is_asked_for():
+def test_wheels_fit_the_c_library_of_hosts():
+    """No wheel for a newer c library than the hosts is asked for."""
     tags = wheels.platforms(Target("aarch64", "3.11.2", 31))[1::2]
     assert tags[0] == "manylinux_2_31_aarch64"
     assert "manylinux_2_32_aarch64" not in tags
@@ -116,7 +118,7 @@ def gathering(tmp_path, lock, target=X86, uv=None, report=None):
     return Gathering(target, wheels.pins(lock), wheels.pins(uv)[0] if uv else None, tmp_path / "cache" / target.key, lines.append)
 
 
-def test_wheels_of_another_machine_are_gathered_verified_and_kept(index, tmp_path):
+def test_foreign_wheels_are_gathered_verified_and_kept(index, tmp_path):
     arm = make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_28_aarch64")
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_28_x86_64")
     make_wheel(index, "fast", tag="cp312-cp312-manylinux_2_39_aarch64")
@@ -131,7 +133,7 @@ def test_wheels_of_another_machine_are_gathered_verified_and_kept(index, tmp_pat
     assert actual.folder.name == "aarch64-cp312"
 
 
-def test_a_changed_lock_is_gathered_anew_and_what_is_old_goes(index, tmp_path):
+def test_changed_lock_is_gathered_anew_and_old_goes(index, tmp_path):
     old = pin("one", make_wheel(index, "one"))
     first = gathering(tmp_path, old).gather()
     new = pin("one", make_wheel(index, "one", version="2.0"), version="2.0")
@@ -151,7 +153,7 @@ def test_a_missing_or_torn_wheel_is_fetched_again(spoil, index, tmp_path):
     assert actual.gather() == made
 
 
-def test_a_wheel_that_the_lock_does_not_name_is_refused(index, tmp_path):
+def test_wheel_that_lock_does_not_name_is_refused(index, tmp_path):
     make_wheel(index, "one")
     actual = gathering(tmp_path, pin("one", A))
     with pytest.raises(LockstepError) as caught:
@@ -161,12 +163,12 @@ def test_a_wheel_that_the_lock_does_not_name_is_refused(index, tmp_path):
     assert actual.complete() is None
 
 
-def test_a_wheel_that_can_not_be_had_is_named(index, tmp_path):
+def test_wheel_that_can_not_be_had_is_named(index, tmp_path):
     with pytest.raises(LockstepError, match=r"No matching distribution found for absent==1.0"):
         gathering(tmp_path, pin("absent", A)).gather()
 
 
-def test_uv_comes_along_when_it_is_to_be_had_and_is_no_part_of_the_digest(index, tmp_path):
+def test_uv_comes_along_outside_the_digest(index, tmp_path):
     lock = pin("one", make_wheel(index, "one"))
     without = gathering(tmp_path, lock).gather()
     tool = pin("uv", make_wheel(index, "uv", tag="py3-none-manylinux_2_17_x86_64"))

@@ -145,7 +145,7 @@ def test_a_host_names_no_command_as_its_python(path):
     assert discover() == "/usr/bin/python3.12"
 
 
-def test_the_action_that_runs_a_module_refuses_an_order():
+def test_action_that_runs_module_refuses_order():
     def execute(command, in_data, executable):
         mark = re.search(r"lean-[0-9a-f]{16}:", zlib.decompress(in_data).decode())[0]
         return {"rc": 0, "stderr": "", "stdout": f"{mark}{json.dumps({'written': [], **ORDERS_GIVEN})}\n"}
@@ -169,7 +169,7 @@ def test_what_is_no_answer_is_refused(written):
         believed("worker_files", written)
 
 
-def test_a_field_that_this_machine_counts_on_is_there():
+def test_field_that_this_machine_counts_on_is_there():
     short = json.dumps({"changed": False})
     for module in ("host_probe", "network_probe"):
         with pytest.raises(LockstepError, match=r"answer lacks (facts|pairs)"):
@@ -180,14 +180,14 @@ def test_a_field_that_this_machine_counts_on_is_there():
     assert believed("worker_claim", short) == {"changed": False}
 
 
-def test_a_refusal_is_one_short_line_whatever_the_host_answers():
+def test_refusal_is_one_short_line_whatever_host_answers():
     with pytest.raises(LockstepError) as caught:
         believed("worker_files", json.dumps({"\x1b[2J\n" * 99: "\x1b]0;evil\x07" * 9999}))
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
 
 
-def test_the_facts_of_a_claim_change_nothing_else_of_the_hosts_record():
+def test_claim_facts_change_nothing_else_of_a_record():
     for name, value in (("name", "../x"), ("address", "1.2.3.4"), ("tf_config", {}), ("environment", {"LD_PRELOAD": "/x"}), ("threads", 1)):
         answer = claim()
         answer["facts"][name] = value
@@ -195,7 +195,7 @@ def test_the_facts_of_a_claim_change_nothing_else_of_the_hosts_record():
 
 
 @pytest.mark.parametrize("run", ["x; id", "$(id)", "../x", "a b", "", "x\n", "{{ x }}", "A", "-e"])
-def test_a_claim_of_no_run_is_not_named_in_a_command(run):
+def test_claim_of_no_run_stays_out_of_commands(run):
     held = {"kind": "port", "number": 1, "session": "s"}
     assert credible("worker_claim", {**claim(), "holder": {**held, "run": run}}) is None
     assert credible("worker_claim", {**claim(), "holder": {**held, "run": "fine"}})
@@ -212,7 +212,7 @@ def test_no_claim_gives_a_traceback():
     assert passed
 
 
-def test_no_facts_of_a_host_give_the_doctor_a_traceback():
+def test_no_facts_of_host_give_doctor_traceback():
     hosts, passed, every = samples.inventory(NAMES), 0, 0
     honest = {name: {**probe(name)["facts"], "before": 1000.0, "after": 1001.0} for name in NAMES}
     for answer in spoilt(probe(NAMES[1])):
@@ -224,7 +224,7 @@ def test_no_facts_of_a_host_give_the_doctor_a_traceback():
     assert 0 < passed < every
 
 
-def test_no_measurement_of_a_host_gives_the_doctor_a_traceback():
+def test_no_measurement_of_host_gives_doctor_traceback():
     hosts, passed, every = samples.inventory(NAMES), 0, 0
     facts = {name: {**probe(name)["facts"], "before": 1000.0, "after": 1001.0} for name in NAMES}
     honest = {name: network(name) for name in NAMES}

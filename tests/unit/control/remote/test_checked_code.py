@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 
 import pytest
@@ -43,7 +42,7 @@ def own(tmp_path):
     return tmp_path / "my caches" / "code" / "trainer-0123.zip"
 
 
-def test_a_copy_of_the_archive_is_run_and_kept(shared, tmp_path):
+def test_copy_of_archive_is_run_and_kept(shared, tmp_path):
     done = run(shared, tmp_path, "-m", "trainer", "train", "--run", "a b")
     assert done.stdout == f"right ['train', '--run', 'a b'] {own(tmp_path)}/trainer/__main__.py\n"
     assert os.listdir(own(tmp_path).parent) == ["trainer-0123.zip"]
@@ -86,15 +85,21 @@ def test_no_archive_is_said_so(there, shared, tmp_path):
     )
 
 
-def test_a_package_in_the_working_directory_is_not_taken_for_ours(shared, tmp_path):
-    """Under Slurm that is a folder which all nodes write: `python -m` looks there first."""
+def test_package_in_the_working_directory_is_not_ours(shared, tmp_path):
+    """A package in the working directory is not taken for ours.
+
+    Under Slurm that is a folder which all nodes write: `python -m` looks there first.
+    """
     (tmp_path / "job" / "trainer").mkdir(parents=True)
     (tmp_path / "job" / "trainer" / "__main__.py").write_text("print('harm')")
     assert run(shared, tmp_path, "-m", "trainer", cwd=tmp_path / "job").stdout.startswith("right")
 
 
-def test_an_archive_that_changes_all_the_time_is_run_right_or_not_at_all(shared, tmp_path):
-    """Between a look and a use there is no time in which another archive could be put there."""
+def test_changing_archive_is_run_right_or_not(shared, tmp_path):
+    """An archive that changes all the time is run right or not at all.
+
+    Between a look and a use there is no time in which another archive could be put there.
+    """
     right, harm, stop = shared[0].read_bytes(), tmp_path / "harm.zip", threading.Event()
     archive(harm, word="harm")
 
@@ -104,7 +109,7 @@ def test_an_archive_that_changes_all_the_time_is_run_right_or_not_at_all(shared,
                 part = shared[0].with_name(".part")
                 part.write_bytes(data)
                 part.replace(shared[0])
-                time.sleep(0.001)
+                stop.wait(0.001)
 
     thread = threading.Thread(target=attack)
     thread.start()
@@ -120,7 +125,7 @@ def test_an_archive_that_changes_all_the_time_is_run_right_or_not_at_all(shared,
     assert not any("harm" in done.stdout for done in outputs)
 
 
-def test_two_workers_of_a_host_may_start_at_once(shared, tmp_path):
+def test_two_workers_of_host_may_start_at_once(shared, tmp_path):
     argv = checked_code.command(sys.executable, str(shared[0]), shared[1], str(tmp_path / "caches"))
     both = [subprocess.Popen([*argv, "-m", "trainer"], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert all(one.communicate()[0].startswith("right") for one in both)
@@ -146,7 +151,8 @@ def script(shared, tmp_path):
     return folder
 
 
-def test_the_start_script_runs_what_was_published_and_nothing_else(shared, tmp_path):
+def test_start_script_runs_only_what_was_published(shared, tmp_path):
+    """The start script runs what was published and nothing else."""
     folder = script(shared, tmp_path)
     assert "right ['train', \"it's\"]" in (folder / "worker.log").read_text()
     own(tmp_path).unlink()

@@ -46,7 +46,7 @@ def written(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
-def test_a_name_with_a_newline_becomes_no_other_file(node, tmp_path, warned):
+def test_name_with_newline_becomes_no_other_file(node, tmp_path, warned):
     """What follows the newline is a line of a listing as well: size, time, an absolute path, and the file to be put there."""
     worker, there, here = node
     target = tmp_path / "outside" / "written"
@@ -84,7 +84,7 @@ def test_only_names_that_a_worker_writes_are_fetched(name, node, warned):
     assert warned[0].isprintable()
 
 
-def test_links_on_the_node_are_neither_followed_nor_fetched(node, tmp_path):
+def test_links_on_node_are_neither_followed_nor_fetched(node, tmp_path):
     worker, there, here = node
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "step-1.npz").write_text("secret")
@@ -96,7 +96,7 @@ def test_links_on_the_node_are_neither_followed_nor_fetched(node, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["", "workers", "workers/pi1"])
-def test_a_run_directory_that_is_a_link_itself_is_left_alone(part, node, tmp_path, warned):
+def test_run_directory_link_itself_is_left_alone(part, node, tmp_path, warned):
     worker, there, here = node
     other = tmp_path / "other" / part
     (other / ("" if part == "workers/pi1" else "pi1" if part else "workers/pi1")).mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_links_on_this_machine_are_not_followed(node, tmp_path, warned):
     assert "state is a link on this machine" in warned[0]
 
 
-def test_sizes_are_bounded_by_what_the_run_may_write(node, warned):
+def test_sizes_are_bounded_by_what_run_may_write(node, warned):
     worker, there, here = node
     here.mkdir(parents=True)
     (here / "cluster.json").write_text(json.dumps({"parameters": {"total": 1000}}))
@@ -135,7 +135,7 @@ def test_sizes_are_bounded_by_what_the_run_may_write(node, warned):
     assert worker.poll().exit is None
 
 
-def test_a_file_that_grows_while_it_is_fetched_is_cut_off_by_the_kernel(node, monkeypatch, warned):
+def test_file_that_grows_is_cut_off_while_fetched(node, monkeypatch, warned):
     worker, there, here = node
     (there / "workers/pi1/exit.json").write_text('{"exit_code": 0, "ended_at": 1.0}')
 
@@ -150,7 +150,8 @@ def test_a_file_that_grows_while_it_is_fetched_is_cut_off_by_the_kernel(node, mo
     assert written(here) == []
 
 
-def test_the_number_of_files_is_bounded_and_junk_does_not_crowd_out_results(node, monkeypatch, warned):
+def test_file_count_is_bounded_and_results_come_first(node, monkeypatch, warned):
+    """The number of files is bounded and junk does not crowd out results."""
     worker, there, here = node
     monkeypatch.setattr(admission, "FILES", 10)
     monkeypatch.setattr(admission, "REFUSED", 5)
@@ -165,7 +166,7 @@ def test_the_number_of_files_is_bounded_and_junk_does_not_crowd_out_results(node
     assert "a run has at most 10" in warned[-1]
 
 
-def test_what_does_not_fit_on_the_disk_stays_there(node, monkeypatch, warned):
+def test_files_beyond_this_disk_stay_there(node, monkeypatch, warned):
     worker, _, here = node
     monkeypatch.setattr(admission, "RESERVE", 2**62)
     assert worker.collect(here) == []
@@ -222,7 +223,7 @@ def test_a_history_of_other_values_is_refused(text, node):
     assert written(here) == [] if worker.collect(here) == [] else text == '"'
 
 
-def test_records_of_no_worker_are_passed_over_and_told_once(node, warned):
+def test_records_of_no_worker_are_passed_over_once(node, warned):
     worker, there, _ = node
     good = {"t": 1.0, "kind": "steps", "epoch": 1, "step": 5, **NUMBERS}
     bad = [
@@ -263,7 +264,7 @@ def test_texts_of_records_are_fit_for_a_terminal(node):
     assert seen["note"].startswith("one\\ntwo\\u202e")
 
 
-def test_a_look_takes_a_bounded_amount_and_the_next_goes_on(node, monkeypatch):
+def test_look_takes_bounded_amount_and_next_goes_on(node, monkeypatch):
     monkeypatch.setattr(remote, "LOOK", 1000)
     worker, there, _ = node
     lines = [{"t": float(number), "kind": "heartbeat", "phase": "training ü", "step": number} for number in range(100)]
@@ -293,7 +294,7 @@ def test_a_line_that_never_ends_is_passed_over(node, monkeypatch):
     "text",
     ["[]", "7", "{}", '{"exit_code": "0", "ended_at": 1}', '{"exit_code": 0, "ended_at": "x"}', "{", '{"exit_code": 999, "ended_at": 1}'],
 )
-def test_an_exit_that_is_none_is_a_state_of_its_own(text, node):
+def test_exit_without_a_code_is_a_state(text, node):
     worker, there, _ = node
     (there / "workers/pi1/exit.json").write_text(text)
     seen = worker.poll()
@@ -312,7 +313,7 @@ def test_pipes_and_devices_block_nothing(node):
 
 
 @pytest.mark.parametrize("answer", ["", "hello", "\x1b[2J" * 1000, "=====lockstep=====" * 9])
-def test_a_shell_that_answers_anything_is_out_of_reach(answer, node):
+def test_shell_that_answers_anything_is_out_of_reach(answer, node):
     worker, _, _ = node
     worker.action._low_level_execute_command = lambda *_, **__: {"rc": 0, "stdout": answer, "stderr": ""}
     with pytest.raises(HostUnreachable) as caught:
@@ -418,7 +419,7 @@ EVALUATION = {
 }
 
 
-def test_an_evaluation_is_read_with_names_fit_for_a_terminal():
+def test_evaluation_is_read_with_names_fit_for_terminal():
     outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
     assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
 
@@ -487,7 +488,7 @@ def test_a_histogram_that_is_none(change):
         records.evaluation(json.dumps(EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}))
 
 
-def test_an_evaluation_of_an_earlier_version_has_one_output():
+def test_evaluation_of_earlier_version_has_one_output():
     kept = {name: value for name, value in EVALUATION.items() if name not in ("metrics", "outputs")}
     matrix = {"classes": ["a", "b"], "confusion": [[1, 1], [0, 0]]}
     earliest = records.evaluation(json.dumps(kept | {"loss": 0.5, "accuracy": 0.5} | matrix))
@@ -501,7 +502,8 @@ def test_an_evaluation_of_an_earlier_version_has_one_output():
         records.evaluation(json.dumps(kept | {"loss": 0.5} | matrix | {"confusion": [[1, 1]]}))
 
 
-def test_of_a_prediction_only_the_outputs_asked_for_are_fetched_and_none_that_is_too_large(node, warned):
+def test_prediction_fetches_asked_outputs_of_bounded_size(node, warned):
+    """Of a prediction only the outputs asked for are fetched and none that is too large."""
     worker, there, here = node
     names = ("output-0000.npy", "output-0001.npy", "output-0002.npy", "config.yml", "model.keras", "data/rows.npy", "exit.json")
     for name in names:
@@ -514,7 +516,8 @@ def test_of_a_prediction_only_the_outputs_asked_for_are_fetched_and_none_that_is
     assert written(here) == ["predict/output-0000.npy"]
 
 
-def test_what_another_command_predicts_is_no_part_of_the_run(node, warned):
+def test_foreign_prediction_is_no_part_of_the_run(node, warned):
+    """What another command predicts is no part of the run."""
     worker, there, here = node
     for name in ("output-0000.npy", "data/rows.npy", "worker.log"):
         (there / "predict" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def test_a_lean_module_is_small_and_documented(module):
     assert all(f'{block} = """' in source for block in ("DOCUMENTATION", "EXAMPLES", "RETURN"))
 
 
-def test_files_are_written_whole_with_their_mode_and_only_once(tmp_path):
+def test_files_are_written_whole_and_only_once(tmp_path):
     wanted = {"files": [{"path": str(tmp_path / "new folder" / "a ü.sh"), "content": "über\r\n'\"{{ x }}", "mode": "0755"}]}
     path = tmp_path / "new folder" / "a ü.sh"
     assert answer("worker_files", wanted, check_mode=True) == {"changed": True, "written": [str(path)]}
@@ -49,7 +49,7 @@ def test_files_are_written_whole_with_their_mode_and_only_once(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_that_can_not_be_written_is_named_and_leaves_nothing(tmp_path):
+def test_unwritable_file_is_named_and_leaves_nothing(tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
     shown = answer("worker_files", {"files": [{"path": str(tmp_path / "taken" / "x"), "content": "y"}]})
     assert shown["failed"] is True

@@ -75,7 +75,8 @@ def test_what_is_new_is_fetched_once(worker):
 
 
 @pytest.mark.parametrize("only", [None, "workers/pi1"])
-def test_states_that_a_worker_replaced_are_dropped_here_and_those_of_a_lost_disk_kept(worker, only):
+def test_replaced_states_are_dropped_and_lost_ones_kept(worker, only):
+    """States that a worker replaced are dropped here and those of a lost disk kept."""
     made, remote, here = worker
     for step in (1, 2, 3):
         for folder in ("state", "workers/pi1/memory"):
@@ -138,7 +139,7 @@ def test_a_hosts_clock_is_compared_with_this_machines(worker):
     assert (seen.exit["ended_at"], seen.records, seen.alive) == (5.0, [{"t": 1.0, **JOINING}], False)
 
 
-def test_new_lines_of_a_log_come_once_and_whole(worker, alive):
+def test_new_lines_of_log_come_once_and_whole(worker, alive):
     made, remote, _ = worker
     log = remote / "workers/pi1/worker.log"
     log.write_text("=== launch 1\nold\n=== launch 2, now\n" + "".join(f"line {number}\n" for number in range(5)) + "torn")
@@ -157,7 +158,7 @@ def test_new_lines_of_a_log_come_once_and_whole(worker, alive):
     assert [lines for lines, _ in news if lines] == [["the last words"]]
 
 
-def test_a_log_of_any_length_is_shown_to_its_end(worker, monkeypatch):
+def test_log_of_any_length_is_shown_whole(worker, monkeypatch):
     made, remote, _ = worker
     monkeypatch.setattr("control.remote.remote.TAIL", 1000)
     lines = [f"line {number} ü" for number in range(500)]
@@ -177,7 +178,7 @@ def warnings(monkeypatch):
     return heard
 
 
-def test_a_damaged_state_never_takes_the_place_of_one_that_is_whole(worker, warnings):
+def test_damaged_state_never_takes_place_of_one_whole(worker, warnings):
     made, remote, here = worker
     made.collect(here)
     (remote / "state/step-1.npz").write_bytes((remote / "state/step-1.npz").read_bytes()[:-30])
@@ -191,7 +192,8 @@ def test_a_damaged_state_never_takes_the_place_of_one_that_is_whole(worker, warn
     assert read_state(here / "state/step-1.npz") == "fixed"
 
 
-def test_older_states_stay_while_the_newest_is_damaged_on_either_side(worker, warnings):
+def test_older_states_stay_while_the_newest_is_damaged(worker, warnings):
+    """Older states stay while the newest is damaged on either side."""
     made, remote, here = worker
     made.collect(here)
     (remote / "state/step-1.npz").unlink()
@@ -216,7 +218,7 @@ def test_what_a_host_put_aside_stays_there(worker):
 
 
 @pytest.mark.parametrize(("transport", "names"), [("local", 2), ("ssh", 1)])
-def test_a_snapshot_of_this_machine_is_one_file_with_two_names(worker, transport, names):
+def test_local_snapshot_is_one_file_with_two_names(worker, transport, names):
     made, remote, here = worker
     made.action._connection.transport = transport
     made.collect(here)
@@ -256,7 +258,7 @@ def test_snapshots_that_are_not_kept_go_here_too(worker):
     assert [path.name for path in (here / "checkpoints").iterdir()] == ["epoch-0002.keras"]
 
 
-def test_a_worker_that_can_only_touch_its_file_is_heard(worker):
+def test_worker_that_only_touches_its_file_is_heard(worker):
     made, remote, _ = worker
     records = remote / "workers/pi1/metrics.jsonl"
     os.utime(records, (100, 100))
@@ -265,7 +267,7 @@ def test_a_worker_that_can_only_touch_its_file_is_heard(worker):
     assert made.poll().heard < 60
 
 
-def test_the_last_lines_are_those_of_the_present_launch(worker):
+def test_last_lines_are_those_of_present_launch(worker):
     made, remote, _ = worker
     log = remote / "workers/pi1/worker.log"
     log.write_text("=== launch 1, then\nerror: of the launch before\n" * 3 + "=== launch 4, now\nkilled early\n")

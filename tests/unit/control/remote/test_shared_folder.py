@@ -102,7 +102,7 @@ def test_what_was_removed_is_sent_anew(items):
         assert same(items)
 
 
-def test_a_dataset_that_was_never_compared_is_read_once(items, tmp_path):
+def test_dataset_that_was_never_compared_is_read_once(items, tmp_path):
     """As one that another control node, or an earlier version, sent."""
     agree(items)
     for path in (tmp_path / "seen").iterdir():
@@ -127,7 +127,7 @@ def test_the_whole_is_compared_where_that_is_asked(items, tmp_path):
     assert same(items)
 
 
-def test_a_link_in_the_way_is_replaced_and_its_target_stays(items, tmp_path):
+def test_link_is_replaced_and_its_target_stays(items, tmp_path):
     agree(items)
     target = tmp_path / "mine"
     target.write_bytes(b"mine")
@@ -141,7 +141,7 @@ def test_a_link_in_the_way_is_replaced_and_its_target_stays(items, tmp_path):
     assert same(items)
 
 
-def test_what_is_wrong_there_and_gone_here_is_named(items, here):
+def test_wrong_there_and_gone_here_is_named(items, here):
     agree(items)
     (here / "trainer-1.zip").unlink()
     assert agree(items).replaced == [], "what is right there is not needed here"
@@ -150,7 +150,7 @@ def test_what_is_wrong_there_and_gone_here_is_named(items, here):
         agree(items)
 
 
-def test_the_records_of_a_run_say_what_was_published(tmp_path):
+def test_records_of_run_say_what_was_published(tmp_path):
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
     dataset = {"digest": "d" * 64, "folder_name": "m" * 16, "manifest": "m" * 64}
@@ -159,7 +159,8 @@ def test_the_records_of_a_run_say_what_was_published(tmp_path):
     assert actual["code"] == str(tmp_path / "published" / "code" / "trainer-1.zip")
 
 
-def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp_path):
+def test_run_without_digests_is_as_good_as_ours(tmp_path):
+    """A run of a version without digests is as good as this machines copy."""
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
     with pytest.raises(AnsibleActionFail, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):
@@ -174,7 +175,7 @@ def test_a_run_of_a_version_without_digests_is_as_good_as_this_machines_copy(tmp
 @pytest.mark.parametrize(
     "answer", ["x", "sum", "sum a b", "evil a b", "stamp 1;id /a", "sum \x1b[2J /a", "__class__ 1 /a", "sum " + "x" * 99_999]
 )
-def test_what_is_no_answer_of_the_host_is_refused(answer, items):
+def test_what_is_no_answer_of_host_is_refused(answer, items):
     host = Host()
     host._low_level_execute_command = lambda *_, **options: {"rc": 0, "stdout": answer, "stderr": ""}
     with pytest.raises(AnsibleActionFail, match="node1: looking at the shared folder: it answers") as caught:

@@ -9,8 +9,11 @@ import types
 from control.remote import tmux
 
 
-def test_a_killed_session_is_ended_when_its_processes_are_gone(monkeypatch):
-    """Until then they hold their ports, and the next look at the host would find them held."""
+def test_killed_session_has_ended_when_its_processes_have(monkeypatch):
+    """A killed session is ended when its processes are gone.
+
+    Until then they hold their ports, and the next look at the host would find them held.
+    """
     late = threading.Event()
     with subprocess.Popen(["sleep", "60"]) as process:
 

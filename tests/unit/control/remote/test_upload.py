@@ -76,7 +76,7 @@ def test_bytes_that_got_mixed_up_are_not_taken(host, packs, tmp_path):
     assert (tmp_path / "code.zip").read_bytes() == bytes(range(25))
 
 
-def test_a_longer_file_of_an_earlier_try_is_replaced(host, packs, tmp_path):
+def test_longer_file_of_earlier_try_is_replaced(host, packs, tmp_path):
     (tmp_path / ".part-code.zip").write_bytes(b"x" * 100)
     Upload(host, lambda done, total: None).file(packs / "a.pack", f"{tmp_path}/code.zip")
     assert (tmp_path / "code.zip").read_bytes() == bytes(range(25))

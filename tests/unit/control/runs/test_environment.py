@@ -35,14 +35,14 @@ def test_values_become_texts():
     }
 
 
-def test_one_more_variable_leaves_the_others_and_the_file_alone():
+def test_one_more_variable_leaves_others_and_file_alone():
     raw = {"train": {"environment": {"A": "1"}}}
     assert configs.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
     assert raw == {"train": {"environment": {"A": "1"}}}
 
 
 @pytest.mark.parametrize("given", [{"A": True}, {"A": None}, {"A": [1]}, {1: "x"}, ["A"], "A=1"])
-def test_what_is_no_mapping_of_names_to_texts_is_refused(given):
+def test_what_maps_no_names_to_texts_is_refused(given):
     assert refusal(given) == f"train.environment: {given!r} is not a mapping of names to texts or numbers"
     assert refusal(given, of_host=True).startswith(
         f"worker_environment of pi1: {given!r} is not a mapping of names to texts or numbers, as in"
@@ -62,7 +62,7 @@ def test_what_the_start_script_needs_is_refused(name, of_host):
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONSTARTUP", "PYTHONHOME", "PATH"])
-def test_what_decides_which_code_runs_is_for_the_inventory(name):
+def test_what_decides_which_code_runs_is_for_inventory(name):
     assert refusal({name: "x"}).startswith(f"train.environment: {name} decides which programs a host runs; set it in the inventory")
     assert environment.of_host({name: "x"}, "pi1") == {name: "x"}
 

@@ -50,7 +50,7 @@ def test_each_evaluation_is_recorded_once(run):
     assert evaluations.rows(run / "evaluations.csv")[2]["accuracy"] == 1.0, "of an epoch that was trained again, the latest counts"
 
 
-def test_a_metric_that_was_no_number_is_missing_in_its_row_alone(run):
+def test_missing_metric_is_missing_in_its_row_alone(run):
     write(run, 1, metrics={"loss": 0.25})
     write(run, 2)
     write(run, 3, metrics={"loss": 0.125})
@@ -62,13 +62,14 @@ def test_a_metric_that_was_no_number_is_missing_in_its_row_alone(run):
     assert re.search(r"3 +0\.1250 +- +8", shown), shown
 
 
-def test_an_epoch_of_an_attempt_that_was_not_continued_is_none(run):
+def test_epoch_of_an_abandoned_attempt_is_none(run):
     write(run, 4)
     assert evaluations.take(run, ["node5"]) == []
     assert not (run / "evaluations.csv").exists()
 
 
-def test_what_was_trained_again_since_is_not_the_epochs_evaluation(run):
+def test_evaluation_before_a_retraining_does_not_count(run):
+    """What was trained again since is not the epochs evaluation."""
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "epoch-0001.keras").write_bytes(b"new")
     write(run, 1, snapshot_sha256=hashlib.sha256(b"old").hexdigest())
@@ -99,7 +100,7 @@ def test_other_metrics_do_not_mix_up_the_table(run, metrics):
 @pytest.mark.parametrize(
     ("more", "fits"), [({}, True), ({"images": "\x1b[2J"}, False), ({"outputs": [MATRIX | {"confusion": [[1]]}]}, False)]
 )
-def test_only_an_evaluation_is_fetched_from_its_own_evaluator(run, more, fits):
+def test_only_evaluation_is_fetched_from_its_own_evaluator(run, more, fits):
     write(run, 1, **more)
     name = "workers/node5/evaluations/epoch-0001.json"
     (kind,) = (one for one in admission.kinds("node5", 10) if re.fullmatch(one.pattern, name))

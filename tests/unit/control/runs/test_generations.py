@@ -34,7 +34,7 @@ def test_one_host_that_lies_is_not_believed(lie, tmp_path):
     assert chief_of(tmp_path, a=(1, "abc"), b=(1, "abc"), c=lie) == "a"
 
 
-def test_who_is_no_host_of_the_launch_is_no_chief(tmp_path):
+def test_host_outside_the_launch_is_no_chief(tmp_path):
     assert chief_of(tmp_path, a=(2, ["z"]), b=(2, ["z"]), c=(2, ["z"])) == ""
 
 

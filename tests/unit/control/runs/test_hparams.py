@@ -115,7 +115,8 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
     assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
-def test_every_key_of_the_configuration_is_a_column_even_where_this_run_has_no_value():
+def test_every_configuration_key_is_a_column():
+    """Every key of the configuration is a column even where this run has no value."""
     columns = {info.name: info.type for info in hparams.experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
     known = {name for name, _ in hparams._flat(configs.to_dict(Config()))}
     assert set(columns) == known | {"workers", "model.fast"}
@@ -135,14 +136,14 @@ def test_every_key_of_the_configuration_is_a_column_even_where_this_run_has_no_v
     assert {name: columns[name] for name in expected} == expected
 
 
-def test_the_five_columns_that_tensorboard_shows_first_are_ours():
+def test_five_columns_that_tensorboard_shows_first_are_ours():
     values = hparams.hyperparameters(configs.to_dict(Config()), 2)
     infos = hparams.experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]
 
 
-def test_metrics_are_curves_below_the_run_and_our_own_results():
+def test_metrics_are_curves_below_our_own_results():
     names = [(one.name.group, one.name.tag, one.display_name) for one in hparams.experiment({}).metric_infos]
     assert names == [
         ("", "result/validation_accuracy", "best val_accuracy"),
@@ -183,7 +184,7 @@ def test_what_is_not_known_is_left_out(summary, tested, tags):
     assert set(hparams.results(summary, tested)) == tags
 
 
-def test_the_latest_evaluation_of_an_epoch_counts_and_only_that_of_test_images(tmp_path):
+def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
     path = tmp_path / "evaluations.csv"
     assert hparams.accuracy_by_epoch(path) == {}
     write_text(path, EVALUATIONS + "1,test,1,0.1,9,1,x\n2,test,1,0.2,9,1,x\n1,test,1,0.3,9,1,y\n2,train,1,0.9,9,1,y\n")
@@ -203,14 +204,15 @@ def test_a_session_has_ended_when_the_run_has(tmp_path, state, status):
         assert end.end_time_secs == 1795238780.0 + 182.3
 
 
-def test_a_run_under_way_has_a_row_without_results(tmp_path):
+def test_run_under_way_has_row_without_results(tmp_path):
     run = make_run(tmp_path / "first", summary=None)
     assert hparams.write(run)
     assert set(parts(run)) == {"experiment", "session_start_info"}
     assert scalars(run) == {}
 
 
-def test_written_once_and_again_under_a_later_name_when_something_is_new(tmp_path):
+def test_news_is_written_under_a_later_name(tmp_path):
+    """Written once and again under a later name when something is new."""
     run = make_run(tmp_path / "first")
     assert hparams.write(run)
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000001.hparams"]
@@ -232,7 +234,7 @@ def test_what_an_interrupted_replacement_left_is_cleared(tmp_path):
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000008.hparams"]
 
 
-def test_another_process_writes_the_same_bytes_and_imports_no_tensorflow(tmp_path):
+def test_another_process_writes_the_same_bytes_without_tensorflow(tmp_path):
     mine, theirs = make_run(tmp_path / "a" / "first"), make_run(tmp_path / "b" / "first")
     hparams.write(mine)
     script = "import sys, pathlib; from control.runs import hparams; hparams.write(pathlib.Path(sys.argv[1])); print(*sys.modules)"
@@ -263,7 +265,8 @@ def test_rows_only_for_what_has_begun(tmp_path):
         ("evaluations.csv", "epoch,split,accuracy\n1,test,high\n", "ValueError: could not convert string to float: 'high'"),
     ],
 )
-def test_a_run_whose_files_can_not_be_read_is_named_and_the_others_have_their_rows(tmp_path, file, content, what):
+def test_unreadable_run_is_named_and_others_have_rows(tmp_path, file, content, what):
+    """A run whose files cannot be read is named and the others have their rows."""
     bad, good = make_run(tmp_path / "bad"), make_run(tmp_path / "good")
     write_text(bad / file, content)
     what = what.format(folder=bad)

@@ -18,7 +18,7 @@ def test_without_a_job_it_may_go(queued):
         ({"rc": 1, "stdout": "", "stderr": "no controller"}, "run=r: Slurm does not report whether it has a job: no controller"),
     ],
 )
-def test_a_job_and_a_queue_that_does_not_answer_are_told(queued, message):
+def test_silent_job_and_queue_are_told(queued, message):
     with pytest.raises(LockstepError) as caught:
         JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
     assert str(caught.value) == message

@@ -69,7 +69,7 @@ def given(made, tmp_path):
     return kept.read(folder)
 
 
-def test_what_the_first_run_measured_later_ones_are_given(scratch):
+def test_what_first_run_measured_later_ones_are_given(scratch):
     first = plan(scratch)
     assert choices.shown(first) == "auto: measured at the start of this training, and kept for later ones on these hosts"
     assert given(first, scratch).method is None
@@ -81,7 +81,7 @@ def test_what_the_first_run_measured_later_ones_are_given(scratch):
     assert choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
 
 
-def test_measured_again_on_request_only_and_then_for_all(scratch):
+def test_measured_again_on_request_and_for_all(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
     again = plan(scratch, "second", options={"remeasure": "true"})
     assert choices.shown(again).startswith("auto: measured at the start")
@@ -143,14 +143,15 @@ def test_a_division_of_the_images_is_kept_too(scratch):
         {"kind": "steps", "name": "powersgd", "measured": True},
     ],
 )
-def test_what_was_not_measured_or_makes_no_sense_is_not_kept(scratch, record):
+def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
+    """What was not measured or makes no sense is not kept."""
     first = plan(scratch)
     measure(first)
     choices.keep_of(scratch_folder(first), record)
     assert not (scratch / "choices").exists()
 
 
-def test_a_run_that_goes_on_is_not_measured_again(scratch):
+def test_run_that_goes_on_is_not_measured_again(scratch):
     with pytest.raises(ConfigError, match=r"^remeasure=true: run=first continues as it began. Fix: leave it out, or give a new run name"):
         plan(scratch, options={"remeasure": "true"}, state="step-000000001.npz")
     with pytest.raises(ConfigError, match="remeasure=soon: expected true or false"):
@@ -176,7 +177,8 @@ def test_one_machine(addresses, one):
     assert kept.one_machine(addresses) is one
 
 
-def test_what_a_person_names_or_the_run_began_with_comes_first(scratch):
+def test_named_or_original_choice_comes_first(scratch):
+    """What a person names or the run began with comes first."""
     assert kept.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", kept.Kept("packed")) == ("half", "as configured")
     assert kept.unmeasured(Reduction(), LAN, "packed", kept.Kept("powersgd"))[0] == "packed"
     assert kept.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")

@@ -18,7 +18,7 @@ def key(tmp_path, monkeypatch):
     return launch_secret.KEY
 
 
-def test_hosts_of_one_launch_have_one_secret_and_other_launches_another(key):
+def test_hosts_of_a_launch_share_one_secret(key):
     first = launch_secret.of_launch("one")
     assert launch_secret.of_launch("one") == first != launch_secret.of_launch("two")
     assert len(bytes.fromhex(first)) == 32
@@ -64,7 +64,7 @@ def test_what_is_no_key_is_refused(key):
         launch_secret.of_launch("one")
 
 
-def test_only_what_is_sent_to_the_host_holds_the_secret(key, monkeypatch):
+def test_only_what_is_sent_to_host_holds_secret(key, monkeypatch):
     """Ansible logs a task's arguments and result; it sees neither the secret nor where it comes from."""
     sent = []
     monkeypatch.setattr(lean, "execute", lambda action, module, arguments, check: sent.append(arguments) or {"changed": True})

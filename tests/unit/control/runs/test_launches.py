@@ -9,7 +9,7 @@ from control.runs.launches import launched_at, refuse_changes
 from trainer.errors import LockstepError
 
 
-def test_when_a_run_was_launched_is_in_its_record(tmp_path):
+def test_when_run_was_launched_is_in_its_record(tmp_path):
     assert launched_at(str(tmp_path / "new")) == 0
     (tmp_path / "cluster.json").write_text('{"launched_at": 17.5}')
     assert launched_at(str(tmp_path)) == 17.5
@@ -18,7 +18,7 @@ def test_when_a_run_was_launched_is_in_its_record(tmp_path):
 PLAN = {"run": "old", "command": "train", "typed": "-e run=old -e epochs=90", "changes": ["train.epochs=90 (it has 60)"]}
 
 
-def test_other_options_for_a_run_that_trains_are_refused_with_where_how_far_and_what_to_do():
+def test_other_options_for_a_training_run_are_refused():
     with pytest.raises(LockstepError) as caught:
         refuse_changes(PLAN, ["pi1", "pi2"], "epoch 12 of 60")
     assert str(caught.value) == (
@@ -31,7 +31,8 @@ def test_other_options_for_a_run_that_trains_are_refused_with_where_how_far_and_
     )
 
 
-def test_nothing_is_refused_where_nothing_differs_or_nobody_trains():
+def test_equal_options_or_an_ended_run_are_accepted():
+    """Nothing is refused where nothing differs or nobody trains."""
     refuse_changes(PLAN, [])
     refuse_changes({**PLAN, "changes": []}, ["pi1"])
 
@@ -65,7 +66,7 @@ def gone(launch):
     path.write_text(json.dumps(launch | {"launcher": launch["launcher"] | {"began": "1"}}))
 
 
-def test_a_launch_is_broken_off_when_its_command_is_gone(begun, monkeypatch):
+def test_launch_is_broken_off_with_its_command(begun, monkeypatch):
     launch = begun()
     assert launches.broken(["pi1", "pi2"]) == []
     gone(launch)
@@ -77,7 +78,7 @@ def test_a_launch_is_broken_off_when_its_command_is_gone(begun, monkeypatch):
     assert launches.broken(["pi1", "pi2"]) == []
 
 
-def test_a_launch_is_over_when_all_run_or_none_does(begun, tmp_path):
+def test_launch_is_over_when_all_or_none_run(begun, tmp_path):
     one, other = begun("aa"), begun("bb", run="q")
     gone(one)
     gone(other)
@@ -94,7 +95,7 @@ def test_a_sweep_ends_its_trials_itself(begun):
     assert not launches.is_noted(gone_or_not)
 
 
-def test_of_a_run_that_never_ran_only_what_was_asked_for_is_left(begun, tmp_path):
+def test_run_that_never_ran_leaves_what_was_asked(begun, tmp_path):
     launches.forget_start(begun())
     folder = tmp_path / "runs" / "r"
     assert not (folder / "cluster.json").exists()
@@ -103,7 +104,7 @@ def test_of_a_run_that_never_ran_only_what_was_asked_for_is_left(begun, tmp_path
 
 
 @pytest.mark.parametrize(("resume", "summary"), [(True, None), (False, {"state": "RUNNING"})])
-def test_a_run_that_ran_before_stays_as_it_is(begun, tmp_path, resume, summary):
+def test_run_that_ran_before_stays_as_it_is(begun, tmp_path, resume, summary):
     launch, folder = begun(resume=resume), tmp_path / "runs" / "r"
     if summary:
         (folder / "summary.json").write_text(json.dumps(summary))

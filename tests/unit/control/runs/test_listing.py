@@ -30,7 +30,8 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_run_that_was_launched_or_refused_has_a_line_the_latest_first(runs):
+def test_every_launched_or_refused_run_has_a_line(runs):
+    """Every run that was launched or refused has a line the latest first."""
     heading, _, *lines = status.all_runs().splitlines()
     assert heading == "Runs, the latest first"
     assert [line.split()[0] for line in lines] == ["told", "queued", "seen", "away", "refused", "done"]
@@ -48,7 +49,7 @@ def test_of_no_run_nothing_is_said(tmp_path, monkeypatch):
     assert status.all_runs() == ""
 
 
-def test_what_hosts_say_of_their_runs_goes_before_what_was_recorded(runs, tmp_path, monkeypatch):
+def test_what_hosts_say_goes_before_the_record(runs, tmp_path, monkeypatch):
     for name in ("seen", "away"):
         path = runs / name / "cluster.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))

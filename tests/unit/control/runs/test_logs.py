@@ -43,7 +43,7 @@ def test_only_the_last_launch_is_quoted():
     assert logs.of_last_launch([]) == []
 
 
-def test_a_progress_bar_keeps_its_last_state_without_colours():
+def test_progress_bar_keeps_its_last_state_without_colours():
     assert logs.shown(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
         "5/5 ━━━━ loss: 0.9"
     ]

@@ -36,7 +36,7 @@ def client(uri):
     return MlflowClient(uri)
 
 
-def test_a_continued_run_is_one_run_there_and_an_epoch_is_logged_once(run, tmp_path):
+def test_continued_run_is_one_run_with_epochs_once(run, tmp_path):
     uri = f"file://{tmp_path}/store"
     assert mlflow_log.log(run, uri) == ""
     write_history(run, 3)
@@ -56,7 +56,7 @@ def test_nothing_is_asked_for(run):
     assert mlflow_log.place(run) == ""
 
 
-def test_a_server_that_does_not_answer_is_no_fault_of_the_run(run, monkeypatch):
+def test_silent_server_is_no_fault_of_the_run(run, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     complaint = mlflow_log.log(run, "http://127.0.0.1:9")
     assert complaint.startswith("telemetry.mlflow=http://127.0.0.1:9: mine is not logged there (")
@@ -75,6 +75,6 @@ def test_a_password_and_a_missing_client_are_refused(monkeypatch):
         mlflow_log.check("http://host")
 
 
-def test_the_client_is_loaded_only_where_it_is_used():
+def test_client_is_loaded_only_where_it_is_used():
     code = "import sys; from control.runs.tasks import conclude; sys.exit('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -27,7 +27,7 @@ def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
     assert examined["compiled"]["metrics"] == ["loss", "mae"]
 
 
-def test_a_train_step_of_its_own_trains_with_the_optimizers_that_it_calls():
+def test_own_train_step_trains_with_its_optimizers():
     compiled = examined("gan", (2,))
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam, Adam", ["train_step"], False)
 
@@ -50,7 +50,8 @@ def test_a_loss_of_its_own_is_validated():
         ("stretched", 3, (), None, None),
     ],
 )
-def test_a_target_that_keras_would_stretch_over_the_outputs_is_warned_of(loss, outputs, y, takes, warned, tmp_path):
+def test_target_that_keras_would_stretch_is_warned_of(loss, outputs, y, takes, warned, tmp_path):
+    """A target that keras would stretch over the outputs is warned of."""
     (tmp_path / "mine.py").write_text(
         "import keras\n@keras.saving.register_keras_serializable()\ndef stretched(y, p):\n    return (y - p) ** 2\n"
         f"def build():\n    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense({outputs})])\n"

@@ -9,7 +9,8 @@ from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.files import read_json, write_json
 
 
-def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_what_is_known():
+def test_verdict_survives_its_way_through_ansible():
+    """A verdict is the same after its way through ansible and carries only what is known."""
     verdict = Verdict("node01", 0, "running", "starting", 0, 5.0, phases_began={})
     assert verdict.to_dict() == {
         "host": "node01",
@@ -29,7 +30,8 @@ def test_a_verdict_is_the_same_after_its_way_through_ansible_and_carries_only_wh
     [(PREEMPTED, True, "CANCELLED"), (PREEMPTED, False, "PREEMPTED"), (137, True, "CANCELLED"), (137, False, "FAILED")]
     + [(code, cancelled, "FAILED") for code in (FAILED, DIVERGED) for cancelled in (True, False)],
 )
-def test_a_run_that_was_stopped_has_failed_only_if_a_worker_reports_an_error_of_its_own(code, cancelled, state):
+def test_stopped_run_failed_only_if_a_worker_erred(code, cancelled, state):
+    """A run that was stopped has failed only if a worker reports an error of its own."""
     ends = [Verdict("node01", 0, outcome.of_exit_code(code), exit_code=code), Verdict("node02", 1, "preempted", exit_code=PREEMPTED)]
     assert outcome.state(ends, "RUNNING", cancelled) == state
 
@@ -54,21 +56,22 @@ def stopped_run(tmp_path, monkeypatch):
     return conclude
 
 
-def test_a_stop_that_could_not_save_the_state_fails_and_says_why(stopped_run):
+def test_stop_that_saves_no_state_fails_with_why(stopped_run):
+    """A stop that could not save the state fails and says why."""
     result, summary = stopped_run(FAILED, PREEMPTED)
     assert (result["failed"], summary["state"]) == (True, "FAILED")
     assert (summary["failure"]["host"], summary["failure"]["exit_code"]) == ("node0", FAILED)
     assert result["msg"].startswith("First failure: node0 (rank 0), exit code 1\n")
 
 
-def test_a_worker_that_had_to_be_killed_was_stopped(stopped_run):
+def test_worker_that_had_to_be_killed_was_stopped(stopped_run):
     result, summary = stopped_run(137, PREEMPTED)
     assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
     assert "failed" not in result
 
 
 @pytest.mark.parametrize("supervised", [True, False])
-def test_a_host_that_is_away_is_named_and_the_others_are_stopped(supervised, stopped_run, tmp_path):
+def test_absent_host_is_named_and_others_stopped(supervised, stopped_run, tmp_path):
     (tmp_path / "full" / "config.yml").write_text(f"recovery: {{max_restarts: {5 * supervised}, rejoin_wait: 300.0}}\n")
     result, summary = stopped_run(PREEMPTED, PREEMPTED, away=1)
     assert (summary["state"], "failure" in summary) == ("CANCELLED", False)
@@ -85,7 +88,7 @@ def test_a_host_where_the_stop_failed_is_unclear():
     assert (verdict.state, verdict.rank, verdict.message) == ("unclear", 2, "tmux is missing")
 
 
-def test_a_stop_that_reached_no_host_leaves_the_record(stopped_run):
+def test_stop_that_reached_no_host_leaves_record(stopped_run):
     result, summary = stopped_run(away=2)
     assert summary == {"state": "RUNNING"}
     assert result["msg"].startswith("full: nothing was stopped. away0 and away1 can't be reached: their workers could not be stopped.")
@@ -107,11 +110,11 @@ def ends(*states):
         (("done", "done", "unclear"), ("done", "done", "unclear")),
     ],
 )
-def test_a_host_is_lost_only_if_enough_others_went_on(states, after):
+def test_host_is_lost_only_if_enough_went_on(states, after):
     assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states), len(states))) == after
 
 
-def test_who_waited_in_vain_for_the_others_is_lost_and_who_failed_by_itself_is_not():
+def test_who_waited_in_vain_is_lost_not_failed():
     waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
     assert [outcome.without_lost([*ends("done", "done"), one], 3)[2].state for one in (waited, failed)] == ["lost", "failed"]
 

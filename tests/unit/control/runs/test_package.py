@@ -32,7 +32,8 @@ def test_the_same_bytes_each_time(copy, tmp_path):
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_it_is_all_code_of_its_folder_and_nothing_else(tmp_path):
+def test_package_is_all_code_of_its_folder(tmp_path):
+    """It is all code of its folder and nothing else."""
     with zipfile.ZipFile(TRAINER.build(tmp_path)) as archive:
         names = archive.namelist()
         # Compressed, its bytes and its digest would depend on this machine's library.
@@ -49,7 +50,7 @@ def test_python_can_import_it(archive, module, tmp_path):
     assert f"python -m {module}" in importer.get_source("/".join([package, *rest.split(".")] if rest else [package]) + "/__main__")
 
 
-def test_an_archive_that_is_there_is_kept_and_a_changed_one_is_built_again(tmp_path):
+def test_kept_archive_stays_and_a_changed_is_rebuilt(tmp_path):
     built = TRAINER.build(tmp_path)
     before = built.stat()
     assert TRAINER.build(tmp_path) == built

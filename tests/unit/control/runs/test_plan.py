@@ -54,7 +54,7 @@ def refusal(function, *arguments):
     return str(caught.value)
 
 
-def test_a_run_from_before_a_key_was_there_is_continued(ask, existing):
+def test_run_from_before_key_was_there_is_continued(ask, existing):
     path = existing / "config.yml"
     old = path.read_text()
     assert "  profile_every: 50\n" in old
@@ -65,7 +65,7 @@ def test_a_run_from_before_a_key_was_there_is_continued(ask, existing):
     )
 
 
-def test_options_of_the_model_are_written_out_and_those_of_a_run_are_kept(ask, existing):
+def test_model_options_are_written_out_and_runs_kept(ask, existing):
     config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
     assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
     before = configs.override(configs.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
@@ -109,7 +109,7 @@ def test_a_folder_without_a_configuration_is_no_run(existing, ask):
     ("config", "stem"),
     [("task_cnn", "task-cnn-"), ("/x/My Config!.yml", "my-config-"), ("/x/ä.yml", "run-"), ("/x/" + "a" * 99, "a" * 32 + "-")],
 )
-def test_a_new_name_follows_from_the_configuration_and_is_allowed(config, stem, ask):
+def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
     name, _ = plan.run_name(ask(config=config))
     assert name.startswith(stem)
     assert RUN_NAME.fullmatch(name)
@@ -136,7 +136,8 @@ def test_set_wins_over_shorthands():
     assert plan.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
 
 
-def test_quick_is_ten_steps_in_all_whatever_the_configuration_says(ask):
+def test_quick_is_ten_steps_in_all(ask):
+    """Quick is ten steps in all whatever the configuration says."""
     for config in ("lecture_cnn", "task_cnn", "resnet_cifar"):
         made, _ = plan.resolve(ask(quick="true", config=config), None)
         assert schedule.counts(made, 2, 60_000).total_steps == 10
@@ -174,7 +175,7 @@ def test_neither_true_nor_false(value):
 
 
 @pytest.mark.parametrize("switch", ["detach", "quick"])
-def test_a_switch_that_is_neither_is_refused_first_of_all(switch, ask):
+def test_invalid_switch_is_refused_first(switch, ask):
     assert refusal(plan.make, ask(run="../x", **{switch: "mabye"})) == f"{switch}=mabye: expected true or false"
 
 
@@ -190,7 +191,7 @@ def test_without_a_configuration_it_is_the_lectures(ask):
     assert plan.resolve(ask(), None)[1] == "lecture_cnn"
 
 
-def test_a_model_of_one_s_own_sees_every_image_in_an_epoch(ask, tmp_path):
+def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
     (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
     model = f"{tmp_path / 'mine.py'}:build"
 
@@ -238,7 +239,7 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
         ({"config": "task_cnn"}, "model.name, data.image_size, train.steps_per_epoch, optimizer.learning_rate, optimizer.momentum"),
     ],
 )
-def test_a_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
+def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.patience, train.time_limit, "
         "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
@@ -285,7 +286,7 @@ def test_a_host_that_trains_has_no_other_role():
     )
 
 
-def test_a_host_that_trains_nothing_can_not_be_named(ask):
+def test_host_that_trains_nothing_can_not_be_named(ask):
     request = dataclasses.replace(ask(workers="pi1,pi3"), hosts=HOSTS[:2], apart=[HOSTS[2] | {"role": "evaluator"}])
     assert refusal(plan.choose_hosts, request, None) == (
         "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
@@ -315,7 +316,8 @@ def test_spares_train_only_if_they_are_named(ask):
     assert refusal(plan.choose_spares, unlike, elastic, HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
 
 
-def test_a_resumed_run_keeps_its_number_of_hosts_unless_asked(existing, ask):
+def test_resumed_run_keeps_its_number_of_hosts(existing, ask):
+    """A resumed run keeps its number of hosts unless asked."""
     assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 2
     assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
     (existing / "cluster.json").unlink()
@@ -358,7 +360,8 @@ def test_a_run_on_named_hosts_stays_there(existing, ask):
     assert chosen(ask(), existing) == ["pi1", "pi2"]
 
 
-def test_a_run_whose_end_nobody_saw_does_not_start_elsewhere(existing, ask):
+def test_run_of_unseen_end_does_not_move(existing, ask):
+    """A run whose end nobody saw does not start elsewhere."""
     assert refusal(plan.choose_hosts, ask(workers="pi3"), existing) == (
         "workers=pi3: run=old was started on pi1, pi2, and its end has not been seen; stop it there first: "
         "ansible-playbook stop.yml -e run=old"
@@ -376,7 +379,7 @@ def with_sizes(config, *sizes):
     return plan.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
 
 
-def test_a_host_of_the_inventory_may_have_its_own_batch_size():
+def test_inventory_host_may_have_its_own_batch_size():
     config = configs.build({"train": {"batch_size": 64}})
     assert with_sizes(config, None, None) == config
     actual = with_sizes(config, None, "16", None)
@@ -384,7 +387,8 @@ def test_a_host_of_the_inventory_may_have_its_own_batch_size():
     assert plan.with_global_batch(actual, 3).train.global_batch == 144
 
 
-def test_the_configurations_list_wins_and_has_one_size_for_each():
+def test_configured_batch_sizes_win_with_one_each():
+    """The configurations list wins and has one size for each."""
     config = configs.build({"train": {"batch_sizes": [8, 4]}})
     assert with_sizes(config, 32, None) == config
     assert refusal(with_sizes, config, None, None, None) == (
@@ -438,7 +442,8 @@ def test_complete_when_all_steps_are_done(summary, done, existing):
 
 
 @pytest.mark.parametrize(("stalled", "patience", "done"), [(True, 2, True), (True, 3, False), (True, None, False), (False, None, True)])
-def test_a_run_that_ended_early_is_complete_until_it_gets_more_patience(stalled, patience, done, existing):
+def test_early_end_is_complete_without_more_patience(stalled, patience, done, existing):
+    """A run that ended early is complete until it gets more patience."""
     write_json(existing / "summary.json", {"state": "SUCCEEDED", "steps": 12, "ended_early": True, "stalled": stalled})
     write_history(existing / "history.csv", [(1.0, 0.5, 1.0, 0.5), (0.9, 0.6, 1.0, 0.5), (0.8, 0.7, 1.1, 0.4)])
     assert plan.complete(existing, sizes(total=30), configs.Train(patience=patience)) is done
@@ -466,7 +471,7 @@ def test_latest_run(three_runs):
     assert plan.latest_run(three_runs, "oldest") == three_runs / "oldest"
 
 
-def test_a_run_that_never_started_is_found_only_by_its_name(three_runs):
+def test_run_that_never_started_is_found_by_name(three_runs):
     (three_runs / "newest" / "cluster.json").unlink()
     assert plan.latest_run(three_runs, None) == three_runs / "a-middle"
     assert plan.latest_run(three_runs, "newest") == three_runs / "newest"
@@ -513,7 +518,7 @@ def test_an_unknown_run_names_the_nearest_and_all(three_runs):
     )
 
 
-def test_a_harmful_name_is_refused_before_it_is_looked_for(three_runs):
+def test_harmful_name_is_refused_before_the_search(three_runs):
     assert refusal(plan.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
 
 
@@ -551,7 +556,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
 
 
-def test_the_plan_of_a_resumed_run_takes_the_same_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
+def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
@@ -560,7 +565,8 @@ def test_the_plan_of_a_resumed_run_takes_the_same_steps_on_other_hosts(ask, exis
     assert (made["resume"], made["counts"]["global_batch"], len(made["hosts"])) == (True, 128, 3)
 
 
-def test_what_is_typed_anew_for_a_launched_run_is_told_with_what_it_has(ask, existing, make_idx, monkeypatch):
+def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
+    """What is typed anew for a launched run is told with what it has."""
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
@@ -572,7 +578,8 @@ def test_what_is_typed_anew_for_a_launched_run_is_told_with_what_it_has(ask, exi
     assert plan.make(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}"))["changes"] == []
 
 
-def test_batch_sizes_that_the_inventory_got_meanwhile_are_no_change(ask, existing, make_idx, monkeypatch):
+def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
+    """Batch sizes that the inventory got meanwhile are no change."""
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
@@ -603,7 +610,8 @@ def fake_run(monkeypatch, returncode=0, stdout="", stderr=""):
     return ran
 
 
-def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
+def test_evaluate_is_refused_without_anything_to_evaluate():
+    """Evaluate is refused for a model that has nothing to evaluate."""
     compiled = {"validates": False, "optimizer": None}
     config = configs.Config()
     assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has neither a loss")
@@ -611,7 +619,7 @@ def test_evaluate_is_refused_for_a_model_that_has_nothing_to_evaluate():
     plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
 
 
-def test_a_metric_that_decides_is_one_of_the_models():
+def test_metric_that_decides_is_one_of_models():
     compiled = {"metrics": ["loss", "auc"], "own": []}
     for asked in ("val_auc", "max:loss", "auc"):
         plan.check_monitor(compiled, asked)
@@ -625,13 +633,14 @@ def test_a_metric_that_decides_is_one_of_the_models():
 
 
 @pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
-def test_soft_labels_are_refused_for_a_loss_of_the_models_own(key):
+def test_soft_labels_are_refused_for_own_losses(key):
+    """Soft labels are refused for a loss of the models own."""
     compiled, config = {"loss": "mse", "own": [], "validates": True}, configs.build(configs.override({}, {key: 0.2}))
     assert refusal(plan.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
     plan.check_compiled(None, {}, config)
 
 
-def test_pictures_are_not_changed_for_a_step_of_the_models_own():
+def test_pictures_are_not_changed_for_own_steps():
     compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configs.build({"augment": {"flip": True}})
     assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
     plan.check_compiled({**compiled, "own": []}, {}, config)
@@ -645,14 +654,15 @@ def test_pictures_are_not_changed_for_a_step_of_the_models_own():
         ("train.class_weight", "balanced", "train.class_weight: y is y float32 [2,2]; it must be one class per example"),
     ],
 )
-def test_settings_that_do_not_fit_the_data_are_refused(key, value, message):
+def test_settings_that_do_not_fit_data_are_refused(key, value, message):
     listing = Listing("trips", [], {}, {}, "")
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", (2, 2))))
     listing.table = Table(spec, 9, 3)
     assert message in refusal(plan.check_model, configs.build(configs.override({}, {key: value})), listing)
 
 
-def test_class_counts_are_those_of_the_training_split_and_stay_with_the_run(ask, make_folder, existing):
+def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
+    """Class counts are those of the training split and stay with the run."""
     root, made = make_folder(), configs.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
     _, listing = plan.open_dataset(configs.build({"data": {"source": "folder", "path": str(root)}}).data, True)
     record = plan.expected(listing)
@@ -673,7 +683,8 @@ def test_evaluate_and_detach_together_are_refused(ask):
     )
 
 
-def test_parameter_counts_are_remembered_by_model_size_and_classes(ask, monkeypatch):
+def test_parameter_counts_are_remembered_per_model_and_data(ask, monkeypatch):
+    """Parameter counts are remembered by model size and classes."""
     ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
     small, large = configs.build({"data": {"image_size": [28, 28, 1]}}), configs.build({})
     for _ in range(2):
@@ -695,7 +706,7 @@ def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path)
     assert not Path(tmp_path / "parameters").exists()
 
 
-def test_a_model_that_cannot_be_built_shows_the_reason(ask, monkeypatch):
+def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
     fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
     message = refusal(plan.parameters, configs.build({}), 10, ask())
     assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
@@ -755,7 +766,7 @@ def test_the_dataset_decides_what_is_trained(size, mode, config, image_size, pla
     assert made["warnings"] == [] if config != "lecture_cnn" else made["warnings"]
 
 
-def test_what_is_typed_wins_over_what_fits_the_dataset(planned, tmp_path):
+def test_what_is_typed_wins_over_what_fits_dataset(planned, tmp_path):
     root = str(pictures(tmp_path / "photos", 24, (120, 90)))
     made = planned(dataset=root, epochs="7", set="data.image_size=[40,40,3],train.batch_size=5")
     assert made["config"]["data"]["image_size"] == [40, 40, 3]
@@ -765,7 +776,7 @@ def test_what_is_typed_wins_over_what_fits_the_dataset(planned, tmp_path):
     assert (named["config"]["data"]["image_size"], named["config"]["train"]["batch_size"]) == ([32, 32, 3], 64)
 
 
-def test_a_photo_on_its_side_is_as_it_is_seen(planned, tmp_path):
+def test_photo_on_its_side_is_turned_upright(planned, tmp_path):
     root = pictures(tmp_path / "photos", 3, (120, 90))
     for path in root.rglob("*.png"):
         with Image.open(path) as image:
@@ -789,28 +800,29 @@ def test_a_large_dataset_is_seen_fewer_times(monkeypatch):
     )
 
 
-def test_without_a_dataset_it_is_the_lecture_as_it_was(planned, ask, monkeypatch):
+def test_without_dataset_it_is_lecture_as_it_was(planned, ask, monkeypatch):
     monkeypatch.setattr(plan.fashion_mnist, "is_here", lambda: False)
     made = planned(write=False)
     assert (made["config_name"], made["counts"]["steps_per_epoch"], made["counts"]["epochs"]) == ("lecture_cnn", 70, 3)
     assert (made["config"]["data"]["image_size"], made["warnings"]) == ([28, 28, 1], [])
 
 
-def test_images_that_can_not_be_read_do_not_decide(planned, make_folder):
+def test_unreadable_images_do_not_decide(planned, make_folder):
     root = make_folder()
     for path in root.rglob("*.png"):
         path.write_bytes(b"no image")
     assert planned(dataset=str(root))["config_name"] == "task_cnn"
 
 
-def test_a_model_of_ones_own_is_given_images_at_their_size(planned, tmp_path):
+def test_own_model_is_given_images_unscaled(planned, tmp_path):
+    """A model of one's own is given images at their size."""
     (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
     made = planned(dataset=str(pictures(tmp_path / "photos", 24, (120, 90))), model=f"{tmp_path / 'mine.py'}:build")
     assert (made["config"]["model"]["name"], made["config"]["data"]["image_size"]) == ("own", [72, 96, 3])
     assert (made["config"]["optimizer"]["learning_rate"], made["config"]["train"]["epochs"]) == (0.001, 3)
 
 
-def test_splits_that_are_not_the_usual_ones_are_in_the_plan(planned, tmp_path):
+def test_unusual_splits_are_in_the_plan(planned, tmp_path):
     made = planned(dataset=str(pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val"))))
     assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
     shown = text.plan(made, "runs")
@@ -845,11 +857,11 @@ def test_splits_that_are_not_the_usual_ones_are_in_the_plan(planned, tmp_path):
         ({"set": "train.batch_size=10,train.global_batch=20"}, []),
     ],
 )
-def test_a_batch_that_is_not_what_it_seems_is_said(options, warnings, planned, tmp_path):
+def test_batch_is_said_where_it_misleads(options, warnings, planned, tmp_path):
     assert planned(dataset=str(pictures(tmp_path / "photos", 24, (32, 32))), config="task_cnn", **options)["warnings"] == warnings
 
 
-def test_the_batch_of_a_configuration_of_a_global_one_is_said(planned, tmp_path):
+def test_batch_of_configuration_of_global_one_is_said(planned, tmp_path):
     root = str(pictures(tmp_path / "photos", 200, (32, 32)))
     (warning,) = planned(dataset=root, config="resnet_cifar", set="train.batch_size=8")["warnings"]
     assert warning.startswith("train.batch_size=8 has no effect: train.global_batch=128 decides. Fix: ")
@@ -866,19 +878,21 @@ def test_the_batch_of_a_configuration_of_a_global_one_is_said(planned, tmp_path)
         ({"recovery": {"min_workers": 4}}, "recovery.min_workers=4: the run has 3 workers. Fix: at most as many, or more workers"),
     ],
 )
-def test_a_run_that_could_not_go_on_without_a_host_is_refused(settings, words):
+def test_run_that_cannot_lose_a_host_is_refused(settings, words):
+    """A run that could not go on without a host is refused."""
     recovery = {"elastic": True, "max_restarts": 5} | settings.get("recovery", {})
     with pytest.raises(ConfigError) as refused:
         plan.check_elastic(configs.build(settings | {"recovery": recovery}), 3)
     assert words in str(refused.value)
 
 
-def test_a_host_may_be_away_for_less_time_than_the_run_waits_at_all():
+def test_host_may_be_away_less_than_the_wait():
+    """A host may be away for less time than the run waits at all."""
     with pytest.raises(ConfigError, match=r"recovery.elastic_wait: 400.0 is not allowed; it must be below recovery.rejoin_wait \(300\)"):
         configs.build({"recovery": {"elastic": True, "elastic_wait": 400}})
 
 
-def test_a_run_with_all_settings_of_an_elastic_one_passes():
+def test_run_with_all_settings_of_elastic_one_passes():
     plan.check_elastic(
         configs.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
     )

@@ -15,7 +15,8 @@ def shared(chosen, **variables):
     return [line for line in planning.warnings(chosen, known) if "one address" in line]
 
 
-def test_two_hosts_with_one_address_and_ports_of_their_own_are_told():
+def test_one_address_with_several_ports_is_told():
+    """Two hosts with one address and ports of their own are told."""
     assert shared(hosts("10.0.0.1", "10.0.0.2", "10.0.0.2")) == [
         "node2, node3 have one address, 10.0.0.2: their workers share one machine. "
         "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"
@@ -31,7 +32,7 @@ def test_two_hosts_with_one_address_and_ports_of_their_own_are_told():
     ],
     ids=["loopback", "processes of this machine", "two machines"],
 )
-def test_workers_that_are_meant_to_share_a_machine_are_not(chosen, variables):
+def test_workers_meant_to_share_machine_are_not(chosen, variables):
     assert shared(chosen, **variables) == []
 
 

@@ -29,7 +29,7 @@ def hosts():
     return cluster_hosts(HOSTS, ["w1", "w2"])
 
 
-def test_ports_are_chosen_in_pairs_out_of_the_way_of_connections():
+def test_ports_are_chosen_in_pairs_outside_connections():
     low, high = (int(word) for word in ports.EPHEMERAL.read_text().split())
     chosen = ports.choose(hosts(), "a")
     assert len({port for host in chosen for port in (host["port"], host["direct_port"])}) == 4
@@ -60,13 +60,13 @@ def test_another_machine_is_asked_for_a_number():
         cluster_hosts({"pi1": {"worker_port": "auto", "ansible_host": "10.0.0.1"}}, ["pi1"])
 
 
-def test_a_number_for_one_of_two_ports_is_refused():
+def test_number_for_one_of_two_ports_is_refused():
     message = r"worker_direct_port=7 of w1: with worker_port=auto both are chosen\. Fix: leave it out, or give both a number"
     with pytest.raises(AnsibleFilterError, match=message):
         cluster_hosts({"w1": HOSTS["w1"] | {"worker_direct_port": 7}}, ["w1"])
 
 
-def test_a_port_or_its_neighbour_that_is_taken_is_not_chosen(monkeypatch):
+def test_port_or_its_neighbour_taken_is_not_chosen(monkeypatch):
     monkeypatch.setattr(ports, "RANGE", range(20000, 20004))
     with socket.create_server(("", 20001)), socket.create_server(("", 21002)):
         for _ in range(5):
@@ -94,7 +94,7 @@ def test_commands_at_the_same_moment_choose_apart(scratch):
     assert len(chosen) == len(set(chosen)) == 12
 
 
-def test_a_run_that_goes_on_keeps_its_ports_where_they_are_free_or_its_own(monkeypatch):
+def test_resumed_run_keeps_its_free_ports(monkeypatch):
     before = ports.choose(hosts(), "a", reserve=True)
     assert ports.choose(hosts(), "a", before) == before
     with socket.create_server(("", before[0]["port"])):

@@ -73,7 +73,7 @@ def test_the_input_is_not_written_over(tmp_path):
     predictions.refuse_own_input(str(tmp_path / "in"), tmp_path / "b.csv")
 
 
-def test_paths_are_those_of_the_folder_in_which_the_command_was_typed(tmp_path, monkeypatch):
+def test_paths_are_of_the_typing_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pics").mkdir()
     assert predictions.source("pics") == str(tmp_path / "pics")
@@ -81,7 +81,7 @@ def test_paths_are_those_of_the_folder_in_which_the_command_was_typed(tmp_path, 
     assert predictions.source("fashion_mnist") == "fashion_mnist"
 
 
-def test_one_epoch_and_no_more_hosts_than_there_are(tmp_path):
+def test_one_epoch_and_only_existing_hosts(tmp_path):
     for epoch in (1, 2):
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         (tmp_path / f"checkpoints/epoch-000{epoch}.keras").touch()
@@ -121,7 +121,8 @@ def test_a_class_has_its_name_and_its_number():
     assert binary.table(0, [np.array([[0.1], [0.9]], np.float32)])["class"].tolist() == ["0", "1"]
 
 
-def test_each_of_several_outputs_that_is_a_class_has_a_column_for_it():
+def test_each_classifying_output_has_a_column():
+    """Each of several outputs that is a class has a column for it."""
     outputs = [Leaf("kind", "float32", (3,)), Leaf("size", "float32", (1,)), Leaf("fault", "float32", (1,))]
     both = dataclasses.replace(TABLE, outputs=outputs, goals=[Classes(3), None, Classes(2, 0.0)])
     assert both.columns == ["row", "kind_class", "kind_0", "kind_1", "kind_2", "size", "fault_class", "fault"]
@@ -166,7 +167,7 @@ def test_what_hosts_give_is_opened(given):
     "array",
     [np.zeros((3, 1), np.float32), np.zeros(1, np.float32), np.zeros((1, 1)), np.zeros((1, 1), ">f4"), np.zeros((1, 1), np.int32)],
 )
-def test_an_array_of_another_shape_or_type_is_refused(given, array):
+def test_array_of_another_shape_or_type_is_refused(given, array):
     give(given, 1, 0, array)
     with pytest.raises(LockstepError, match=r"^pi2: its predictions \(output-0000.npy\) are .*; \[1, 1\] of float32 were asked for$"):
         collected(given)
@@ -178,7 +179,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 200, pickle.dumps(Evil()), b"\x93NUMPY\x01\x00\x10\x00{'descr': exit()}"])
-def test_what_is_no_array_is_refused_and_runs_no_code(given, content, capsys):
+def test_what_is_no_array_runs_no_code(given, content, capsys):
     path = give(given, 1, 0, np.array([Evil()], object))
     if content is not None:
         path.write_bytes(content)
@@ -187,7 +188,7 @@ def test_what_is_no_array_is_refused_and_runs_no_code(given, content, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_missing_array_and_one_that_is_cut_off_are_refused(given):
+def test_missing_array_and_one_cut_off_are_refused(given):
     path = give(given, 0, 0, np.zeros((2, 1), np.float32))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(LockstepError, match=r"^pi1: it gave no predictions"):
@@ -223,7 +224,8 @@ def test_rows_are_written_in_the_inputs_order(tmp_path, hosts):
     assert [float(row[1]) for row in rows] == list(range(3 * BLOCK + 5))
 
 
-def test_names_with_commas_and_line_ends_stay_one_field(tmp_path):
+def test_odd_names_stay_one_field(tmp_path):
+    """Names with commas and line ends stay one field."""
     names = ['a,"b".png', "c\nd.png", "ü.png"]
     prediction = dataclasses.replace(PICTURES, names=names)
     predictions.write(tmp_path / "out.csv", iter([prediction.table(0, [np.eye(4, dtype=np.float32)[:3]])]))
@@ -231,7 +233,7 @@ def test_names_with_commas_and_line_ends_stay_one_field(tmp_path):
         assert [row[0] for row in csv.reader(stream)][1:] == names
 
 
-def test_an_error_leaves_no_file_and_the_old_one_as_it_was(tmp_path):
+def test_error_leaves_no_file_and_old_one(tmp_path):
     def broken():
         yield TABLE.table(0, [np.zeros((2, 1), np.float32), np.zeros((2, 2, 2), np.int64)])
         raise LockstepError("the disk is gone")
@@ -275,7 +277,7 @@ def test_parquet_has_the_same_columns(tmp_path):
 # --- what is shown
 
 
-def test_the_first_rows_and_the_next_commands_are_shown():
+def test_first_rows_and_next_commands_are_shown():
     prediction, arrays = many(2, 1000)
     first = next(predictions.tables(prediction, arrays))
     shown = predictions.show(prediction, first, "out.csv", ["x.age has NaN"], 2).splitlines()
@@ -287,7 +289,7 @@ def test_the_first_rows_and_the_next_commands_are_shown():
     assert "ansible-playbook evaluate.yml -e run=r -e epoch=1" in shown[-1]
 
 
-def test_without_a_file_the_command_that_writes_one_is_shown():
+def test_without_file_command_that_writes_one_is_shown():
     prediction, arrays = many(1, 2)
     prediction = dataclasses.replace(prediction, called="input=my table.csv")
     shown = predictions.show(prediction, next(predictions.tables(prediction, arrays)), "", [], 1)
@@ -306,7 +308,8 @@ def test_one_image_has_a_line_for_each_class():
     assert shown.startswith("/home/me/a.png by pets, epoch 3\n")
 
 
-def test_check_says_what_would_be_written_and_wide_outputs_are_cut():
+def test_check_says_what_would_be_written():
+    """Check says what would be written and wide outputs are cut."""
     wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (20,))], goals=[None])
     shown = predictions.show(wide, None, "out.csv", [], 2)
     assert shown.startswith("3 rows of input=new.csv by trips, epoch 3, on 2 hosts, to be written to out.csv\n")

@@ -21,7 +21,7 @@ def test_tickets_sort_by_time():
     assert drawn[0][:13] <= drawn[1][:13]
 
 
-def test_only_a_queued_run_waits_and_then_it_starts_as_any_other():
+def test_queued_run_waits_and_starts_as_others():
     worker = ["-m", "trainer.supervision", "--rank=1", "--", "train"]
     plan = {"run": "cnn", "nonce": "ab" * 16}
     assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
@@ -51,6 +51,6 @@ def test_a_run_that_waits_says_for_what():
         "x",
     ],
 )
-def test_what_no_host_says_of_its_jobs_is_refused(job):
+def test_senseless_jobs_of_hosts_are_refused(job):
     with pytest.raises(LockstepError, match="worker_jobs: the host answers"):
         believed("worker_jobs", json.dumps({"changed": False, "jobs": [job]}), {})

@@ -26,33 +26,44 @@ def run(tmp_path):
     return make
 
 
-def test_a_chief_that_has_the_newest_is_given_nothing(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(16), "pi2": place()})
-    assert (chosen.give, chosen.lines) == ({"pi1": [], "pi2": []}, [])
+BAD = [("state", 16)]
 
 
-def test_a_chief_that_lost_its_disk_is_given_what_is_here(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(), "pi2": place()})
-    assert (chosen.give, chosen.lines) == ({"pi1": ["state", "history.csv"], "pi2": []}, [])
-
-
-def test_a_state_of_any_host_makes_the_one_here_needless(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)]), "pi2": place(16), "pi3": place()})
-    assert chosen.give == {"pi1": [], "pi2": [], "pi3": []}
-    assert chosen.lines == ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"]
-
-
-def test_a_damaged_copy_is_named_too(run):
-    chosen = resumption.choose(run(8), {"pi1": place(16), "pi2": place(8, damaged=[("state", 16)])})
-    assert chosen.lines == ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"]
-
-
-def test_a_damaged_state_of_the_chief_gives_way_to_the_one_here(run):
-    chosen = resumption.choose(run(8, 16), {"pi1": place(8, damaged=[("state", 16)])})
-    assert chosen.give == {"pi1": ["state", "history.csv"]}
-    assert chosen.lines == [
-        "state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of this machine"
-    ]
+@pytest.mark.parametrize(
+    ("here", "damaged", "hosts", "given", "lines"),
+    [
+        ((8, 16), (), {"pi1": place(16), "pi2": place()}, [], []),
+        ((8, 16), (), {"pi1": place(), "pi2": place()}, ["state", "history.csv"], []),
+        (
+            *((8, 16), ()),
+            {"pi1": place(8, damaged=BAD), "pi2": place(16), "pi3": place()},
+            [],
+            ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of pi2"],
+        ),
+        (
+            *((8,), ()),
+            {"pi1": place(16), "pi2": place(8, damaged=BAD)},
+            [],
+            ["state of step 16 on pi2 is damaged (its digest differs) and put aside; continuing from step 16 of pi1"],
+        ),
+        (
+            *((8, 16), ()),
+            {"pi1": place(8, damaged=BAD)},
+            ["state", "history.csv"],
+            ["state of step 16 on pi1 is damaged (its digest differs) and put aside; continuing from step 16 of this machine"],
+        ),
+        (
+            *((16, 24), (24,)),
+            {"pi1": place(8)},
+            ["state", "history.csv"],
+            ["state of step 24 on this machine is damaged (its digest differs) and put aside; continuing from step 16 of this machine"],
+        ),
+    ],
+    ids=["newest at the chief", "lost disk", "whole elsewhere", "damaged copy", "damaged at the chief", "damaged here"],
+)
+def test_chief_is_given_the_newest_whole_state(run, here, damaged, hosts, given, lines):
+    chosen = resumption.choose(run(*here, damaged=damaged), hosts)
+    assert (chosen.give, chosen.lines) == ({host: [] for host in hosts} | {"pi1": given}, lines)
 
 
 def test_with_both_damaged_the_older_one_is_used(run):
@@ -67,20 +78,13 @@ def test_with_both_damaged_the_older_one_is_used(run):
     assert (folder / "damaged" / f"state-{NAMES[16]}").is_file()
 
 
-def test_a_damaged_one_here_is_not_given_away(run):
-    chosen = resumption.choose(run(16, 24, damaged=[24]), {"pi1": place(8)})
-    assert chosen.give == {"pi1": ["state", "history.csv"]}
-    assert "step 24 on this machine is damaged" in chosen.lines[0]
-    assert chosen.lines[0].endswith("continuing from step 16 of this machine")
-
-
-def test_without_any_that_is_whole_the_run_starts_anew_and_says_so(run):
+def test_without_any_whole_run_starts_anew(run):
     chosen = resumption.choose(run(16, damaged=[16]), {"pi1": place(damaged=[("state", 16)])})
     assert chosen.give == {"pi1": []}
     assert all(line.endswith("no other is left: continuing from the start") for line in chosen.lines)
 
 
-def test_a_damaged_part_of_any_worker_is_given_back(run):
+def test_damaged_part_of_any_worker_is_given_back(run):
     folder = run(16, folder="workers/pi2/memory")
     chosen = resumption.choose(folder, {"pi1": place(16, 16), "pi2": place(0, 8, damaged=[("memory", 16)])})
     assert chosen.give == {"pi1": [], "pi2": ["workers/pi2/memory"]}

@@ -20,7 +20,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_complete_run_is_evaluated_with_the_threads_and_the_code_it_was_trained_with(folder):
+def test_complete_run_is_evaluated_with_its_own_code(folder):
+    """A complete run is evaluated with the threads and the code it was trained with."""
     plan = {"folder": str(folder), "hosts": [{"name": "node1", "address": "10.0.0.9"}], "code_sha256": "of today's trainer"}
     facts = plan_task._trained_with(plan)
     assert facts["hosts"] == [{"name": "node1", "rank": 0, "threads": 3, "address": "10.0.0.9"}]
@@ -34,7 +35,8 @@ def test_a_run_that_trains_already_keeps_its_record(folder):
     assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
 
 
-def test_a_spare_is_recorded_apart_and_its_cluster_is_left_to_its_supervisor(tmp_path, monkeypatch):
+def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
+    """A spare is recorded apart and its cluster is left to its supervisor."""
     monkeypatch.setattr(project, "PRIVATE", tmp_path / "private")
     hosts = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345} for rank in (1, 2, 3)]
     plan = {"run": "one", "folder": str(tmp_path / "one"), "hosts": hosts[:2], "spares": hosts[2:], "resume": False, "nonce": "n"}

@@ -180,7 +180,7 @@ def test_a_hosts_command_keeps_every_argument_apart(ask, folder):
     assert json.loads(json.dumps(command)) == command
 
 
-def test_of_a_hosts_files_only_the_output_is_fetched():
+def test_of_hosts_files_only_output_is_fetched():
     allowed = admission.kinds("pi2", None)
     names = [
         "output/a.txt",
@@ -196,7 +196,8 @@ def test_of_a_hosts_files_only_the_output_is_fetched():
     assert all(re.fullmatch(admission.STAY, name) for name in names[2:4])
 
 
-def test_only_0_is_success_for_a_script_and_any_end_is_right_when_it_is_stopped():
+def test_script_succeeds_with_0_or_when_stopped():
+    """Only 0 is success for a script and any end is right when it is stopped."""
     assert [of_exit_code(code, script=True) for code in (0, 1, 42, 143)] == ["done", "failed", "failed", "failed"]
     failed = [Verdict("pi1", 0, "failed", exit_code=1)]
     assert (state(failed, None, True, script=True), state(failed, None, True)) == ("CANCELLED", "FAILED")

@@ -48,7 +48,7 @@ def worker(tmp_path):
     return folder, start
 
 
-def test_every_launch_has_a_header_and_only_its_own_lines_are_quoted(worker):
+def test_only_a_launchs_own_lines_are_quoted(worker):
     folder, start = worker
     for code in (1, 3):
         start(f"echo error of {code}; exit {code}").wait()
@@ -61,7 +61,8 @@ def test_every_launch_has_a_header_and_only_its_own_lines_are_quoted(worker):
     assert records.end((folder / "exit.json").read_text())["exit_code"] == 3
 
 
-def test_others_have_no_right_to_what_it_writes_and_its_temporary_folder_goes(worker):
+def test_others_may_not_read_what_it_writes(worker):
+    """Others have no right to what it writes and its temporary folder goes."""
     folder, start = worker
     start("").wait()
     lines = (folder / "worker.log").read_text().splitlines()
@@ -70,7 +71,7 @@ def test_others_have_no_right_to_what_it_writes_and_its_temporary_folder_goes(wo
     assert modes == {"worker.log": 0o640, "exit.json": 0o640}
 
 
-def test_what_a_killed_worker_left_goes_with_the_next_start(worker):
+def test_what_killed_worker_left_goes_with_next_start(worker):
     folder, start = worker
     killed = start("echo ready; exec sleep 60")
     await_until(lambda: "ready" in (folder / "worker.log").read_text() if (folder / "worker.log").is_file() else False, 60, "start")
@@ -83,14 +84,14 @@ def test_what_a_killed_worker_left_goes_with_the_next_start(worker):
 
 
 @pytest.mark.parametrize(("code", "supervised", "recorded"), [(42, True, False), (42, False, True), (1, True, True)])
-def test_a_worker_whose_host_goes_down_has_not_ended(code, supervised, recorded, worker):
+def test_worker_whose_host_goes_down_has_not_ended(code, supervised, recorded, worker):
     folder, start = worker
     start(f"touch {'supervisor.json' if supervised else 'other'}; exit {code}").wait()
     assert (folder / "exit.json").exists() is recorded
 
 
 @pytest.mark.parametrize("kind", ["folder", "link"])
-def test_the_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
+def test_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
     folder, start = worker
     (folder / "exit.json").mkdir() if kind == "folder" else (folder / "exit.json").symlink_to(tmp_path / "elsewhere")
     start("exit 3").wait()

@@ -15,13 +15,15 @@ def left_alone(*actual: dict) -> tuple[list[str], list[str]]:
     return status.left_alone(list(actual), [one["host"] for one in actual])
 
 
-def test_workers_are_left_alone_by_one_that_ended_before_its_time():
+def test_workers_survive_one_that_ended_early():
+    """Workers are left alone by one that ended before its time."""
     assert left_alone(seen("a", alive=True), seen("b", ended=137), seen("c", alive=True)) == (["b"], ["a", "c"])
     assert left_alone(seen("a", alive=True), seen("b")) == (["b"], ["a"])
     assert left_alone({"host": "b", "state": "unreachable", "note": ""}, seen("c", ended=1)) == (["c"], [])
 
 
-def test_none_is_left_alone_by_one_that_is_done_or_about_to_start_or_cannot_be_asked():
+def test_departing_or_unasked_worker_leaves_none_alone():
+    """None is left alone by one that is done or about to start or cannot be asked."""
     assert left_alone(seen("a", alive=True), seen("b", alive=True)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", ended=0)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", records=False)) == ([], [])
@@ -29,7 +31,8 @@ def test_none_is_left_alone_by_one_that_is_done_or_about_to_start_or_cannot_be_a
 
 
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
-def test_none_is_left_alone_by_a_host_whose_files_are_of_an_older_launch(launched):
+def test_host_of_an_older_launch_leaves_none_alone(launched):
+    """None is left alone by a host whose files are of an older launch."""
     assert status.left_alone([seen("a", alive=True), seen("b", ended=137)], launched) == ([], [])
 
 
@@ -39,7 +42,8 @@ def member(host: str, number: int, hosts: list[str], alive: bool = True) -> dict
     return {"host": host, **status.worker([record, {"kind": "phase", "phase": "training"}, steps], None, alive, 1.0)}
 
 
-def test_a_lost_host_is_named_and_the_new_chief_says_how_far_the_run_is():
+def test_lost_host_and_new_chief_are_named():
+    """A lost host is named and the new chief says how far the run is."""
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
     seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
     shown = status.table("run", None, hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
@@ -66,7 +70,8 @@ def test_a_spare_stands_by():
 
 
 @pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
-def test_a_run_goes_on_without_a_host_if_enough_workers_are_alive(alive, expected):
+def test_run_goes_on_with_enough_workers_alive(alive, expected):
+    """A run goes on without a host if enough workers are alive."""
     looks = [seen(host, alive=host in alive) for host in "abc"]
     assert status.goes_on(looks, ["a", "b", "c"], 3) is expected
     assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"
@@ -112,5 +117,5 @@ def done(host: str, step: int = 30) -> dict:
         ({"host": "d", **done("d")}, False, False),
     ],
 )
-def test_a_run_has_ended_if_its_workers_made_all_their_steps(last, elastic, expected):
+def test_run_ended_if_its_workers_made_all_steps(last, elastic, expected):
     assert status.has_ended([done("a"), done("b"), last], ["a", "b", "c"], 3, 30, elastic) is expected

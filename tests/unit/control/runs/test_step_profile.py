@@ -29,7 +29,8 @@ def phases(own, all_reduce=30.0):
 # --- files
 
 
-def test_read_gives_the_samples_of_every_host_and_leaves_out_who_has_none(tmp_path):
+def test_read_gives_samples_of_hosts_that_have_any(tmp_path):
+    """Read gives the samples of every host and leaves out who has none."""
     write(tmp_path, "b", {"kind": "phase", "phase": "training"}, sample(), sample(2))
     write(tmp_path, "a", sample(3))
     write(tmp_path, "idle", {"kind": "heartbeat"})
@@ -47,13 +48,13 @@ def test_read_takes_earlier_launches_first(tmp_path):
 
 
 @pytest.mark.parametrize("torn", ["{", json.dumps(sample(9))])
-def test_a_torn_last_line_is_not_yet_a_record(torn, tmp_path):
+def test_torn_last_line_is_not_yet_record(torn, tmp_path):
     write(tmp_path, "a", sample(), end=torn)
     assert step_profile.read(tmp_path) == {"a": [sample()]}
 
 
 @pytest.mark.parametrize("line", ["no json", "7", '{"t": 1, "kind": "split"}'])
-def test_a_line_that_no_worker_writes_is_left_out(line, tmp_path):
+def test_line_that_no_worker_writes_is_left_out(line, tmp_path):
     write(tmp_path, "a", sample(), end=f"{line}\n{json.dumps(sample())}\n")
     assert step_profile.read(tmp_path) == {"a": [sample(), sample()]}
 
@@ -85,7 +86,8 @@ def test_no_samples_no_median():
     assert step_profile.medians({"a": [], "b": [sample()]}) == {"b": step_profile.median([sample()])}
 
 
-def test_own_seconds_are_of_the_slowest_host_with_compression_and_without_waiting():
+def test_own_seconds_are_of_the_slowest_without_waiting():
+    """Own seconds are of the slowest host with compression and without waiting."""
     fast, slow = [sample(), sample(), sample(9)], [sample(1.5), sample(1.5, all_reduce=9.0)]
     assert step_profile.own_seconds({"a": fast}) == pytest.approx(0.057)
     assert step_profile.own_seconds({"a": fast, "b": slow}) == pytest.approx(0.0855)
@@ -142,6 +144,7 @@ def test_shown_is_heading_table_and_sentence():
     assert lines[4] == "  No host is slower than the others by more than 10%: the slowest, a, by 0%."
 
 
-def test_shown_of_one_host_has_no_sentence_and_of_none_is_empty():
+def test_one_host_shows_no_sentence():
+    """Shown of one host has no sentence and of none is empty."""
     assert len(step_profile.shown({"a": phases(57)}).splitlines()) == 3
     assert step_profile.shown({}) == ""

@@ -29,7 +29,7 @@ def test_a_supervisor_knows_where_all_workers_listen():
 
 
 @pytest.mark.parametrize("standby", [True, False])
-def test_a_process_stands_by_if_it_is_asked_for(standby):
+def test_process_stands_by_if_it_is_asked_for(standby):
     given = command(max_restarts=3, standby=standby)
     assert ("--standby" in given[: given.index("--")]) is standby
 
@@ -47,7 +47,8 @@ def test_an_elastic_run_has_its_limits():
         (4, 3, "goes on without lost hosts, with at least 3 of 4 workers"),
     ],
 )
-def test_the_plan_says_with_how_many_workers_a_run_goes_on(workers, least, words):
+def test_plan_says_how_many_workers_suffice(workers, least, words):
+    """The plan says with how many workers a run goes on."""
     assert supervision.shown({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
     assert supervision.shown({"recovery": {"elastic": False}}, HOSTS, []) == ""
 
@@ -62,7 +63,7 @@ def test_a_job_of_slurm_is_not_asynchronous():
         supervision.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
 
 
-def test_a_supervisor_of_an_asynchronous_run_knows_who_takes_no_steps():
+def test_asynchronous_supervisor_knows_who_takes_no_steps():
     hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
     plan = {"nonce": "n", "config": configs.to_dict(configs.build({"strategy": {"name": "parameter_server"}}))}
     given = supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)
@@ -75,7 +76,7 @@ def test_a_job_of_slurm_is_not_elastic():
 
 
 @pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
-def test_whether_a_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
+def test_whether_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
     assert not supervision.is_elastic(tmp_path)
     (tmp_path / "config.yml").write_text(configs.dump(configs.build({"recovery": recovery})))
     assert supervision.is_elastic(tmp_path) is elastic

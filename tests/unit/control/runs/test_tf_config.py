@@ -103,7 +103,7 @@ def test_no_hosts():
         check_hosts([])
 
 
-def test_address_is_worker_address_then_ansible_host_then_name():
+def test_address_is_by_worker_then_ansible_then_name():
     variables = {
         "a": {"worker_address": "10.1.0.1", "ansible_host": "a.lan", "worker_port": 2000},
         "b": {"ansible_host": "b.lan", "worker_role": "chief", "worker_direct_port": 7},
@@ -145,7 +145,7 @@ def test_thread_share(addresses, cores, threads):
     assert thread_share(hosts, "h0", cores) == threads
 
 
-def test_workers_of_one_machine_take_gpus_of_their_own():
+def test_workers_of_one_machine_take_own_gpus():
     hosts = [host("a", gpus=2), host("b", port=2, gpus=2), host("c", "10.0.0.2", gpus=2), host("d", "10.0.0.3")]
     assert [gpu_share(hosts, name) for name in "abcd"] == ["0,1", "2,3", "0,1", ""]
 

@@ -35,7 +35,9 @@ class Served:
     def __init__(self, folder):
         """Start a server on a free port."""
         self.model = Model(folder, tensorflow_loader)
-        settings = uvicorn.Config(app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
+        settings = uvicorn.Config(
+            app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1
+        )
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
@@ -126,7 +128,8 @@ def test_what_is_wrong_is_said(path, body, status, words, rows):
     assert rows.ask("/healthz") == (200, "ok\n")
 
 
-def test_a_body_without_end_is_refused_before_it_is_read(rows):
+def test_body_without_end_is_refused_unread(rows):
+    """A body without end is refused before it is read."""
     connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
     connection.putrequest("POST", "/v1/models/rows:predict")
     connection.putheader("Transfer-Encoding", "chunked")
@@ -177,7 +180,7 @@ def test_a_page_of_another_site_gets_no_answer(rows):
     assert rows.ask("/v1/models/rows:predict", body, headers={"Sec-Fetch-Site": "same-origin"})[0] == 200
 
 
-def test_a_body_that_does_not_come_ends_after_a_while(rows, monkeypatch):
+def test_body_that_does_not_come_ends_after_while(rows, monkeypatch):
     monkeypatch.setattr(app, "READ_S", 0.2)
     connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
     connection.putrequest("POST", "/v1/models/rows:predict")
@@ -214,7 +217,7 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /he"])
-def test_a_connection_on_which_no_request_comes_is_ended(rows, sent):
+def test_connection_on_which_no_request_comes_is_ended(rows, sent):
     """Others are not refused for it."""
     with socket.create_connection(rows.socket.getsockname()[:2], timeout=60) as silent:
         silent.sendall(sent)
@@ -227,7 +230,7 @@ def test_a_connection_on_which_no_request_comes_is_ended(rows, sent):
     assert answer.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
 
 
-def test_requests_side_by_side_are_all_answered_and_counted(rows):
+def test_parallel_requests_are_all_answered_and_counted(rows):
     def ask(number):
         good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
         return rows.ask("/v1/models/rows:predict", {"instances": [number]} if number % 4 == 3 else good)
@@ -257,7 +260,9 @@ def test_many_requests_at_once_are_all_answered(pictures):
     assert statuses == [200] * 192
 
 
-def test_a_request_at_fault_spoils_none_of_those_that_are_computed_with_it(rows):
+def test_faulty_request_spoils_no_other_of_its_batch(rows):
+    """A request at fault spoils none of those that are computed with it."""
+
     def ask(number):
         line = "far,cab" if number % 8 == 5 else f"{number},cab"
         return rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": [line]})
@@ -280,7 +285,7 @@ def moving(exports, tmp_path, monkeypatch):
         yield folder, served
 
 
-def test_a_newer_version_is_served_and_a_damaged_one_is_not(moving):
+def test_newer_version_is_served_unless_damaged(moving):
     folder, served = moving
     body = {"instances": [{"miles": 1, "company": "a"}]}
     first = served.ask("/v1/models/rows:predict", body)

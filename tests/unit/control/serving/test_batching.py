@@ -55,14 +55,15 @@ async def while_busy(batcher, model, requests):
     return (await asyncio.gather(first, *others, return_exceptions=True))[1:]
 
 
-def test_requests_that_arrive_meanwhile_are_one_call_and_each_gets_its_own_rows():
+def test_simultaneous_requests_are_one_call_with_own_rows():
+    """Requests that arrive meanwhile are one call and each gets its own rows."""
     model = Model(free=False)
     answers = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(2, 3), rows(4)]))
     assert [answer["y"].ravel().tolist() for answer in answers] == [[2], [4, 6], [8]]
     assert model.calls == [1, 4]
 
 
-def test_requests_of_other_shapes_are_calls_of_their_own():
+def test_requests_of_other_shapes_are_separate_calls():
     model = Model(free=False)
     answers = batched(lambda batcher: while_busy(batcher, model, [rows(1), rows(2, width=2), rows(3)]))
     assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4, 4]], [[6]]]
@@ -76,7 +77,8 @@ def test_one_at_fault_is_alone_with_it():
     assert isinstance(bad, ValueError)
 
 
-def test_rows_that_are_padded_to_the_longest_are_one_call_without_others():
+def test_padded_rows_share_a_call_only_if_equal():
+    """Rows that are padded to the longest are one call without others."""
     model = Model(free=False)
 
     async def work(batcher):
@@ -91,7 +93,9 @@ def test_rows_that_are_padded_to_the_longest_are_one_call_without_others():
     assert sorted(model.calls) == [1, 1, 300]
 
 
-def test_an_output_of_other_rows_is_an_error_and_the_next_request_is_answered():
+def test_output_of_other_rows_fails_its_request_alone():
+    """An output of other rows is an error and the next request is answered."""
+
     async def work(batcher):
         with pytest.raises(ValueError, match=r"2 rows gave the output y of shape \(1, 1\)"):
             await batcher.submit(lambda arrays: {"y": arrays["x"][:1]}, rows(1, 2))

@@ -44,7 +44,8 @@ def test_a_picture_or_a_row_is_answered(served, browser, tmp_path):
         assert (shown.errors, shown.failed, shown.overflow()) == ([], [], 0)
 
 
-def test_what_is_wrong_is_shown_and_goes_with_the_next_answer(exports, browser, tmp_path):
+def test_error_is_shown_until_the_next_answer(exports, browser, tmp_path):
+    """What is wrong is shown and goes with the next answer."""
     for one in serving(exports["rows"]):
         host, port = one.socket.getsockname()[:2]
         with pages.opened(browser, f"http://{host}:{port}/") as shown:

@@ -92,7 +92,7 @@ def test_rows_and_columns(body, of, expected):
         ({"signature_name": ["csv"], "instances": ["1"]}, ROWS, "unknown; this model has"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place(body, of, words):
+def test_what_does_not_fit_is_named_with_place(body, of, words):
     with pytest.raises(BadRequest, match=words):
         protocol.predict_request(body, of)
 
@@ -112,7 +112,7 @@ def test_a_body_is_an_object(body, words):
         protocol.parse(body)
 
 
-def test_an_image_of_too_many_pixels_is_not_decoded(monkeypatch):
+def test_image_of_too_many_pixels_is_not_decoded(monkeypatch):
     monkeypatch.setattr(protocol, "MOST_PIXELS", 80)
     monkeypatch.setattr(protocol, "decode", None)
     with pytest.raises(BadRequest, match="row 0, image: 9 x 9 pixels; at most 80 are decoded"):
@@ -127,12 +127,13 @@ def test_an_image_of_too_many_pixels_is_not_decoded(monkeypatch):
         ({"instances": [[]] * 4000 + [[1] * 100_000]}, WORDS, "x: 4,001 rows take 3,053 MiB; at most 256; send fewer rows per request"),
     ],
 )
-def test_a_small_body_does_not_become_a_large_array(body, of, words):
+def test_small_body_does_not_become_large_array(body, of, words):
     with pytest.raises(BadRequest, match=words):
         protocol.predict_request(body, of)
 
 
-def test_the_images_of_a_request_have_so_many_pixels_at_most(monkeypatch):
+def test_images_of_a_request_have_bounded_pixels(monkeypatch):
+    """The images of a request have so many pixels at most."""
     monkeypatch.setattr(protocol, "MOST_PIXELS_AT_ONCE", 200)
     assert len(protocol.predict_request({"instances": [encoded(10), encoded(10)]}, PICTURES).arrays["image"]) == 2
     with pytest.raises(BadRequest, match=r"row 2, image: more than 200 pixels in one request; send fewer or smaller images"):
@@ -146,13 +147,13 @@ def test_the_images_of_a_request_have_so_many_pixels_at_most(monkeypatch):
         ({"context": {"miles": 1}, "examples": [{}] * 5000}, "5,000 rows; at most 4,096 per request"),
     ],
 )
-def test_a_context_is_not_copied_into_examples_without_bound(body, words):
+def test_context_is_not_copied_into_examples_without_bound(body, words):
     with pytest.raises(BadRequest, match=words) as refused:
         protocol.examples_request(body, ROWS)
     assert len(str(refused.value)) < 200
 
 
-def test_a_whole_number_of_any_length_is_one_that_does_not_fit():
+def test_huge_whole_number_does_not_fit():
     with pytest.raises(BadRequest, match=r"row 0, x\[0\]: 1000000"):
         protocol.predict_request({"instances": [[10**400]]}, WORDS)
 
@@ -168,7 +169,8 @@ def test_examples_of_any_length_are_computed_alone():
     assert not protocol.predict_request({"signature_name": "examples", "instances": ["a"]}, ROWS).alone
 
 
-def test_numbers_have_as_many_digits_as_32_bits_need():
+def test_numbers_have_digits_of_32_bits():
+    """Numbers have as many digits as 32 bits need."""
     assert protocol.predict_answer({"y": np.array([0.1, np.nan, 1e-30], np.float32)}, True)["predictions"][::2] == [0.1, 1e-30]
 
 

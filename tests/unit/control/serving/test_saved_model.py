@@ -60,7 +60,7 @@ def test_rows_as_arrays_lines_and_examples(runs, exports):
         np.testing.assert_array_equal(answer[exported.outputs[0].name], expected)
 
 
-def test_arrays_of_any_length_are_padded_in_examples_and_no_lines(runs, exports):
+def test_arrays_are_padded_in_examples_not_lines(runs, exports):
     exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
     assert exported.left_out[CSV] == "a line has one value per input, and x_0 is an array"
@@ -111,7 +111,8 @@ def test_images_as_arrays_and_encoded(runs, exports):
     assert answer.shape == (1, 3)
 
 
-def test_versions_count_up_and_what_a_killed_command_left_goes(runs, tmp_path):
+def test_versions_count_up_and_leftovers_go(runs, tmp_path):
+    """Versions count up and what a killed command left goes."""
     folder = tmp_path / "rows"
     digest = sha256_file(snapshot_path(runs["rows"], 3))
     assert newest_holds(folder, "rows", 3, digest) is None
@@ -150,7 +151,7 @@ def test_onnx_answers_as_the_snapshot_does(runs, tmp_path):
     np.testing.assert_allclose(answer, expected, atol=1e-6)
 
 
-def test_a_model_that_onnx_has_no_operations_for_leaves_no_file(tmp_path):
+def test_model_without_onnx_operations_leaves_no_file(tmp_path):
     pytest.importorskip("tf2onnx")
     why = onnx_file.write(lambda x: {"y": tf.raw_ops.Betainc(a=x, b=x, x=x)}, [Leaf("x", "float32", ())], tmp_path)
     assert why

@@ -67,7 +67,7 @@ def advised(rows, work=WEAK_WORK):
         ([100, 200, 300, 400, 401, 480], 4),
     ],
 )
-def test_workers_are_added_as_long_as_they_are_worth_it(rates, workers):
+def test_workers_are_added_while_they_are_worth_it(rates, workers):
     assert advice.best(dict(enumerate(rates, 1))) == workers
 
 
@@ -239,7 +239,8 @@ def test_without_trials_of_one_worker():
     )
 
 
-def test_a_refusal_stands_where_the_answer_would_and_medians_are_told():
+def test_refusal_stands_in_place_of_the_answer():
+    """A refusal stands where the answer would and medians are told."""
     rows = noise_only(0)
     first, medians, about = answer(rows)
     assert first == (
@@ -415,7 +416,7 @@ def test_single_trials_tell_nothing_of_noise():
     assert "| every 50 steps | 1 | 110.0 ± - | +10.0%, noise unknown: a single trial |" in text
 
 
-def test_saved_states_are_compared_at_the_same_number_of_workers():
+def test_saved_states_are_compared_at_equal_workers():
     assert advice.checkpoint_costs([*saved(50, 110), *saved(1000, 100, workers=3)]) == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
 
@@ -428,7 +429,7 @@ def test_welch():
     assert advice.difference([110, 110], [100, 100]) == (pytest.approx(10), pytest.approx(10))
 
 
-def test_energy_is_an_estimate_or_measured_and_says_which():
+def test_energy_is_estimate_or_measured_and_says_which():
     rows = [timing(n, repeat, 1000.0 * n) for n in (1, 2) for repeat in (1, 2)]
     # Training takes 40 s per epoch with one worker, 20 s with two; 5 W each.
     assert section(analysis(rows, Extras(watts_per_node=5.0)), "Energy: weak scaling") == "\n".join(
@@ -477,7 +478,7 @@ def test_both_scalings_have_their_own_answer_and_tables():
         assert f"({scaling} scaling)" in section(text, "How this was computed")
 
 
-def test_the_group_with_most_numbers_of_workers_is_studied():
+def test_group_with_most_numbers_of_workers_is_studied():
     rows = [*trials(step(0.08), counts=(1, 2, 3)), *saved(50, *range(110, 120), workers=3)]
     assert {row.checkpoint_every for row in studies(rows, WORKS)[0].rows} == {0}
     often = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.08))]
@@ -537,7 +538,7 @@ def test_a_gradient_without_bytes():
     assert advised(trials(step(0.08), noise=0.01, work=work), work).workers == 5
 
 
-def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
+def test_sweep_of_saved_states_answers_only_that():
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
     assert advice_text.about_saved_states(rows)
     text = analysis(rows)
@@ -553,7 +554,8 @@ def test_a_sweep_of_saved_states_answers_that_question_and_no_other():
     assert not advice_text.about_saved_states(saved(50, 110))
 
 
-def test_every_group_of_saved_states_is_named_after_the_answer():
+def test_every_group_of_saved_states_is_named():
+    """Every group of saved states is named after the answer."""
     rows = [*trials(step(0.08)), *saved(50, 110, workers=2), *saved(1000, 105, workers=2), *saved(50, 120), *saved(1000, 100)]
     message = answer(rows)
     assert message[0].startswith("**Use 5 workers**")
@@ -564,7 +566,8 @@ def test_every_group_of_saved_states_is_named_after_the_answer():
     assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(message)
 
 
-def test_groups_of_saved_states_say_in_what_they_differ():
+def test_groups_of_saved_states_show_their_differences():
+    """Groups of saved states say in what they differ."""
     weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
     strong = [dataclasses.replace(row, scaling="strong") for row in weak]
     longer = [dataclasses.replace(row, epochs=5) for row in weak]
@@ -576,7 +579,7 @@ def test_groups_of_saved_states_say_in_what_they_differ():
     assert advice_text.saved_states(trials(step(0.08))) == ""
 
 
-def test_own_work_is_a_column_and_its_source_is_said():
+def test_own_work_is_a_column_with_its_source():
     rows = trials(step(0.08, 0.002, 8e-9))
     actual = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
     lines = section(advice_text.analysis(actual, rows, NOTHING), "The model of a step: weak scaling").splitlines()

@@ -3,11 +3,11 @@
 import http.server
 import json
 import threading
-import time
 
 import pytest
 
 from control.sweep import meter
+from tests.project import await_until
 from trainer.errors import LockstepError
 
 
@@ -77,15 +77,11 @@ def test_only_the_web_is_asked():
 
 def test_samples_come_until_the_block_ends(plug, monkeypatch):
     monkeypatch.setattr(meter, "EVERY_S", 0.01)
+    running = set(threading.enumerate())
     with meter.metering(plug.url) as samples:
-        until = time.monotonic() + 10
-        while len(samples) < 5 and time.monotonic() < until:
-            time.sleep(0.01)
-    count = len(samples)
-    assert count >= 5
+        await_until(lambda: len(samples) >= 5, 60, "samples", every=0.01)
     assert {value for _, value in samples} == {7.5}
-    time.sleep(0.1)
-    assert len(samples) == count
+    await_until(lambda: running >= set(threading.enumerate()), 60, "the end of the thread that takes samples", every=0.01)
 
 
 def test_without_a_plug_nothing_is_asked():
@@ -101,7 +97,7 @@ def test_joules_are_watts_times_seconds():
     assert meter.joules(rising, 0.0, 20.0) == pytest.approx(200.0)
 
 
-def test_a_gap_is_bridged_and_too_few_answers_are_refused():
+def test_gap_is_bridged_and_few_answers_are_refused():
     gap = [(float(second), 10.0) for second in range(21) if second not in (7, 8, 9)]
     assert meter.joules(gap, 0.0, 20.0) == pytest.approx(200.0)
     with pytest.raises(LockstepError, match=r"^the meter answered 3 times in 20 s; expected at least one answer in 5 s$"):

@@ -30,7 +30,8 @@ CHOICE = {
 
 
 @pytest.mark.parametrize(("given", "batch"), [({}, 16), ({"set": "train.batch_size=8,data.limit_train=0.5"}, 8)])
-def test_the_dataset_decides_the_configuration_of_a_sweep_but_not_how_long_a_trial_is(given, batch):
+def test_dataset_decides_all_but_the_trials_length(given, batch):
+    """The dataset decides the configuration of a sweep but not how long a trial is."""
     options = plan_sweep.with_choice({"dataset": "fashion_mnist", **given}, CHOICE)
     config = plan_sweep.resolve(options, NOWHERE)
     assert (config.model["name"], config.data.image_size, config.train.batch_size) == ("deep_cnn", (72, 96, 3), batch)
@@ -38,7 +39,7 @@ def test_the_dataset_decides_the_configuration_of_a_sweep_but_not_how_long_a_tri
     assert plan_sweep.with_choice({"config": "x"}, None) == {"config": "x"}
 
 
-def test_an_epoch_is_the_whole_training_set_whatever_the_configuration_says():
+def test_epoch_is_whole_training_set_whatever_configuration_says():
     assert configs.load(configs.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
     actual = plan_sweep.resolve({}, NOWHERE)
     assert (actual.train.steps_per_epoch, actual.train.steps, actual.train.epochs) == (None, None, 3)
@@ -143,7 +144,8 @@ def test_a_new_record_says_what_a_step_is():
     assert plan_sweep.new_record("pi", {}, plan_sweep.resolve({}, NOWHERE), HOSTS)["seed"] >= 1
 
 
-def test_a_sweep_that_is_continued_keeps_its_seed_and_settings_and_learns_of_new_hosts(existing):
+def test_continued_sweep_keeps_its_seed_and_adds_hosts(existing):
+    """A sweep that is continued keeps its seed and settings and learns of new hosts."""
     assert plan_sweep.resolve({"epochs": "1"}, existing).data.limit_train == 0.25
     known = same(existing)
     assert known["seed"] == 17
@@ -154,7 +156,8 @@ def test_no_sweep_is_there_yet(tmp_path):
     assert same(tmp_path) == {}
 
 
-def test_nothing_keeps_the_settings_of_a_sweep_that_has_measured_nothing(existing):
+def test_empty_sweep_keeps_no_settings(existing):
+    """Nothing keeps the settings of a sweep that has measured nothing."""
     timings.put(existing / "timings.csv", timings.Timing(1, 1, 3, None, None, None, 0, "weak", "FAILED", "pi1"))
     assert plan_sweep.resolve({}, existing).data.limit_train is None
     assert same(existing, {"set": "train.batch_size=32"}) == {}
@@ -201,7 +204,8 @@ def network(mbit_s):
     return {"pi1": {"pairs": {"pi2": {"mbit_s": mbit_s}}}, "pi2": {"pairs": {"pi1": {"mbit_s": mbit_s + 5}}}}
 
 
-def test_what_the_links_carry_is_written_down_once_it_was_looked_at(existing):
+def test_measured_links_are_written_down(existing):
+    """What the links carry is written down once it was looked at."""
     path = existing / "summary.json"
     run_trials.note_links(path, {})
     assert "mbit_s" not in read_json(path)

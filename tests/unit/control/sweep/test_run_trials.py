@@ -85,14 +85,15 @@ def test_a_trial_that_fails_is_tried_once_more(sweep):
     assert sweep.action.line.printed[0] == "trial 1 of 3 failed and is tried once more:\n  end of pi.w2-e3-r1"
 
 
-def test_a_trial_that_fails_twice_is_recorded_and_the_sweep_goes_on(sweep):
+def test_trial_that_fails_twice_ends_no_sweep(sweep):
+    """A trial that fails twice is recorded and the sweep goes on."""
     sweep.outcomes = [40.0, None, None, 30.0]
     sweep.action._all(sweep.bench)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "FAILED"), (3, "SUCCEEDED")]
     assert "trial 2 of 3: 1 worker, repeat 1: FAILED twice  0:05 left" in sweep.action.line.printed
 
 
-def test_an_interrupted_sweep_keeps_its_rows_and_clears_the_hosts(sweep):
+def test_interrupted_sweep_keeps_its_rows_and_clears_hosts(sweep):
     sweep.outcomes = [40.0, Interrupted()]
     with pytest.raises(LockstepError, match=r"^sweep=pi was interrupted; its measured trials are kept: the same command continues"):
         sweep.action._all(sweep.bench)

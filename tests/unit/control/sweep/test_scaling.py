@@ -36,15 +36,15 @@ def test_images_of_a_step():
     assert [STRONG_WORK.images(n) for n in (1, 2, 5)] == [320, 320, 320]
 
 
-def test_images_of_a_step_are_the_mean_of_an_epoch():
+def test_images_of_step_are_mean_of_epoch():
     weak, strong = (dataclasses.replace(work, train_images=1000) for work in (WEAK_WORK, STRONG_WORK))
     assert [weak.images(n) for n in (1, 2, 5, 16)] == [1000 / 16, 1000 / 8, 1000 / 4, 1000]
     assert [strong.images(n) for n in (1, 5)] == [1000 / 4, 1000 / 4]
     assert dataclasses.replace(WEAK_WORK, train_images=640).images(5) == 320
 
 
-def test_a_ragged_last_step_does_not_change_the_seconds_of_a_step():
-    """1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
+def test_ragged_last_step_keeps_a_steps_seconds():
+    """A ragged last step does not change the seconds of a step. 1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
     work = dataclasses.replace(WEAK_WORK, train_images=1000)
     assert scaling.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
     actual = fit(trials(step(**MIDDLE), work=work), work)
@@ -72,7 +72,7 @@ def test_without_noise_the_parameters_are_found_exactly(seconds, work):
     assert list(actual.held_out.values()) == pytest.approx([0.0] * 5, abs=1e-6)
 
 
-def test_with_noise_the_parameters_are_found_within_what_noise_allows():
+def test_noisy_parameters_are_found_within_the_noise():
     actual = fit(trials(step(**MIDDLE), noise=0.01, repeats=5), WEAK_WORK)
     assert actual.compute_s == pytest.approx(0.08, rel=0.02)
     assert actual.s_per_byte == pytest.approx(8e-9, rel=0.10)
@@ -147,7 +147,7 @@ def test_without_a_jump_its_interval_is_empty():
     assert fit(trials(step(**MIDDLE), noise=0.01), WEAK_WORK).interval("jump_s", 1) == (0.0, 0.0)
 
 
-def test_a_number_left_out_is_predicted_within_3_percent():
+def test_number_left_out_is_predicted_within_3_percent():
     """From 2 workers on: what one worker does alone, only one worker's trials can tell."""
     for seed in range(10):
         actual = fit(trials(step(**MIDDLE), noise=0.01, seed=seed), WEAK_WORK)
@@ -177,7 +177,7 @@ def test_without_noise_a_slow_host_is_found_exactly():
     assert actual.communication_share(4) == pytest.approx((6 * 0.002 + 1.5 * BYTES * 8e-9) / actual.step_s(4))
 
 
-def test_with_strong_scaling_a_slow_host_adds_to_its_share():
+def test_slow_host_adds_its_share_in_strong_scaling():
     def seconds(n):
         return strong_step(0.4, 0.002, 8e-9)(n) + (0.2 / n if n >= 4 else 0)
 
@@ -187,14 +187,15 @@ def test_with_strong_scaling_a_slow_host_adds_to_its_share():
 
 
 @pytest.mark.parametrize("work", [WEAK_WORK, STRONG_WORK])
-def test_what_working_together_costs_at_all_is_found_and_is_communication(work):
+def test_constant_cost_of_working_together_is_communication(work):
     alone = step if work is WEAK_WORK else strong_step
     actual = fit(trials(lambda n: alone(0.08, b=1e-9)(n) + (0.05 if n > 1 else 0), work=work), work)
     assert (actual.jump_from, actual.jump_s, actual.s_per_byte) == (2, pytest.approx(0.05), pytest.approx(1e-9))
     assert actual.communication_share(5) == pytest.approx((0.05 + 1.6 * BYTES * 1e-9) / actual.step_s(5))
 
 
-def test_a_slow_host_that_comes_last_is_found_but_not_foreseen():
+def test_slow_host_that_comes_last_is_found_unforeseen():
+    """A slow host that comes last is found but not foreseen."""
     actual = fit(trials(step(**MIDDLE, slow=5, d=0.06)), WEAK_WORK)
     assert (actual.jump_from, actual.jump_s) == (5, pytest.approx(0.06))
     seconds = step(**MIDDLE)(5)
@@ -204,14 +205,14 @@ def test_a_slow_host_that_comes_last_is_found_but_not_foreseen():
     }
 
 
-def test_a_jump_needs_more_numbers_of_workers_than_parameters():
+def test_jump_needs_more_numbers_of_workers_than_parameters():
     rows = trials(step(**MIDDLE, slow=4, d=0.02), noise=0.01)
     assert fit(rows, WEAK_WORK).jump_from == 4
     assert fit([row for row in rows if row.workers != 2], WEAK_WORK).jump_from is None
 
 
 @pytest.mark.parametrize(("workers", "factor"), [(3, 1.13), (4, 1.13), (4, 0.89)])
-def test_a_number_off_the_curve_of_the_others_is_found(workers, factor):
+def test_number_off_curve_of_others_is_found(workers, factor):
     actual = fit(slowed(trials(step(**MIDDLE), noise=0.003), workers, factor), WEAK_WORK)
     assert actual.odd == (workers, pytest.approx(factor - 1, abs=0.015))
 
@@ -232,8 +233,8 @@ def test_a_small_jump_is_left_to_the_curve():
     assert fit(trials(step(**MIDDLE, slow=4, d=0.009)), WEAK_WORK).jump_from == 4
 
 
-def test_without_one_worker_a_slow_host_is_sought_from_the_third_number_on():
-    """The second would look like the cost of bytes."""
+def test_without_one_worker_slowness_is_sought_from_three():
+    """Without one worker a slow host is sought from the third number on. The second would look like the cost of bytes."""
     slow = [fit(trials(step(**MIDDLE, slow=first, d=0.05), counts=(2, 3, 4, 5, 6)), WEAK_WORK).jump_from for first in (3, 4)]
     assert slow == [None, 4]
 
@@ -352,7 +353,8 @@ def test_the_command_that_measures_more():
 
 
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4, 5), (2, 3, 4, 5), (3, 4, 5)])
-def test_own_work_that_agrees_changes_nothing_but_what_is_known(counts):
+def test_agreeing_own_work_changes_only_what_is_known(counts):
+    """Own work that agrees changes nothing but what is known."""
     actual = fit(trials(step(**MIDDLE), counts=counts), WEAK_WORK, own=own_work(0.08, counts))
     assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-6)
     assert actual.own == own_work(0.08, counts)
@@ -364,8 +366,8 @@ def test_strong_own_work_is_shared():
     assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.4, 0.002, 8e-9), rel=1e-6)
 
 
-def test_with_own_work_one_worker_is_predicted_from_the_others():
-    """On a slow link, where a guess is far off."""
+def test_own_work_predicts_one_worker_from_others():
+    """With own work one worker is predicted from the others. On a slow link, where a guess is far off."""
     slow = {"c": 0.08, "a": 0.002, "b": 3e-8}
     for seed in range(10):
         rows = trials(step(**slow), noise=0.02, seed=seed)
@@ -374,7 +376,7 @@ def test_with_own_work_one_worker_is_predicted_from_the_others():
     assert max(guessed) > 20
 
 
-def test_a_number_is_held_out_with_its_own_work():
+def test_number_is_held_out_with_its_own_work():
     """Own work of 2 workers that is wrong misleads all predictions but that of 2 workers."""
     rows = trials(step(**MIDDLE))
     actual = fit(rows, WEAK_WORK, own=own_work(0.08) | {2: 0.1}).held_out
@@ -382,7 +384,7 @@ def test_a_number_is_held_out_with_its_own_work():
     assert abs(actual[1]) > 0.5
 
 
-def test_own_work_of_numbers_that_were_not_measured_is_left_out():
+def test_own_work_of_unmeasured_numbers_is_left_out():
     rows = [*trials(step(**MIDDLE), noise=0.01), lost(timing(6, 1, 1.0))]
     assert fit(rows, WEAK_WORK, own={6: 9.0, 7: 9.0}) == fit(rows, WEAK_WORK)
 
@@ -402,15 +404,19 @@ def test_own_work_weighs_as_much_as_its_repeats():
     assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
 
 
-def test_what_profiling_adds_is_seen_where_one_worker_only_works():
-    """A profiled step of 0.088 s takes 0.08 s unprofiled: a tenth of every observation is profiling."""
+def test_cost_of_profiling_shows_at_one_worker():
+    """What profiling adds is seen where one worker only works.
+
+    A profiled step of 0.088 s takes 0.08 s unprofiled: a tenth of every observation is profiling.
+    """
     profiled = {n: 1.1 * seconds for n, seconds in own_work(0.08).items()}
     actual = fit(trials(step(**MIDDLE)), WEAK_WORK, own=profiled)
     assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-3)
     assert scaling._Data(WEAK_WORK, {2: [0.2]}, {2: 0.088}).observed == {2: 0.088}
 
 
-def test_own_work_shows_a_slow_host_without_trials_of_one_worker():
+def test_own_work_shows_a_slow_host_by_itself():
+    """Own work shows a slow host without trials of one worker."""
     counts = (2, 3, 4, 5, 6)
     rows = trials(step(**MIDDLE, slow=3, d=0.05), counts=counts)
     actual = fit(rows, WEAK_WORK, own=own_work(0.08, counts, slow=3, d=0.05))
@@ -423,8 +429,11 @@ def test_what_working_together_costs_is_no_own_work():
     assert (actual.jump_from, actual.jump_s, actual.compute_s) == (2, pytest.approx(0.05), pytest.approx(0.08))
 
 
-def test_intervals_with_own_work_hold_the_truth_and_follow_its_errors():
-    """Own work is drawn anew as well: c would else seem to be known exactly."""
+def test_intervals_of_own_work_follow_their_errors():
+    """Intervals with own work hold the truth and follow its errors.
+
+    Own work is drawn anew as well: c would else seem to be known exactly.
+    """
     seconds = step(**MIDDLE)
     truth = {"images_per_s": 256 / seconds(4), "compute_s": 0.08, "latency_s": 0.002, "s_per_byte": 8e-9}
     actual = []
@@ -459,7 +468,7 @@ def test_workers_that_share_a_machine_are_refused():
     assert "; own work for the same images grows from 0.4 s with 1 to 2 s with 5 workers. See that " in str(caught.value)
 
 
-def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
+def test_own_work_is_drawn_with_misfit_and_noise():
     data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
     best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
     drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
@@ -467,7 +476,8 @@ def test_own_work_is_drawn_with_the_misfit_and_the_noise_of_a_mean():
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
 
 
-def test_no_slow_host_is_told_of_where_those_that_joined_are_known_to_be_quick():
+def test_quick_newcomers_mean_no_slow_host():
+    """No slow host is told of where those that joined are known to be quick."""
     rows = trials(step(**MIDDLE, slow=4, d=0.04))
     assert fit(rows, WEAK_WORK).jump_from == 4
     assert fit(rows, WEAK_WORK, quick=(3, 4, 5)).jump_from is None
@@ -493,7 +503,7 @@ def own_compressing(c, k):
     return {n: c + (k if n > 1 else 0.0) for n in COUNTS}
 
 
-def test_compression_is_told_from_own_work_and_from_the_network():
+def test_compression_is_told_from_work_and_network():
     actual = fit(trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
     assert (actual.compute_s, actual.compression_s) == pytest.approx((0.08, 0.02), rel=1e-3)
     assert (actual.latency_s, actual.s_per_byte) == pytest.approx((1e-4, 8e-8), rel=0.02)
@@ -504,7 +514,7 @@ def test_compression_is_told_from_own_work_and_from_the_network():
     assert actual.communication_share(5) == pytest.approx(1 - 0.08 / actual.step_s(5), rel=1e-3)
 
 
-def test_held_out_numbers_of_workers_are_predicted_with_compression():
+def test_held_out_workers_are_predicted_with_compression():
     rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
     actual = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02))
     assert {n for n, error in actual.held_out.items() if abs(error) > 3} <= {1}
@@ -512,7 +522,8 @@ def test_held_out_numbers_of_workers_are_predicted_with_compression():
     assert actual.held_out[1] == pytest.approx(25, abs=5)
 
 
-def test_own_work_that_was_timed_apart_stays_known_of_a_number_that_is_held_out():
+def test_held_out_number_keeps_own_work_timed_apart():
+    """Own work that was timed apart stays known of a number that is held out."""
     rows = trials(compressed_step(0.08, 0.02, 1e-4, 8e-8), work=COMPRESSED, noise=0.01)
     actual = fit(rows, COMPRESSED, own=own_compressing(0.08, 0.02), timed=True)
     assert max(map(abs, actual.held_out.values())) < 3
@@ -524,11 +535,12 @@ def test_timed_own_work_is_not_corrected_for_profiling():
 
 
 @pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
-def test_without_own_work_of_one_and_of_several_workers_compression_is_not_told(own):
+def test_compression_needs_own_work_of_one_and_several(own):
+    """Without own work of one and of several workers compression is not told."""
     actual = fit(trials(compressed_step(0.08, 0.0), work=COMPRESSED), COMPRESSED, own=own)
     assert actual.compression_s == 0.0
 
 
-def test_own_work_with_compression_does_not_count_as_growing():
+def test_own_work_of_compression_does_not_grow():
     actual = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
     assert scaling._own_grows(actual) == ""

@@ -75,7 +75,7 @@ def test_what_can_not_be_varied(text, message):
     assert "\x1b" not in shown
 
 
-def test_a_key_is_set_for_all_trials_or_varied():
+def test_key_is_set_for_all_trials_or_varied():
     options = {"set": "seed=2,train.batch_size=8", "epochs": "4"}
     assert settings_plan.given(options, ["optimizer.momentum"]) == {"seed": 2, "train.batch_size": 8, "train.epochs": 4}
     assert refusal(settings_plan.given, options, ["seed"]) == "vary: seed is also set for all trials (2); leave it out of one of them"
@@ -93,7 +93,8 @@ def test_every_combination_in_order():
 SPACE = "optimizer.learning_rate=log(0.0001,0.1);train.batch_size=32,64;model.filters=int(8,16);optimizer.momentum=uniform(0.5,0.9)"
 
 
-def test_draws_come_from_the_seed_and_more_begin_with_the_same():
+def test_draws_come_from_the_seed_and_extend():
+    """Draws come from the seed and more begin with the same."""
     space = settings.parse(SPACE)
     assert settings.combinations(space, 20, 7) == settings.combinations(space, 30, 7)[:20]
     assert settings.combinations(space, 20, 7) != settings.combinations(space, 20, 8)
@@ -149,7 +150,7 @@ def test_each_trial_has_its_configuration():
     assert {one.model["name"] for one in actual.values()} == {"task_cnn"}
 
 
-def test_another_model_has_its_own_options_and_those_that_are_set():
+def test_another_model_has_only_its_own_options():
     deep = configs.override(BASE, {"model": {"name": "deep_cnn", "filters": 8, "stages": 3}})
     actual = list(trials("model.name=cnn,deep_cnn", base=deep).values())
     assert [one.model for one in actual] == [{"name": "cnn", "dropout": 0.1}, {"name": "deep_cnn", "filters": 32, "stages": 3}]
@@ -269,7 +270,7 @@ def test_options_without_anything_to_vary(options):
     )
 
 
-def test_a_sweep_that_is_continued_keeps_what_it_was_asked():
+def test_sweep_continued_keeps_what_it_was_asked():
     asked = {"vary": "seed=int(1,9)", "trials": "4", "config": "task_cnn", "workers": "2"}
     assert settings_plan.continued({"sweep": "pi"}, asked) == {"sweep": "pi", **asked}
     assert settings_plan.continued({"trials": "6"}, asked)["trials"] == "6"

@@ -68,7 +68,7 @@ def test_the_better_end_is_at_the_top(drawn):
     assert [heights[-1] for heights in trials(drawn(rows, ["rate"], LOSS)[0])] == [1, 0.5, 0]
 
 
-def test_what_has_no_result_is_left_out_and_said(drawn):
+def test_trial_without_result_is_left_out_and_said(drawn):
     rows = [*ROWS, row(9, 0.99, state="FAILED", rate=9.0, batch=1, name="x"), row(8, 0.99, "loss", rate=9.0, batch=1, name="x")]
     figure, _ = drawn(rows, ["rate", "batch", "name"], ACCURACY)
     assert len(trials(figure)) == 4

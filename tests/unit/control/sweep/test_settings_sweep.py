@@ -129,7 +129,7 @@ def test_the_same_sweep_does_what_is_missing(folder):
     assert read_json(folder / "summary.json")["varied"] == ["optimizer.learning_rate", "train.batch_size"]
 
 
-def test_a_trial_that_failed_is_tried_again_and_one_that_diverged_is_not(folder):
+def test_failed_trial_is_repeated_and_diverged_is_not(folder):
     runs = planned(VARY)["ansible_facts"]["sweep_found"]["trials"]
     for run, state in zip(runs, ("SUCCEEDED", "FAILED", "DIVERGED"), strict=False):
         settings.STORE.put(folder / settings.FILE, row(run, {}, state))
@@ -260,7 +260,7 @@ def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
         ({"host": "n", "exit_code": 1, "message": "\x1b[2J\nevil" + "x" * 999}, "", "FAILED", r"n: \x1b[2J\nevil" + "x" * 288 + "..."),
     ],
 )
-def test_a_trial_that_fails_is_recorded_with_its_reason(bench, failure, output, state, reason):
+def test_trial_that_fails_is_recorded_with_its_reason(bench, failure, output, state, reason):
     bench.code, bench.output, bench.summary = 2, output, {"state": "FAILED", "failure": failure}
     run = bench.bench.trials[0]
     result = bench.bench.measure(run, ["node3", "node4"], lambda: False)
@@ -272,13 +272,14 @@ def test_a_trial_that_fails_is_recorded_with_its_reason(bench, failure, output, 
     assert bench.played[1][1]["workers"] == "node3,node4"
 
 
-def test_a_history_that_no_worker_writes_is_no_result(bench):
+def test_history_that_no_worker_writes_is_no_result(bench):
     bench.history = [float("nan")]
     result = bench.bench.measure(bench.bench.trials[0], ["node1"], lambda: False)
     assert (result.state, result.value) == ("SUCCEEDED", None)
 
 
-def test_all_trials_run_on_disjoint_hosts_and_one_that_fails_does_not_end_the_others(bench, folder, monkeypatch):
+def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
+    """All trials run on disjoint hosts and one that fails does not end the others."""
     monkeypatch.setattr(UnderWay, "elapsed", 41.0)
     printed, shown = [], []
     task = RunTrials({})
@@ -316,7 +317,7 @@ def rates(*values, metric="val_accuracy"):
     ]
 
 
-def test_the_best_comes_first_by_the_metrics_own_direction():
+def test_best_comes_first_in_the_metrics_direction():
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5), RECORD, None).rows] == [0.9, 0.5, 0.2]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, 0.5, metric="val_loss"), RECORD, None).rows] == [0.2, 0.5, 0.9]
     assert [one.value for one in settings_results.rank(rates(0.2, 0.9, metric="val_score"), RECORD, "min:val_score").rows] == [0.2, 0.9]
@@ -339,7 +340,8 @@ def test_what_has_no_result_comes_last():
     ]
 
 
-def test_a_best_value_at_the_end_of_those_tried_is_named():
+def test_best_value_at_the_border_is_named():
+    """A best value at the end of those tried is named."""
     assert settings_results.rank(rates(0.9, 0.8, 0.7), RECORD, None).answer == (
         "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2. "
         "learning_rate=1 is the largest that was tried; a larger one may be better."

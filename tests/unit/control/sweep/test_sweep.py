@@ -49,7 +49,7 @@ def test_names_that_are_refused(name):
         campaign.check_name("sweep", name, sweep.LONGEST_NAME)
 
 
-def test_every_trial_comes_once_and_every_repeat_is_a_block():
+def test_every_trial_comes_once_in_repeat_blocks():
     trials = order(WANTED, 17)
     assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
@@ -67,11 +67,11 @@ def test_the_order_comes_from_the_seed():
     assert all(20 <= firsts.count(n) <= 60 for n in WANTED.workers)
 
 
-def test_more_repeats_keep_the_order_of_the_earlier_ones():
+def test_more_repeats_keep_order_of_earlier_ones():
     assert order(dataclasses.replace(WANTED, repeats=5), 17)[:15] == order(WANTED, 17)
 
 
-def test_measured_trials_are_kept_and_failed_ones_tried_again():
+def test_measured_trials_are_kept_and_failed_repeated():
     trials = order(WANTED, 17)
     rows = [timing(trials[0]), timing(trials[1], "FAILED")]
     assert remaining(trials, rows) == trials[1:]

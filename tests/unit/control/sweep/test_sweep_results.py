@@ -66,8 +66,8 @@ def analysis(folder):
     return json.loads((folder / "summary.json").read_text())["analysis"]
 
 
-def test_all_files_are_written_and_the_second_time_nothing_changes(tmp_path):
-    """The only test that draws."""
+def test_all_files_are_written_once(tmp_path):
+    """All files are written and the second time nothing changes. The only test that draws."""
     folder = made(tmp_path, weak(counts=(1, 2)))
     first = sweep_results.conclude(folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted(["analysis.md", "summary.json", "timings.csv", *PICTURES])
@@ -104,7 +104,7 @@ def test_nothing_measured_but_failures(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "timings.csv"]
 
 
-def test_failed_trials_are_counted_and_what_was_recorded_stays(tmp_path, drawn):
+def test_failed_trials_are_counted_and_records_stay(tmp_path, drawn):
     folder = made(tmp_path, [*weak(), lost(timing(4, 1, 1.0)), lost(timing(4, 2, 1.0))])
     results = sweep_results.conclude(folder)
     summary = json.loads((folder / "summary.json").read_text())
@@ -127,7 +127,7 @@ def test_pictures_of_the_second_scaling_have_its_name(tmp_path, drawn):
     assert sorted(drawn) == sorted([*PICTURES, "speedup_strong.png", "efficiency_strong.png", "images_per_s_strong.png"])
 
 
-def test_pictures_of_the_only_scaling_that_was_measured_have_the_plain_names(tmp_path, drawn):
+def test_pictures_of_one_scaling_have_plain_names(tmp_path, drawn):
     folder = made(tmp_path, [*map(lost, weak()), *strong()])
     taken_apart(folder, strong()[-1])
     sweep_results.conclude(folder)
@@ -173,7 +173,7 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
     ]
 
 
-def test_own_work_is_left_out_where_a_host_has_no_samples(tmp_path, drawn):
+def test_own_work_needs_samples_of_all_hosts(tmp_path, drawn):
     rows = weak()
     folder = made(tmp_path, rows)
     for row in rows:
@@ -193,13 +193,13 @@ TIMED = {
 }
 
 
-def test_own_work_is_that_of_the_hosts_that_were_timed():
-    """Of equal hosts the usual one, of others the slowest; one worker compresses nothing."""
+def test_own_work_is_of_the_timed_hosts():
+    """Own work is that of the hosts that were timed. Of equal hosts the usual one, of others the slowest; one worker compresses nothing."""
     assert sweep_results.timed_work(TIMED, WEAK_WORK, 3) == pytest.approx({1: 0.08, 2: 0.102, 3: 0.2})
     assert sweep_results.timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
 
 
-def test_a_host_that_was_timed_before_and_after_the_trials_has_the_mean():
+def test_host_timed_before_and_after_has_the_mean():
     later = {"node1": times(0.1, 0.12), "node2": times(0.09, 0.124), "node3": times(0.1, 0.22)}
     again = {name: [one, later[name]] for name, one in TIMED["timed"].items()}
     assert sweep_results.timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
@@ -213,7 +213,7 @@ def test_own_work_that_was_not_timed(change, work):
     assert sweep_results.timed_work(TIMED | change, work, 3) == {}
 
 
-def test_the_all_reduce_in_use_is_part_of_the_work():
+def test_all_reduce_in_use_is_part_of_work():
     chosen = {"reduction": "powersgd", "sent_bytes": 127_528, "transport": "direct", "sums": [43_008, 84_536]}
     work = sweep_results.works(RECORD | chosen)[0]
     assert (work.gradient_bytes, work.transport, work.sums, work.compressed) == (127_528, "direct", (43_008, 84_536), True)
@@ -255,7 +255,7 @@ def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
     assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
 
 
-def test_hosts_that_are_no_slower_than_the_others_are_not_blamed(tmp_path):
+def test_hosts_no_slower_than_others_are_not_blamed(tmp_path):
     rows = weak(counts=(1, 2, 3, 4), repeats=1)
     folder = made(tmp_path, rows)
     for row in rows:
@@ -268,7 +268,8 @@ def test_hosts_that_are_no_slower_than_the_others_are_not_blamed(tmp_path):
     assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == {2, 3}
 
 
-def test_where_a_host_has_no_samples_nothing_is_known_of_those_that_joined(tmp_path):
+def test_without_samples_nothing_is_known_of_newcomers(tmp_path):
+    """Where a host has no samples nothing is known of those that joined."""
     rows = weak(counts=(1, 2), repeats=1)
     folder = made(tmp_path, rows)
     taken_apart(folder, rows[0])
@@ -291,7 +292,8 @@ def parts(command):
     return dict(word.split("=", 1) for word in command.split() if "=" in word)
 
 
-def test_where_numbers_of_workers_lack_the_next_command_measures_enough_of_them(tmp_path, drawn):
+def test_next_command_measures_missing_numbers_of_workers(tmp_path, drawn):
+    """Where numbers of workers lack the next command measures enough of them."""
     label, command = following(tmp_path, weak(counts=(1, 2)), cluster(5))
     assert label == "measure for an answer"
     assert parts(command) == {"sweep": "pi", "workers": "1-3", "repeats": "3", "epochs": "3"}
@@ -300,7 +302,7 @@ def test_where_numbers_of_workers_lack_the_next_command_measures_enough_of_them(
     assert following(tmp_path / "then", rows, cluster(5))[0] == "train with it", "it gave an answer"
 
 
-def test_no_command_asks_for_more_hosts_than_there_are(tmp_path, drawn):
+def test_no_command_asks_for_absent_hosts(tmp_path, drawn):
     folder = made(tmp_path, weak(counts=(1, 2)), {**RECORD, "hosts": cluster(2)})
     results = sweep_results.conclude(folder)
     assert results.following == ("train with it", "ansible-playbook train.yml -e config=sweeps/pi/config.yml -e workers=1")
@@ -314,7 +316,8 @@ def crooked():
     return [dataclasses.replace(row, images_per_s=row.images_per_s * (0.4 if row.workers == 3 else 1)) for row in rows]
 
 
-def test_workers_of_one_machine_are_not_measured_again_for_a_curve_that_they_can_not_lie_on(tmp_path, drawn):
+def test_shared_machine_is_not_measured_again(tmp_path, drawn):
+    """Workers of one machine are not measured again for a curve that they cannot lie on."""
     folder = made(tmp_path, crooked(), {**RECORD, "hosts": cluster(5, "127.0.0.")})
     results = sweep_results.conclude(folder)
     assert "These workers share one machine and take each other's cores, which measuring again does not change." in results.answer
@@ -327,7 +330,8 @@ def test_measured_anew_under_another_name_keeps_the_configuration(tmp_path, draw
     assert (parts(command)["sweep"], parts(command)["config"]) == ("pi-2", "sweeps/pi/config.yml")
 
 
-def test_single_measurements_of_saved_states_are_repeated_with_all_intervals(tmp_path, drawn):
+def test_single_measurements_are_repeated_with_all_intervals(tmp_path, drawn):
+    """Single measurements of saved states are repeated with all intervals."""
     rows = [dataclasses.replace(row, checkpoint_every=every) for every in (0, 50) for row in weak(counts=(3,), repeats=1)]
     label, command = following(tmp_path, rows, cluster(5))
     assert (label, parts(command)["checkpoint_every"], parts(command)["repeats"]) == ("measure more", "0,50", "3")
@@ -350,7 +354,8 @@ def test_a_sweep_on_columns_counts_examples(tmp_path, drawn):
     assert "images" not in shown.replace("images_per_s", "") + analysis.replace("images_per_s", "")
 
 
-def test_a_table_of_medians_has_the_range_beside_them_and_no_deviation_of_a_mean(tmp_path, drawn):
+def test_medians_have_ranges_and_no_deviation(tmp_path, drawn):
+    """A table of medians has the range beside them and no deviation of a mean."""
     rows = [timing(1, 1, 1000.0), timing(1, 2, 900.0), timing(2, 1, 1800.0)]
     rows = [dataclasses.replace(row, seconds_end_to_end=seconds) for row, seconds in zip(rows, (60.0, 66.5, 40.0), strict=True)]
     shown = sweep_text.results(sweep_results.conclude(made(tmp_path, rows)), "sweeps/pi").splitlines()
@@ -362,13 +367,16 @@ def test_a_table_of_medians_has_the_range_beside_them_and_no_deviation_of_a_mean
 # --- the split
 
 
-def test_the_split_has_a_bar_for_every_host_at_every_number_of_workers():
+def test_split_has_a_bar_for_every_host():
+    """The split has a bar for every host at every number of workers."""
     phases = {"input": 1.0, "forward_backward": 50.0, "compression": 0.0, "all_reduce": 5.0, "apply": 1.0}
     actual = sweep_results.profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
     assert list(actual) == ["1 worker: a", "2 workers: a", "2 workers: b"]
 
 
-def test_of_many_bars_only_the_slowest_host_is_shown_at_each_number():
+def test_of_many_bars_only_the_slowest_shows():
+    """Of many bars only the slowest host is shown at each number."""
+
     def phases(own):
         return {"input": 0.0, "forward_backward": own, "compression": 0.0, "all_reduce": 99.0 - own, "apply": 0.0}
 
@@ -378,7 +386,7 @@ def test_of_many_bars_only_the_slowest_host_is_shown_at_each_number():
 
 
 @pytest.mark.parametrize("slower", [(), (4, 5)])
-def test_workers_of_one_machine_have_no_wire_and_no_slow_host(tmp_path, drawn, slower):
+def test_shared_machine_has_no_wire_or_slow_host(tmp_path, drawn, slower):
     rows = trials(step(0.08, 0.002, 8e-9), counts=(1, 2, 3, 4, 5), repeats=3, work=WEAK_WORK)
     rows = [dataclasses.replace(row, images_per_s=row.images_per_s / (1.12 if row.workers in slower else 1)) for row in rows]
     for network, networked in (("127.0.0.", False), ("10.0.0.", True)):

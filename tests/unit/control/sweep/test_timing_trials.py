@@ -68,7 +68,7 @@ def marks(bench):
     return {path.stem: json.loads(path.read_text()) for path in (bench.folder / "under_way").glob("*.json")}
 
 
-def test_a_trial_is_a_launch_with_the_sweeps_own_configuration(bench):
+def test_trial_is_launch_with_sweeps_own_configuration(bench):
     bench.outcomes = [GOOD]
     row = bench.measure(TRIAL, NODES, never)
     assert row == timings.Timing(2, 1, 3, 41.5, 30.1, 1310.0, 0, "weak", "SUCCEEDED", "node1 node2")
@@ -110,7 +110,7 @@ def test_strong_scaling_and_saved_states_are_overrides(bench):
     )
 
 
-def test_a_failed_trial_has_no_times_and_leaves_nothing_on_the_hosts(bench):
+def test_failed_trial_has_no_times_and_leaves_nothing(bench):
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
     row = bench.measure(TRIAL, NODES, never)
     assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
@@ -126,7 +126,7 @@ def test_a_second_try_begins_anew(bench):
     assert bench.measure(TRIAL, NODES, never).measured
 
 
-def test_an_interrupted_trial_is_taken_away_by_the_next_command(bench):
+def test_interrupted_trial_is_taken_away_by_next_command(bench):
     bench.outcomes = [Interrupted()]
     with pytest.raises(Interrupted):
         bench.measure(TRIAL, NODES, never)
@@ -160,7 +160,8 @@ def test_the_warm_up_counts_for_nothing(bench, line):
     assert list((bench.folder / "trials").iterdir()) == []
 
 
-def test_the_first_warm_up_decides_for_all_trials_how_gradients_are_sent(bench, line):
+def test_first_warm_up_decides_the_method_for_all(bench, line):
+    """The first warm up decides for all trials how gradients are sent."""
     write_json(bench.folder / "summary.json", {"name": "pi"})
     for chosen in ("powersgd", "packed"):
         bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
@@ -200,7 +201,7 @@ def test_one_command_at_a_time_measures(tmp_path):
 
 
 @pytest.mark.parametrize(("samples", "written"), [([(99.0, 10.0), (110.0, 10.0), (140.0, 10.0)] * 5, True), ([(110.0, 10.0)], False)])
-def test_energy_is_written_beside_the_trial_where_the_meter_answered(bench, monkeypatch, samples, written):
+def test_energy_is_written_beside_trial_where_meter_answered(bench, monkeypatch, samples, written):
     @contextlib.contextmanager
     def metering(url):
         assert url == "http://plug"
