@@ -1,0 +1,81 @@
+"""The next worker stands by with TensorFlow imported, and trains on with the weights of a run without a fault."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.local_project import LocalProject
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
+
+
+def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
+    await_until(lambda: project.steps(1, run) > steps or playbook.poll() is not None, 120, f"{steps} steps")
+    assert playbook.poll() is None, playbook.communicate()[0]
+
+
+OWN = """
+import os, time
+import keras
+import numpy as np
+
+class Paced(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(0.05)
+        while os.path.exists({hold!r}):
+            time.sleep(0.05)
+
+def paced():
+    return [Paced()]
+
+def build():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "relu"), keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+def data(split):
+    x = np.random.default_rng(len(split)).normal(size=(640, 4))
+    return None if split == "validation" else (x, x.sum(axis=1))
+"""
+
+
+@EXHAUSTIVE
+def test_the_next_workers_stand_by(project, tmp_path):
+    """They have imported TensorFlow before they are needed; the weights are those of a run without a fault."""
+    run, hold, own = "stand-by", tmp_path / "hold", tmp_path / "own.py"
+    own.write_text(OWN.format(hold=str(hold)))
+    given = [f"{name}={own}:{function}" for name, function in (("model", "build"), ("dataset", "data"), ("callbacks", "paced"))]
+    paced = "train.batch_size=8,train.steps_per_call=1,checkpoint.every_steps=10"
+    given += ["epochs=4", f"set={paced},recovery.max_restarts=5,recovery.standby=true"]
+    project.play("train", "run=without-fault", *given)
+    playbook = project.start("train", f"run={run}", *given)
+
+    def is_ready():
+        """Whether a process that has nothing more to do stands by: only its main thread is left."""
+        pids = project.pids(1, run)
+        others = [pid for pid in _children(pids["supervisor"]) if pid != pids.get("worker")]
+        return any("_pywrap_tensorflow" in _maps(pid) and len(os.listdir(f"/proc/{pid}/task")) == 1 for pid in others)
+
+    try:
+        for steps in (30, 80):
+            await_steps(project, playbook, run, steps)
+            hold.touch()
+            await_until(lambda: is_ready() or playbook.poll() is not None, 120, "the import")
+            first = project.pids(1, run)["worker"]
+            os.kill(first, signal.SIGKILL)
+            await_until(lambda before=first: project.has_another(1, run, before), 60, "the next worker")
+            assert "trainer.standby" in Path(f"/proc/{project.pids(1, run)['worker']}/cmdline").read_text()
+            hold.unlink()
+        output, _ = playbook.communicate(timeout=240 * SLOWEST)
+    finally:
+        hold.unlink(missing_ok=True)
+    assert playbook.returncode == 0, output
+    assert project.summary(run)["restarts"] == 2
+    assert project.summary(run)["weights_sha256"] == project.summary("without-fault")["weights_sha256"]
+
+
+def _maps(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
