@@ -159,10 +159,13 @@ class FakeClock(Clock):
 
         def look(selector: selectors.BaseSelector, seconds: float | None) -> Any:
             nonlocal ended
-            # The loop cleans up after a test that has ended.
             if not ended:
-                ended = self._over
-                self._await(lambda: bool(selector.select(0)), seconds)
+                try:
+                    self._await(lambda: bool(selector.select(0)), seconds)
+                except SystemExit:
+                    # From now on the loop cleans up.
+                    ended = True
+                    raise
             return selector.select(0)
 
         def loop() -> asyncio.AbstractEventLoop:
