@@ -260,7 +260,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             gone = made.up("state=absent", check=False)
             if holder(made.engine) == str(root):
                 remove(made.engine, str(root))
-            assert gone.returncode == 0, gone.stdout
+            assert gone.returncode == 0, gone.stdout + gone.stderr
 
 
 @pytest.fixture(scope="session")
