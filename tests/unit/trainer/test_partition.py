@@ -156,3 +156,11 @@ def test_seeds_follow_from_image_and_epoch():
     assert plan.seeds(2, np.arange(4))[1:3].tolist() == make(5, 4, steps=5).seeds(2, np.arange(1, 3)).tolist()
     others = make(5, 4, steps=5, epoch=2), make(5, 4, steps=5, seed=8)
     assert len({other.seeds(0, np.arange(1))[0, 0] for other in (plan, *others)}) == 3
+
+
+@pytest.mark.parametrize("shares", [[1, 1, 1], [3, 1, 2]])
+def test_a_part_begins_where_those_before_end(shares):
+    plan = make(100, 30)
+    for step in range(plan.steps):
+        lengths = [len(plan.part(step, shares, rank)) for rank in range(3)]
+        assert [plan.first(step, shares, rank) for rank in range(3)] == [0, lengths[0], lengths[0] + lengths[1]]

@@ -311,6 +311,16 @@ def test_workers_end_is_always_given_back(script, code, node_paths, alone, monke
         assert log(node_paths).splitlines()[1:] == ['{"task": {"index": 0}}']
 
 
+def test_what_nobody_foresaw_leaves_an_end_too(node_paths, alone, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(slurm, "_train", fail)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        slurm.main(node_paths)
+    assert ended(node_paths)["exit_code"] == 1
+
+
 def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
     monkeypatch.setattr(slurm, "check_port", lambda port: None)
