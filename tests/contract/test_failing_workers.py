@@ -11,7 +11,7 @@ import time
 
 from tests.contract.held import begin, finish
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import await_until
 
 ONCE = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed,recovery.max_restarts=0")
 """Nothing starts again by itself."""
