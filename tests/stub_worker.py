@@ -6,7 +6,7 @@ workers; a reduction's memory is such a hash of what this worker trained alone. 
 is proven for every example of every step.
 
 A test holds all workers of a run before a step with the file `<project>/.lockstep/stub/<run>.json`, `{"hold": 6}` (steps that have
-ended), until it deletes the file, or asks for a stop; `{"exit": [rank, step, code]}` ends a worker before a step.
+ended), until it deletes the file, or asks for a stop; `{"exit": [rank, step, code]}` ends a worker before a step, -1 while tracing.
 `tests/contract/test_conformance.py` compares this worker with the real one.
 """
 
@@ -47,6 +47,8 @@ JOIN, ASK, ANSWER = b"J", b"?", b"!"
 ANSWER_S = 5.0
 EXCHANGE_S = 600.0
 AGAIN_S = 0.02
+TRACING = -1
+"""Instead of a step's number."""
 
 
 class Variable:
@@ -236,7 +238,8 @@ class Engine:
         self.shares = balance.given(config.train, member.workers) or [1] * member.workers
         self._orders = job.run.parents[2] / "stub" / f"{job.run.name}.json"
 
-    def trace(self) -> None: ...
+    def trace(self) -> None:
+        self._obey(TRACING)
 
     def trace_profiled(self) -> None: ...
 
