@@ -2,18 +2,16 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
 
-from tests.local_project import LocalProject, all_sessions
+from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
 from tests.unit.samples import flip_a_bit
 from trainer.telemetry import read_records
@@ -34,129 +32,6 @@ def begin(project: LocalProject, pictures, name: str, *more: str, how=LONG):
 def finish(playbook, seconds: float) -> tuple[int, str]:
     output, _ = playbook.communicate(timeout=SLOWEST * seconds)
     return playbook.returncode, output
-
-
-def test_killed_worker_ends_the_others_within_30_s_and_is_named_as_the_cause(project, pictures):
-    playbook = begin(project, pictures, "killed", how=ONCE)
-    os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
-    code, output = finish(playbook, 90)
-    assert code != 0
-    exits = [json.loads((project.run("killed") / "workers" / f"worker{number}" / "exit.json").read_text()) for number in (1, 2)]
-    # A worker that has not noticed within 25 s is ended (143).
-    assert exits[0]["exit_code"] in (75, 143)
-    assert exits[1]["exit_code"] == 137
-    assert abs(exits[0]["ended_at"] - exits[1]["ended_at"]) < 30
-    # Eight steps are an epoch: a moment later it validates or saves.
-    killed = r"First failure: worker2 \(rank 1\), exit code 137 \(killed by SIGKILL while (training|validating|saving), after step \d"
-    assert re.search(killed, output), output
-    assert re.search(r"worker1 \(rank 0\): (exit code 75|ended)", output), output
-    assert "ansible-playbook train.yml -e run=killed" in output
-    assert project.summary("killed")["state"] == "FAILED"
-    assert project.summary("killed")["failure"]["host"] == "worker2"
-    assert not project.sessions("killed")
-
-
-def test_status_keeps_the_recorded_failure(project):
-    project.play("status", "run=killed")
-    assert project.summary("killed")["state"] == "FAILED"
-    assert project.summary("killed")["failure"]["host"] == "worker2"
-
-
-def test_killed_run_continues_with_the_same_name(project, pictures):
-    done = project.play("train", "run=killed", "set=train.steps=60", "detach=true", check=False)
-    assert done.returncode == 0, done.stdout
-    await_until(lambda: not project.sessions("killed"), 60, "the end of 60 steps")
-
-
-def test_frozen_worker_ends_the_run(project, pictures):
-    playbook = begin(project, pictures, "frozen", "worker_silence=20", how=ONCE)
-    pid = project.trainer_pid(2, "frozen")
-    os.kill(pid, signal.SIGSTOP)
-    code, output = finish(playbook, 100)
-    assert code != 0
-    assert "First failure: worker2 (rank 1), silent" in output
-    assert "no heartbeat for" in output
-    assert project.summary("frozen")["state"] == "FAILED"
-    assert not project.sessions("frozen")
-    await_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "the frozen process to be ended")
-
-
-@EXHAUSTIVE
-def test_a_run_goes_on_at_once_although_one_worker_still_waits_for_another_that_ended(project, pictures):
-    project.play("train", "run=widowed", f"dataset={pictures}", *ONCE, "detach=true")
-    waits, ends = project.trainer_pid(1, "widowed"), project.trainer_pid(2, "widowed")
-    os.kill(waits, signal.SIGSTOP)
-    os.kill(ends, signal.SIGKILL)
-    await_until((project.node(2, "widowed") / "workers" / "worker2" / "exit.json").is_file, 20, "the end of worker2")
-    looked = project.play("train", "run=widowed", "detach=true", "--check")
-    assert "worker2 ended before the others: would end worker1 of the earlier launch; only then hosts can be looked at" in looked.stdout
-    assert os.path.exists(f"/proc/{waits}")
-    done = project.play("train", "run=widowed", "detach=true")
-    assert "worker2 ended before the others: ending worker1 of the earlier launch" in done.stdout
-    assert not os.path.exists(f"/proc/{waits}")
-    assert "widowed: RUNNING" in project.play("status", "run=widowed").stdout
-    project.play("stop", "run=widowed")
-
-
-def test_ctrl_c_leaves_training_running_and_says_how_to_go_on(project, pictures):
-    playbook = begin(project, pictures, "left")
-    os.killpg(playbook.pid, signal.SIGINT)
-    code, output = finish(playbook, 30)
-    assert code != 0
-    assert "Training goes on: left" in output
-    for command in ("train.yml -e run=left", "status.yml -e run=left", "stop.yml -e run=left"):
-        assert command in output
-    steps = project.steps(1, "left")
-    await_until(lambda: project.steps(1, "left") > steps, 20, "training to go on")
-    status = project.play("status", "run=left")
-    assert "left: RUNNING" in status.stdout
-
-
-def test_second_run_is_refused_with_the_first_ones_name(project, pictures):
-    done = project.play("train", "run=second", f"dataset={pictures}", *LONG, check=False)
-    assert done.returncode != 0
-    assert re.search(rf"\[FAIL\] worker1 +port +run left is training on {project.ports[0]}", done.stdout), done.stdout
-    assert "ansible-playbook stop.yml -e run=left" in done.stdout
-    assert not project.sessions("second")
-    assert "left: RUNNING" in project.play("status", "run=left").stdout
-
-
-def test_same_name_again_watches_the_run_and_stop_ends_only_it(project, pictures):
-    other = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", "left-w0-of-somebody-else", "sleep", "600"]
-    subprocess.run(other, check=True)
-    try:
-        watching = project.play("train", "run=left", "detach=true")
-        assert "left is under way" in watching.stdout
-        stopped = project.play("stop", "run=left")
-        assert "left: CANCELLED" in stopped.stdout
-        assert "left-w0-of-somebody-else" in all_sessions()
-        assert not project.sessions("left")
-        again = project.play("stop", "run=left")
-        assert "left was not running" in again.stdout
-        assert "changed=0" in again.stdout
-    finally:
-        subprocess.run(["tmux", "-L", "lockstep", "kill-session", "-t", "=left-w0-of-somebody-else"], check=False)
-
-
-def test_stale_claim_of_a_run_that_is_gone_is_cleared(project, pictures):
-    lock = project.root / ".lockstep" / "worker1" / "locks" / f"{project.ports[0]}.json"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.write_text(json.dumps({"run": "ghost", "session": "ghost-w0", "at": time.time() - 3600}))
-    done = project.play("train", "run=after-ghost", f"dataset={pictures}", "config=task_cnn", "quick=true")
-    assert "after-ghost: SUCCEEDED" in done.stdout
-    assert not lock.exists()
-
-
-def test_worker_that_never_joins_is_noticed_at_the_start_deadline(project, pictures):
-    playbook = project.start("train", "run=late", f"dataset={pictures}", *ONCE, "worker_start_deadline=8")
-    folder = project.node(2, "late") / "workers" / "worker2"
-    await_until((folder / "metrics.jsonl").is_file, 60, "worker2's start")
-    os.kill(project.trainer_pid(2, "late"), signal.SIGSTOP)
-    code, output = finish(playbook, 120)
-    assert code != 0
-    assert project.summary("late")["state"] == "FAILED"
-    assert not project.sessions("late")
-    assert "First failure: " in output
 
 
 def test_loss_that_is_no_number_stops_the_run_with_step_and_learning_rate(project, pictures):
@@ -243,73 +118,6 @@ def test_signal_from_elsewhere_preempts_all_workers_with_the_state_saved(project
     assert "preempted was stopped before its end: PREEMPTED" in output
     assert project.summary("preempted")["state"] == "PREEMPTED"
     assert list((project.run("preempted") / "state").glob("*.npz"))
-
-
-def test_port_in_use_is_refused(project, pictures):
-    import socket
-
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("", project.ports[1]))
-        taken.listen()
-        done = project.play("train", "run=busy", f"dataset={pictures}", "config=task_cnn", "quick=true", check=False)
-    assert done.returncode != 0
-    assert re.search(rf"\[FAIL\] worker2 +port +{project.ports[1]} is held by", done.stdout), done.stdout
-    assert not project.sessions("busy")
-
-
-CRASHING = """import os
-import signal
-
-import keras
-import tensorflow as tf
-
-
-def crash(x):
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return x
-
-
-@keras.saving.register_keras_serializable()
-class Native(keras.layers.Layer):
-    def call(self, x):
-        with tf.control_dependencies([tf.numpy_function(crash, [tf.constant(0.0)], tf.float32)]):
-            return tf.identity(x)
-
-
-def build(size, classes):
-    layers = [keras.layers.Rescaling(1 / 255), Native(), keras.layers.Flatten(), keras.layers.Dense(classes)]
-    return keras.Sequential([keras.Input(size), *layers])
-"""
-
-
-@EXHAUSTIVE
-def test_a_worker_that_crashes_twice_is_not_continued_as_it_was(project, pictures):
-    """A model whose native code dies by SIGSEGV, as oneDNN does with some layers; the command that is offered in the end works."""
-    (project.root / "crashing.py").write_text(CRASHING)
-    more = (
-        "model=crashing.py:build",
-        f"dataset={pictures}",
-        "set=train.global_batch=20,train.steps=3,data.image_size=[8,8,3],recovery.max_restarts=0",
-    )
-    option = "set=train.environment.TF_ENABLE_ONEDNN_OPTS=0"
-    for again, given in ((False, more), (True, ())):
-        done = project.play("train", "run=crashing", *given, check=False)
-        assert done.returncode != 0
-        assert re.search(r"First failure: worker[12] \(rank [01]\), exit code 139 \(killed by SIGSEGV while tracing\)", done.stdout), (
-            done.stdout
-        )
-        assert f"Fix: train without it: -e {option}, or worker_environment: {{TF_ENABLE_ONEDNN_OPTS: 0}} in the inventory" in done.stdout
-        assert ("The previous launch ended the same way" in done.stdout) == again
-        assert ("continue where it stopped" in done.stdout) == (not again)
-        assert f"continue without oneDNN  ansible-playbook train.yml -e run=crashing -e {option}" in re.sub(" {3,}", "  ", done.stdout)
-        failure = project.summary("crashing")["failure"]
-        assert (failure["phase"], failure["step"], failure["exit_code"], failure["again"]) == ("tracing", 0, 139, again)
-    done = project.play("train", "run=crashing", option)
-    assert "crashing: SUCCEEDED" in done.stdout
-    assert "export TF_ENABLE_ONEDNN_OPTS=0\n" in (project.node(2, "crashing") / "workers" / "worker2" / "run_worker.sh").read_text()
-    assert "failure" not in project.summary("crashing")
 
 
 @pytest.fixture
