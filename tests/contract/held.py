@@ -18,7 +18,7 @@ def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: st
     return playbook
 
 
-def await_held(project: LocalProject, name: str, step: int, playbook: subprocess.Popen[str] | None = None) -> None:
+def await_held(project: LocalProject, name: str, step: int, playbook: subprocess.Popen | None = None) -> None:
     """Return once the workers of a run have recorded all steps before the one that they are held at; fail if the command ends before."""
 
     def ended() -> bool:
@@ -26,7 +26,7 @@ def await_held(project: LocalProject, name: str, step: int, playbook: subprocess
 
     await_until(lambda: ended() or all(project.steps(worker, name) >= step for worker in (1, 2)), 90, f"{name} to reach step {step}")
     if playbook is not None and ended():
-        raise AssertionError(playbook.communicate()[0])
+        raise AssertionError(playbook.communicate()[0] or f"{name} ended early")
 
 
 def finish(playbook: subprocess.Popen[str]) -> tuple[int, str]:
