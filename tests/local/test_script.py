@@ -1,144 +1,14 @@
-"""Scripts of the user's own on two workers of this machine: what they get and leave, what fails, what is stopped."""
+"""Scripts of the user's own that train."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from tests.local_project import LocalProject
-from tests.project import ROOT, SLOWEST
+from tests.project import ROOT
 
 SCRIPTS = ROOT / "tests" / "scripts"
-SHOWS = """
-import json, os, sys
-from pathlib import Path
-import trainer as neighbour
-seen = {"argv": sys.argv[1:], "cwd": sorted(os.listdir()), "neighbour": neighbour.VALUE, "path0": sys.path[0] == os.getcwd()}
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCKSTEP_RUN", "LOCKSTEP_RANK", "LOCKSTEP_WORKERS", "LOCKSTEP_RESTART")
-seen |= {name: os.environ[name] for name in names}
-seen["master"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}" == json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
-Path(os.environ["LOCKSTEP_OUTPUT"], "seen.json").write_text(json.dumps(seen))
-Path("logs").mkdir(exist_ok=True)
-Path("logs", f"of {os.environ['RANK']}.txt").write_text("line")
-print("printed by rank", os.environ["RANK"])
-"""
-FAILS = """
-import os, signal, time
-from pathlib import Path
-print("start", os.environ["LOCKSTEP_RESTART"], flush=True)
-Path("left").touch()
-if os.environ["LOCKSTEP_RESTART"] == "0":
-    time.sleep(1 if os.environ["RANK"] == "1" else 300)
-    raise ValueError("no luck")
-if os.environ["LOCKSTEP_RESTART"] == "1":
-    if os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(300)
-assert Path("left").exists()
-"""
-WAITS = "import time\nprint('waiting', flush=True)\ntime.sleep(300)\n"
-EVIL = "$(touch evil) `touch evil` ; touch evil"
-ARGUMENTS = ["--lr", "0.1", EVIL, "{{ lookup('pipe', 'touch evil') }}", "it's", 'a "quote"', "two\nlines", "../..", "--", "-e", ""]
-
-
-@pytest.fixture(scope="module")
-def shown(project, tmp_path_factory):
-    """A run whose names and arguments are hostile: its folder, its output, the command's output."""
-    folder = tmp_path_factory.mktemp("it's a $(touch evil) {{ 7 * 7 }}")
-    (folder / f"{EVIL} 'it'.py").write_text(SHOWS)
-    (folder / "trainer.py").write_text("VALUE = 7")
-    for name in ("{{ 7 * 7 }}.txt", "two\nlines", "-rf"):
-        (folder / name).touch()
-    (folder / ".hidden").touch()
-    words = " ".join("'" + argument.replace("'", "'\"'\"'") + "'" for argument in ARGUMENTS)
-    given = {"script": str(folder / f"{EVIL} 'it'.py"), "args": words, "outputs": "logs/,missing.txt", "run": "shown"}
-    return given, project.play("train", json.dumps(given)).stdout
-
-
-def seen(project: LocalProject, name: str, where: str) -> dict:
-    return json.loads((project.run(name) / where / "seen.json").read_text())
-
-
-def test_a_script_gets_its_files_arguments_and_environment(project, shown):
-    for rank, where in enumerate(("output", "workers/worker2/output")):
-        got = seen(project, "shown", where)
-        assert got["argv"] == ARGUMENTS
-        assert (got["neighbour"], got["path0"], got["master"]) == (7, True, True)
-        assert set(got["cwd"]) >= {f"{EVIL} 'it'.py", "trainer.py", "{{ 7 * 7 }}.txt", "two\nlines", "-rf"}
-        assert ".hidden" not in got["cwd"]
-        environment = [got[name] for name in ("RANK", "LOCKSTEP_RANK", "WORLD_SIZE", "LOCKSTEP_WORKERS", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
-        assert environment == [str(rank), str(rank), "2", "2", "0", "1"]
-        assert (got["LOCKSTEP_RUN"], got["LOCKSTEP_RESTART"]) == ("shown", "0")
-    assert not [path for folder in (project.root, Path.cwd()) for path in folder.rglob("evil")]
-
-
-def test_what_a_script_leaves_is_collected_and_what_is_missing_is_named(project, shown):
-    _, output = shown
-    for expected in ("worker1: printed by rank 0", "outputs=missing.txt: the script left no such file or folder", "shown: SUCCEEDED"):
-        assert expected in output
-    assert (project.run("shown") / "output" / "logs" / "of 0.txt").read_text() == "line"
-    assert (project.run("shown") / "workers" / "worker2" / "output" / "logs" / "of 1.txt").read_text() == "line"
-    assert not list(project.run("shown").rglob("secret"))
-    assert "not fetched" not in output
-    summary = project.summary("shown")
-    assert {key: summary[key] for key in ("state", "workers", "restarts")} == {"state": "SUCCEEDED", "workers": 2, "restarts": 0}
-    assert summary["seconds_total"] > 0
-
-
-def test_a_secret_is_readable_by_its_user_only(project, shown):
-    for worker in (1, 2):
-        path = project.node(worker, "shown") / "workers" / f"worker{worker}" / "secret"
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert len(bytes.fromhex(path.read_text())) == 32
-
-
-def test_a_complete_run_has_nothing_to_do_and_is_not_for_another_script(project, shown, tmp_path):
-    given, _ = shown
-    again = project.play("train", json.dumps(given)).stdout
-    assert "Nothing to do" in again
-    assert "changed=1" not in again
-    (tmp_path / "main.py").write_text("print(1)")
-    other = project.play("train", "run=shown", f"script={tmp_path}", check=False)
-    assert "run=shown: this run exists with another script" in other.stdout
-    for command in ("evaluate", "report"):
-        assert "run=shown: it runs a script of yours" in project.play(command, "run=shown", check=False).stdout
-
-
-def test_the_first_failure_or_freeze_is_named_and_the_same_command_starts_again(project, tmp_path):
-    (tmp_path / "fails.py").write_text(FAILS)
-    failed = project.play("train", f"script={tmp_path}/fails.py", "run=fails", check=False)
-    assert failed.returncode != 0
-    for expected in ("First failure: worker2 (rank 1), exit code 1", "ValueError: no luck", "worker1 (rank 0): ended", "fails: FAILED"):
-        assert expected in failed.stdout
-    ends = [json.loads((project.run("fails") / "workers" / f"worker{n}" / "exit.json").read_text())["ended_at"] for n in (2, 1)]
-    assert 0 < ends[1] - ends[0] < 15 * SLOWEST
-    frozen = project.play("train", "run=fails", check=False).stdout
-    for expected in ("start 1", "First failure: worker2 (rank 1), exit code 137", "worker1 (rank 0): ended", "fails: FAILED"):
-        assert expected in frozen
-    assert "the script of rank 1 has been stopped (SIGSTOP, SIGTSTP) for 15 s" in frozen
-    assert "-e run=fails starts all again" in frozen
-    again = project.play("train", "run=fails").stdout
-    assert "start 2" in again
-    assert "fails: SUCCEEDED" in again
-    assert project.summary("fails")["restarts"] == 2
-
-
-def test_a_detached_script_is_looked_at_stopped_and_deleted(project, tmp_path):
-    (tmp_path / "main.py").write_text(WAITS)
-    project.play("train", f"script={tmp_path}", "run=waits", "detach=true")
-    status = project.play("status").stdout
-    assert "waits: RUNNING" in status
-    assert "last output" in status
-    assert "waiting" in project.play("logs", "run=waits").stdout
-    assert "waits: CANCELLED" in project.play("stop", "run=waits").stdout
-    assert project.summary("waits")["state"] == "CANCELLED"
-    project.play("playbooks/delete_run", "run=waits")
-    assert not project.run("waits").exists()
-    assert not project.node(2, "waits").exists()
 
 
 def test_one_line_makes_fit_that_of_all_workers(project, tmp_path):
