@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,29 @@ def test_run_is_deleted_everywhere(project, whole):
     assert len(places(project, "whole")) == 3
     assert "whole: deleted" in project.play("playbooks/delete_run", "run=whole").stdout
     assert places(project, "whole") == []
+
+
+def seconds(shown: str) -> int:
+    """`1:15` as 75."""
+    minutes, rest = shown.split(":")
+    return int(minutes) * 60 + int(rest)
+
+
+@EXHAUSTIVE
+def test_time_from_enter_is_told(project, pictures):
+    begun = time.monotonic()
+    done = project.play("train", "run=timed", f"dataset={pictures}", *OPTIONS)
+    by_the_clock = time.monotonic() - begun
+    shown = re.search(r"time +(\S+) from Enter to this result, (\S+) of it training with .* \((\S+) before, (\S+) after\)", done.stdout)
+    assert shown, done.stdout
+    whole, *parts = map(seconds, shown.groups())
+    # Each is rounded.
+    assert whole <= by_the_clock + 1
+    assert abs(sum(parts) - whole) <= 2
+    launch = project.summary("timed")["launch"]
+    assert 0 < launch["seconds_training"] < launch["seconds_from_enter"] <= by_the_clock
+    assert done.stdout.count("Next\n") == 1
+    detached = project.play("train", "run=timed", "epochs=5", "detach=true")
+    assert detached.stdout.count("Next\n") == 1, detached.stdout
+    again = project.play("train", "run=timed")
+    assert re.search(r"time +\S+ from Enter to the end of the last worker, .*; all 2 launches trained ", again.stdout), again.stdout

@@ -42,7 +42,7 @@ def _left(project: LocalProject, name: str) -> list[Path]:
     return files + claims + list((project.root / "sweeps" / name).glob("under_way/*.json"))
 
 
-def test_each_trial_is_measured_once_and_repeats_added(project, pictures):
+def test_each_trial_is_measured_once(project, pictures):
     done = project.play("sweep", *asked(pictures, "pi", "workers=1,2", "repeats=1"))
     first = rows(project, "pi")
     assert sorted((row.workers, row.repeat, row.state) for row in first) == [(1, 1, "SUCCEEDED"), (2, 1, "SUCCEEDED")]

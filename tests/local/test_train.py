@@ -292,16 +292,6 @@ def test_stop_in_the_last_call_of_an_epoch_still_records_the_epoch(project, pict
     assert project.summary("edge")["weights_sha256"] == project.summary("edge-whole")["weights_sha256"]
 
 
-def test_new_run_does_not_take_over_the_state_of_a_forgotten_one(project, pictures, whole):
-    import shutil
-
-    train(project, pictures, "forgotten", "epochs=1")
-    shutil.rmtree(project.run("forgotten"))
-    done = train(project, pictures, "forgotten", "epochs=2", check=False)
-    assert done.returncode != 0
-    assert "worker1, worker2: the training state of an older run=forgotten is in runs/forgotten under worker_root" in done.stdout
-
-
 def test_resumed_run_refuses_a_changed_dataset(project, pictures, tmp_path, whole):
     import shutil
 
@@ -358,14 +348,3 @@ def test_predict_refuses_what_is_no_image(project, tmp_path, whole):
     done = project.play("evaluate", "run=whole", f"image={file}", check=False)
     assert done.returncode != 0
     assert "can't be read: not a JPEG, PNG, BMP or GIF" in done.stdout
-
-
-def test_status_and_logs_of_a_finished_run(project, whole):
-    status = project.play("status", "run=whole")
-    assert "whole: SUCCEEDED" in status.stdout
-    assert status.stdout.count(" done ") == 2
-    assert "A step in milliseconds (median of the profiled steps)" in status.stdout
-    assert "forward/backward" in status.stdout
-    logs = project.play("logs", "run=whole", "lines=3")
-    assert "worker2: last 3 lines" in logs.stdout
-    assert re.search(r"epoch \d+/\d+ done  loss ", logs.stdout)

@@ -108,28 +108,6 @@ def test_draws_follow_from_the_step(project, pictures):
     assert ends[0] == ends[1]
 
 
-def test_a_run_is_listed_and_deleted_but_not_while_it_is_under_way(project, pictures, straight):
-    train(project, pictures, "listed", 2)
-    listed = project.play("status", "run=job-straight").stdout
-    (line,) = [line for line in listed.splitlines() if line.strip().startswith("listed ")]
-    assert line.split()[1] == "SUCCEEDED"
-    train(project, pictures, "going", 100_000, "detach=true")
-    try:
-        refused = project.play("playbooks/delete_run", "run=going", check=False)
-        assert "run=going is under way on worker1, worker2; stop it first" in refused.stdout
-        assert project.run("going").is_dir()
-    finally:
-        project.play("stop", "run=going")
-    assert "would be deleted" in project.play("playbooks/delete_run", "run=listed", "--check").stdout
-    assert project.node(2, "listed").is_dir()
-    for name in ("listed", "going"):
-        assert f"{name}: deleted" in project.play("playbooks/delete_run", f"run={name}").stdout
-        assert not project.run(name).exists()
-        assert not project.node(1, name).exists()
-        assert not project.node(2, name).exists()
-    assert "run: missing; say which with -e run=NAME" in project.play("playbooks/delete_run", check=False).stdout
-
-
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
     """An archive of CIFAR-10's layout and size, which packs well: an image is of its label's brightness."""
