@@ -104,6 +104,17 @@ def test_logs_of_a_finished_run(project, whole):
     assert re.search(r"worker1: last 3 lines of worker.log\n(  epoch .*\n){2}  epoch .* done  loss", logs), logs
 
 
+def places(project: LocalProject, name: str) -> list[Path]:
+    """Where a run has files."""
+    return [path for path in (project.run(name), *(project.node(worker, name) for worker in (1, 2))) if path.exists()]
+
+
+@EXHAUSTIVE
+def test_check_deletes_nothing(project, whole):
+    assert "would be deleted" in project.play("playbooks/delete_run", "run=whole", "--check").stdout
+    assert len(places(project, "whole")) == 3
+
+
 @EXHAUSTIVE
 def test_state_of_a_forgotten_run_is_not_taken_over(project, pictures, whole, tmp_path):
     shutil.move(project.run("whole"), tmp_path / "whole")
@@ -114,11 +125,6 @@ def test_state_of_a_forgotten_run_is_not_taken_over(project, pictures, whole, tm
         shutil.move(tmp_path / "whole", project.run("whole"))
     assert done.returncode != 0
     assert "worker1, worker2: the training state of an older run=whole is in runs/whole under worker_root" in done.stdout
-
-
-def places(project: LocalProject, name: str) -> list[Path]:
-    """Where a run has files."""
-    return [path for path in (project.run(name), *(project.node(worker, name) for worker in (1, 2))) if path.exists()]
 
 
 def test_run_is_deleted_everywhere(project, whole):
