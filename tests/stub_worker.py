@@ -7,7 +7,7 @@ is proven for every example of every step.
 
 A test holds all workers of a run before a step with the file `<project>/.lockstep/stub/<run>.json`, `{"hold": 6}` (steps that have
 ended), until it deletes the file, or somebody asks a worker to stop or to make room for a host;
-`{"exit": [rank, step, code]}` ends a worker before a step.
+`{"exit": [rank, step, code]}` ends a worker before a step, -1 while tracing.
 `tests/contract/test_conformance.py` compares this worker with the real one.
 """
 
@@ -48,6 +48,10 @@ JOIN, ASK, ANSWER = b"J", b"?", b"!"
 ANSWER_S = 5.0
 EXCHANGE_S = 600.0
 AGAIN_S = 0.02
+DIVERGING = 1e9
+"""Above this learning rate."""
+TRACING = -1
+"""Instead of a step's number."""
 
 
 class Variable:
@@ -235,9 +239,11 @@ class Engine:
         self.warmup = config.reduction.warmup_steps if self.memory else 0
         self.profile_every, self.results = config.telemetry.profile_every, Results()
         self.shares = balance.given(config.train, member.workers) or [1] * member.workers
-        self._orders = job.run.parents[2] / "stub" / f"{job.run.name}.json"
+        # Trials of a sweep lie one folder deeper than runs.
+        self._orders = job.run.parents[3 if job.run.parents[1].name == "trials" else 2] / "stub" / f"{job.run.name}.json"
 
-    def trace(self) -> None: ...
+    def trace(self) -> None:
+        self._obey(TRACING)
 
     def trace_profiled(self) -> None: ...
 
@@ -273,7 +279,7 @@ class Engine:
         number = int(batch.number)
         self._obey(number)
         trained = _hashes(batch.data, batch.weights)
-        sums = [asks, *_measured(number, float(batch.weights.sum()))]
+        sums = [asks, *_measured(number, float(batch.weights.sum()), rate)]
         total = self._cluster.all_reduce(np.array(sums, np.float32)) if self._cluster.member.workers > 1 else np.array(sums, np.float32)
         together = self._cluster.all_reduce(trained) if self._cluster.member.workers > 1 else trained
         self._weights.assign(_hashed(self._weights.numpy().tobytes() + together.tobytes() + struct.pack("!d", rate), number))
@@ -306,9 +312,9 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _measured(number: int, images: float) -> list[float]:
-    """A step's images, and the sums of metrics that get better with its number."""
-    loss = 2.0 / (1.0 + 0.05 * number)
+def _measured(number: int, images: float, rate: float = 0.0) -> list[float]:
+    """A step's images, and the sums of metrics that get better with its number; the loss is no number after a step of this rate."""
+    loss = float("nan") if number and rate > DIVERGING else 2.0 / (1.0 + 0.05 * number)
     return [images, loss * images, images, (1 - loss / 3) * images, images]
 
 

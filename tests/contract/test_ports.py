@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from tests.local.test_failures import LONG
-from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_until
+from tests.contract.held import SMALL, begin, finish
+from tests.project import EXHAUSTIVE, ROOT, Project, await_until
 
 QUICK = ("config=task_cnn", "quick=true")
 
@@ -30,25 +30,27 @@ def ports(project, name: str) -> set[int]:
     return {host["port"] for host in json.loads((project.run(name) / "cluster.json").read_text())["hosts"]}
 
 
-def test_two_runs_at_once_on_the_default_inventory_both_succeed(default, pictures):
-    default.play("train", "--check", "run=warm", f"dataset={pictures}", *QUICK)
+def test_two_runs_at_once_take_four_ports(default, pictures):
     both = {name: default.start("train", f"run={name}", f"dataset={pictures}", *QUICK) for name in ("left-hand", "right-hand")}
-    outputs = {name: process.communicate(timeout=200 * SLOWEST)[0] for name, process in both.items()}
-    for name, output in outputs.items():
-        assert f"{name}: SUCCEEDED" in output, output
+    for name, process in both.items():
+        code, output = finish(process)
+        assert code == 0, output
+        assert f"{name}: SUCCEEDED" in output
         assert "ports chosen free for this launch" in output
-    used = [ports(default, name) for name in both]
-    assert len(set.union(*used)) == 4
-    assert all(20000 <= port < 30000 for port in set.union(*used))
+    used = set.union(*(ports(default, name) for name in both))
+    assert len(used) == 4
+    assert all(20000 <= port < 30000 for port in used)
 
 
 @EXHAUSTIVE
-def test_a_run_that_is_under_way_is_found_again_on_its_ports_and_goes_on_with_others(default, pictures):
-    default.play("train", "run=steady", f"dataset={pictures}", *LONG, "detach=true")
+def test_run_is_found_on_its_ports_and_continues_with_others(default, pictures):
+    default.hold("steady", 6)
+    default.play("train", "run=steady", f"dataset={pictures}", *SMALL, "detach=true")
     before = ports(default, "steady")
     assert "steady is under way" in default.play("train", "run=steady", "detach=true").stdout
     assert ports(default, "steady") == before
     default.play("stop", "run=steady")
+    default.hold("steady", 20)
     with socket.create_server(("", min(before))):
         default.play("train", "run=steady", "detach=true")
     assert ports(default, "steady") != before
@@ -56,7 +58,7 @@ def test_a_run_that_is_under_way_is_found_again_on_its_ports_and_goes_on_with_ot
 
 
 @EXHAUSTIVE
-def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictures):
+def test_program_that_has_the_port_is_named(project, pictures):
     script = f"import socket, time\nserver = socket.create_server(('', {project.ports[1]}))\nprint('ready', flush=True)\ntime.sleep(600)"
     squatter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
@@ -75,9 +77,11 @@ def test_a_program_that_has_the_port_is_named_and_ending_it_helps(project, pictu
     assert "squatted: SUCCEEDED" in project.play("train", "run=squatted", f"dataset={pictures}", *QUICK).stdout
 
 
-@pytest.mark.parametrize("fix", [*(pytest.param(fix, marks=EXHAUSTIVE) for fix in ("stop", "another port")), "kill-session"])
-def test_a_run_that_has_the_port_is_named_and_each_fix_works(project, pictures, fix):
-    project.play("train", "run=first", f"dataset={pictures}", *LONG, "detach=true")
+@EXHAUSTIVE
+@pytest.mark.parametrize("fix", ["stop", "another port", "kill-session"])
+def test_each_fix_works_where_a_run_has_the_port(project, pictures, fix):
+    """What is printed of it: tests/contract/test_under_way.py, where the last of these fixes is the fixture's."""
+    begin(project, pictures, "first", 6)
     done = project.play("train", "run=later", f"dataset={pictures}", *QUICK, check=False)
     assert done.returncode != 0
     assert re.search(rf"\[FAIL\] worker1 +port +run first is training on {project.ports[0]}", done.stdout), done.stdout

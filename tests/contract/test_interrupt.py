@@ -1,30 +1,42 @@
-"""Ctrl-C between Enter and the first step, as a terminal sends it: to every process of the group. The last words must be true."""
+"""Ctrl-C between Enter and the first step, as a terminal sends it: to every process of the group. The last words must be true.
+
+While it trains: tests/contract/test_under_way.py.
+"""
 
 import os
-import random
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from control.runs.cluster import session_name
+from tests.contract.held import SMALL as LONG
 from tests.project import EXHAUSTIVE, await_until
 
-SHORT = ("config=task_cnn", "set=train.global_batch=20,train.steps=240,train.steps_per_epoch=120,train.steps_per_call=2")
-"""So long that it still trains when the next command looks."""
+SMALL = (*LONG, "epochs=1")
 NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
+TASKS = """import os
+from ansible.plugins.callback import CallbackBase
 
 
-def after(seconds):
-    """So long after Enter."""
-    return lambda scene: time.monotonic() - scene.begun > seconds
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME, CALLBACK_NEEDS_ENABLED = 2.0, "notification", "tasks", True
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        with open(os.environ["TASKS"], "a") as stream:
+            stream.write(f"{task.name}\\n")
+"""
+"""Writes the name of each task that begins."""
+
+
+def task(name):
+    """A task of the command begins."""
+    return lambda scene: scene.tasks.is_file() and f"{name}\n" in scene.tasks.read_text()
 
 
 def shown(text):
-    """Once the command has printed this."""
+    """The command has printed a text."""
     return lambda scene: text in scene.output.read_text()
 
 
@@ -44,31 +56,27 @@ def joining(scene):
     return metrics.is_file() and '"joining"' in metrics.read_text()
 
 
+EARLY = {"at once": lambda scene: True, "planning": task("Make the plan")}
+"""Before there is a plan, which may end without words."""
 MOMENTS = {
-    "at once": (after(0.1), 0),
-    "Ansible starts": (after(0.7), 0),
-    "planning": (after(1.5), 0),
-    "the plan": (shown("results "), 0),
-    "after the plan": (shown("results "), 0.3),
-    "looking": (shown("--- Look at the hosts"), 0.4),
-    "distributing": (shown("--- Distribute"), 0),
-    "after distributing": (shown("--- Distribute"), 0.3),
-    "the launch": (shown("--- Launch"), 0),
-    "launch + 0.1 s": (shown("--- Launch"), 0.1),
-    "launch + 0.2 s": (shown("--- Launch"), 0.2),
-    "launch + 0.4 s": (shown("--- Launch"), 0.4),
-    "launch, any": (shown("--- Launch"), None),
-    "launch, any again": (shown("--- Launch"), None),
-    "the record": (recorded, 0),
-    "record + 0.1 s": (recorded, 0.1),
-    "one worker": (session(0), 0),
-    "the other worker": (session(1), 0),
-    "both workers": (lambda scene: session(0)(scene) and session(1)(scene), 0),
-    "watching": (shown("--- Train"), 0),
-    "watching + 0.5 s": (shown("--- Train"), 0.5),
-    "joining": (joining, 0),
+    **EARLY,
+    "the plan": shown("results "),
+    "after the plan": task("Look at an earlier launch"),
+    "looking": task("Look at the host"),
+    "publishing": task("Publish on the control node"),
+    "sending": task("Put both where every worker reads them"),
+    "the launch": task("See what is there"),
+    "recording": task("Judge it and record the run on the control node"),
+    "the record": recorded,
+    "starting": task("Claim the port, write the run's files, start the worker"),
+    "one worker": session(0),
+    "the other worker": session(1),
+    "both workers": lambda scene: session(0)(scene) and session(1)(scene),
+    "joining": joining,
+    "all started": task("Note that all workers run"),
+    "watching": task("Watch the worker"),
 }
-USUAL = ("planning", "the launch", "the record", "watching")
+USUAL = ("planning", "starting", "joining")
 
 
 class Scene:
@@ -76,12 +84,14 @@ class Scene:
 
     def __init__(self, project, name: str, pictures: Path, folder: Path):
         """Press Enter."""
-        self.project, self.name, self.output = project, name, folder / "output"
+        self.project, self.name, self.output, self.tasks = project, name, folder / "output", folder / "tasks"
+        project.hold(name, 6)
+        (project.root / "plugins/callback/tasks.py").write_text(TASKS)
+        environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks)}
         with self.output.open("w") as stream:
-            argv = project.argv("train", f"run={name}", f"dataset={pictures}", *SHORT)
-            settings = {"cwd": project.root, "env": project.environment(), "start_new_session": True}
+            argv = project.argv("train", f"run={name}", f"dataset={pictures}", *SMALL)
+            settings = {"cwd": project.root, "env": environment, "start_new_session": True}
             self.process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, **settings)
-        self.begun = time.monotonic()
 
     def interrupt(self) -> str:
         """Press Ctrl-C; gives what was printed in all."""
@@ -131,31 +141,24 @@ def ended(project):
 
 
 @pytest.mark.parametrize("moment", [pytest.param(moment, marks=() if moment in USUAL else EXHAUSTIVE) for moment in MOMENTS])
-def test_after_ctrl_c_the_last_words_are_true_and_nothing_is_in_the_way(project, pictures, tmp_path, moment, ended):
-    condition, delay = MOMENTS[moment]
-    name = "cut-" + re.sub(r"[^a-z0-9]+", "-", moment.lower()).strip("-")
+def test_last_words_are_true_and_nothing_is_left(project, pictures, tmp_path, moment, ended):
+    name = "cut-" + moment.replace(" ", "-")
     scene = Scene(project, name, pictures, tmp_path)
-    await_until(lambda: condition(scene) or scene.process.poll() is not None, 120, moment, every=0.005)
-    time.sleep(random.Random(moment).uniform(0, 1.5) if delay is None else delay)
+    await_until(lambda: MOMENTS[moment](scene) or scene.process.poll() is not None, 120, moment, every=0.005)
     assert scene.process.poll() is None, scene.output.read_text()
     output = scene.interrupt()
     word = last_word(output)
-    print(f"\n| {moment} | {word or '(before the plan: no words)'} | {time.monotonic() - scene.begun:.1f} s |")
     if word == ON:
+        project.release(name)
         done = project.play("train", f"run={name}")
         assert f"{name}: SUCCEEDED" in done.stdout
-        assert (project.summary(name)["steps"], project.summary(name)["restarts"]) == (240, 0)
+        assert (project.summary(name)["steps"], project.summary(name)["restarts"]) == (8, 0)
         return
     ended.append(name)
-    assert word or moment in ("at once", "Ansible starts", "planning"), output
+    assert word or moment in EARLY, output
     assert f"{name}-w" not in sessions()
     assert scene.processes() == {}
     assert scene.claims() == []
-
-
-def test_the_next_run_is_not_refused(project, pictures):
-    done = project.play("train", "run=after-all", f"dataset={pictures}", *SHORT)
-    assert "after-all: SUCCEEDED" in done.stdout
 
 
 def launched_half(project, pictures, tmp_path, name) -> Scene:
@@ -198,33 +201,36 @@ def descends(pid: int, ancestor: int) -> bool:
 
 
 @pytest.mark.parametrize("following", ["the same run", pytest.param("another run", marks=EXHAUSTIVE)])
-def test_a_launch_that_was_killed_half_way_is_put_right_by_the_next_command(project, pictures, tmp_path, following):
+def test_next_command_takes_back_a_half_killed_launch(project, pictures, tmp_path, following):
     name = f"half-{following.split()[0]}"
     scene = launched_half(project, pictures, tmp_path, name)
     kill_hard(scene)
     assert f"{name}-w" in sessions(0)
-    status = project.play("status", f"run={name}").stdout
-    assert f"{name}: RUNNING" in status
-    assert re.search(r"1 +worker2 +not started", status)
-    other = name if following == "the same run" else "after-half"
-    done = project.play("train", f"run={other}", f"dataset={pictures}", *SHORT)
+    other = name
+    if following == "another run":
+        other = "after-half"
+        status = project.play("status", f"run={name}").stdout
+        assert f"{name}: RUNNING" in status
+        assert re.search(r"1 +worker2 +not started", status)
+    project.release(name)
+    done = project.play("train", f"run={other}", f"dataset={pictures}", *SMALL)
     assert f"run {name}: an interrupted launch was taken back; none of its workers is left" in done.stdout
     assert f"{other}: SUCCEEDED" in done.stdout
     assert f"{name}-w" not in sessions()
 
 
 @EXHAUSTIVE
-def test_stop_ends_a_launch_that_was_killed_half_way(project, pictures, tmp_path):
+def test_stop_ends_a_half_killed_launch(project, pictures, tmp_path):
     scene = launched_half(project, pictures, tmp_path, "half-stopped")
     kill_hard(scene)
     project.play("stop", "run=half-stopped")
     assert "half-stopped-w" not in sessions()
     assert scene.claims() == []
-    assert "interrupted" not in project.play("train", "--check", "run=any", f"dataset={pictures}", *SHORT).stdout
+    assert "interrupted" not in project.play("train", "--check", "run=any", f"dataset={pictures}", *SMALL).stdout
 
 
 @EXHAUSTIVE
-def test_ctrl_c_while_one_of_two_workers_is_started_takes_it_back(project, pictures, tmp_path):
+def test_ctrl_c_between_two_workers_takes_one_back(project, pictures, tmp_path):
     scene = launched_half(project, pictures, tmp_path, "half-cut")
     output = scene.interrupt()
     assert last_word(output) == BACK
@@ -233,9 +239,6 @@ def test_ctrl_c_while_one_of_two_workers_is_started_takes_it_back(project, pictu
     # What was killed takes a moment to be gone.
     await_until(lambda: not scene.processes(), 30, "the end of what was killed")
     # Nothing is fixed by a launch that never was: another configuration is welcome under the same name.
-    done = project.play("train", "run=half-cut", f"dataset={pictures}", *SHORT[:1], SHORT[1] + ",optimizer.learning_rate=0.01")
+    project.release("half-cut")
+    done = project.play("train", "run=half-cut", f"dataset={pictures}", LONG[0], f"{LONG[1]},optimizer.learning_rate=0.01", "epochs=1")
     assert "half-cut: SUCCEEDED" in done.stdout
-
-
-def test_sessions_of_the_chosen_names_are_those_of_the_project(project):
-    assert session_name("cut", 0, "/x").startswith("cut-w0-")

@@ -1,15 +1,21 @@
-"""Sweeps of real two-worker trials: measured once each, whatever happens meanwhile."""
+"""Sweeps of trials of one and two workers: measured once each, whatever happens meanwhile.
+
+What is refused, and that nothing is left to measure: tests/contract/test_refusals.py. That a real loss becomes no number:
+tests/training/test_diverged.py.
+"""
 
 import json
 import re
 import signal
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from control.sweep import settings, timings
+from tests.contract.held import finish
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, SLOWEST, await_until
+from tests.project import EXHAUSTIVE, await_until
 
 QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")
 
@@ -36,7 +42,7 @@ def _left(project: LocalProject, name: str) -> list[Path]:
     return files + claims + list((project.root / "sweeps" / name).glob("under_way/*.json"))
 
 
-def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
+def test_each_trial_is_measured_once(project, pictures):
     done = project.play("sweep", *asked(pictures, "pi", "workers=1,2", "repeats=1"))
     first = rows(project, "pi")
     assert sorted((row.workers, row.repeat, row.state) for row in first) == [(1, 1, "SUCCEEDED"), (2, 1, "SUCCEEDED")]
@@ -55,46 +61,56 @@ def test_a_sweep_measures_each_trial_once_and_is_continued(project, pictures):
     images = {json.loads((folder / "trials" / f"pi.w{n}-e1-r1" / "cluster.json").read_text())["counts"]["train_images"] for n in (1, 2)}
     assert len(images) == 1
     assert not list(folder.glob("trials/*/checkpoints"))
-    # One more repeat of one of them: added to what is there.
-    more = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"))
-    assert "2: 2 workers x 2 repeats x 1 epoch, 1 of them measured already" in more.stdout, more.stdout
-    after = rows(project, "pi")
-    assert after[:2] == first
-    assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
-    # Nothing is left to measure, and nothing changes.
-    again = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"))
-    assert "nothing is left to measure" in again.stdout
-    assert "changed=0" in again.stdout
-    assert rows(project, "pi") == after
-    assert "Medians, weak scaling" in project.play("sweep", "sweep=pi", "measure=false").stdout
     # A trial is no run of a person's.
     assert not (project.root / "runs").exists() or not [path for path in (project.root / "runs").iterdir() if path.name.startswith("pi.")]
 
 
 @EXHAUSTIVE
+def test_more_repeats_are_added(project, pictures):
+    first = rows(project, "pi")
+    more = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=2"))
+    assert "2: 2 workers x 2 repeats x 1 epoch, 1 of them measured already" in more.stdout, more.stdout
+    after = rows(project, "pi")
+    assert after[:2] == first
+    assert [(row.workers, row.repeat) for row in after[2:]] == [(2, 2)]
+
+
+@EXHAUSTIVE
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGKILL, id="kill -9")])
-def test_a_sweep_that_is_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
+def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     name = f"cut-{number.value}"
-    arguments = asked(pictures, name, "workers=1,2", "repeats=2", "seed=5")
+    arguments = asked(pictures, name, "workers=1,2", "repeats=1", "seed=5")
+    trials = [f"{name}.w{workers}-e1-r1" for workers in (1, 2)]
+    for trial in trials:
+        project.hold(trial, 0)
     playbook = project.start("sweep", *arguments)
-    try:
-        sweep = project.root / "sweeps" / name
-        await_until(
-            lambda: len(rows(project, name)) >= 1 and list(sweep.glob("under_way/*.json")), 120, "one trial measured, the next begun"
-        )
-        await_until(lambda: list((project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")), 60, "running")
-        playbook.send_signal(number)
-        playbook.communicate(timeout=60 * SLOWEST)
-    finally:
-        playbook.kill()
+    first = await_running(project, name, playbook)
+    project.release(first)
+    await_until(lambda: playbook.poll() is not None or bool(rows(project, name)), 120, "one trial measured")
+    await_running(project, name, playbook, after=first)
+    playbook.send_signal(number)
+    finish(playbook)
     await_until(lambda: nothing_is_left(project, name), 60, "the trial under way is taken away")
     kept = rows(project, name)
-    assert 1 <= len(kept) < 4
+    assert len(kept) == 1
+    for trial in trials:
+        project.release(trial)
     project.play("sweep", *arguments)
     after = rows(project, name)
-    assert after[: len(kept)] == kept
-    assert sorted((row.workers, row.repeat) for row in after) == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert {row.state for row in after} == {"SUCCEEDED"}
+    assert after[:1] == kept
+    assert sorted((row.workers, row.state) for row in after) == [(1, "SUCCEEDED"), (2, "SUCCEEDED")]
+
+
+def await_running(project: LocalProject, name: str, playbook: Popen[str], after: str = "") -> str:
+    """Name of a sweep's trial of which all workers have started, other than `after`; fail if the command ends before."""
+
+    def running() -> list[str]:
+        places = (project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")
+        return [path.parents[2].name for path in places if path.parents[2].name != after and '"restoring"' in path.read_text()]
+
+    await_until(lambda: playbook.poll() is not None or bool(running()), 120, "a trial to run")
+    assert playbook.poll() is None, playbook.communicate()[0]
+    return running()[0]
 
 
 @pytest.fixture
@@ -112,7 +128,7 @@ def broken(project):
 
 
 @EXHAUSTIVE
-def test_a_warm_up_that_fails_ends_the_sweep_and_the_same_command_goes_on_once_it_is_mended(project, pictures, broken):
+def test_warm_up_that_fails_ends_the_sweep(project, pictures, broken):
     lost = project.play("sweep", *asked(pictures, "lame", "workers=1,2", "repeats=1"), check=False)
     assert lost.returncode != 0
     assert "the warm-up failed, and nothing was measured" in lost.stdout, lost.stdout
@@ -135,7 +151,7 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
 
 
 @EXHAUSTIVE
-def test_the_command_that_is_told_next_measures_more_of_the_same(project, pictures):
+def test_next_command_measures_more(project, pictures):
     folder = project.root / "sweeps" / "pi"
     shown = project.play("sweep", "sweep=pi", "measure=false").stdout
     command = re.search(r"measure for an answer +ansible-playbook sweep\.yml((?: -e \S+)+)", shown)
@@ -158,21 +174,32 @@ def results(project: LocalProject) -> dict[str, settings.Result]:
     return {row.run: row for row in settings.STORE.read(project.root / "sweeps" / "best" / settings.FILE)}
 
 
-def test_settings_are_tried_side_by_side_and_a_killed_sweep_goes_on(project, pictures):
+def test_killed_sweep_of_settings_goes_on(project, pictures):
+    """Two trials run side by side; one has ended and the third begun when the command is killed."""
     folder = project.root / "sweeps" / "best"
+    trials = [settings.run_name("best", {"optimizer.learning_rate": rate}) for rate in (0.05, 1e30, 0.02)]
+    for trial in trials:
+        project.hold(trial, 0)
     playbook = project.start("sweep", *asked(pictures, "best", VARY, "workers=2", "config=task_cnn"))
-    try:
-        await_until(lambda: playbook.poll() is not None or len(list(folder.glob("under_way/*.json"))) == 2, 60, "two trials at once")
-        await_until(lambda: playbook.poll() is not None or (results(project) and list(folder.glob("under_way/*.json"))), 120, "one end")
-        assert playbook.poll() is None, playbook.communicate()[0]
-        playbook.send_signal(signal.SIGKILL)
-        playbook.communicate(timeout=60 * SLOWEST)
-    finally:
-        playbook.kill()
+
+    def under_way() -> set[str]:
+        return {path.stem for path in folder.glob("under_way/*.json")}
+
+    await_until(lambda: playbook.poll() is not None or len(under_way()) == 2, 120, "two trials at once")
+    assert under_way() == set(trials[:2]), playbook.communicate()[0]
+    project.release(trials[1])
+    await_until(
+        lambda: playbook.poll() is not None or (bool(results(project)) and trials[2] in under_way()), 120, "one to end, one to begin"
+    )
+    assert playbook.poll() is None, playbook.communicate()[0]
+    playbook.send_signal(signal.SIGKILL)
+    finish(playbook)
     await_until(lambda: nothing_is_left(project, "best"), 60, "the trials under way are taken away")
     assert not list(folder.glob("trials/*/checkpoints"))
     kept = results(project)
-    assert 1 <= len(kept) < 3
+    assert list(kept) == [trials[1]]
+    for trial in trials:
+        project.release(trial)
     done = project.play("sweep", "sweep=best", "preflight=false").stdout
     rows = results(project)
     assert {run: rows[run] for run in kept} == kept

@@ -1,0 +1,35 @@
+"""Trainings of two stub workers that wait in the middle, so that a test meets them at a step of its choice."""
+
+import subprocess
+from pathlib import Path
+
+from tests.local_project import LocalProject
+from tests.project import SLOWEST, await_until
+
+SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed")
+"""An epoch has eight steps."""
+
+
+def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: str, how: tuple[str, ...] = SMALL) -> subprocess.Popen[str]:
+    """Start a training; return once its workers wait before an even step, until `project.release`."""
+    project.hold(name, step)
+    playbook = project.start("train", f"run={name}", f"dataset={pictures}", *how, *more)
+    await_held(project, name, step, playbook)
+    return playbook
+
+
+def await_held(project: LocalProject, name: str, step: int, playbook: subprocess.Popen | None = None) -> None:
+    """Return once the workers of a run have recorded all steps before the one that they are held at; fail if the command ends before."""
+
+    def ended() -> bool:
+        return playbook is not None and playbook.poll() is not None
+
+    await_until(lambda: ended() or all(project.steps(worker, name) >= step for worker in (1, 2)), 90, f"{name} to reach step {step}")
+    if playbook is not None and ended():
+        raise AssertionError(playbook.communicate()[0] or f"{name} ended early")
+
+
+def finish(playbook: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and output of a command, when it has ended."""
+    output, _ = playbook.communicate(timeout=SLOWEST * 120)
+    return playbook.returncode, output

@@ -1,0 +1,130 @@
+"""Runs that wait for their turn behind a script: listed, cancelled, in order over the death of their command and of what waits."""
+
+import json
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.contract.held import finish
+from tests.local_project import LocalProject
+from tests.project import EXHAUSTIVE, await_until
+from trainer.supervision.turn import QUEUED
+from trainer.telemetry import read_records
+
+SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps=6,train.steps_per_epoch=3,reduction.name=packed")
+HOLDS = "import time\nprint('it waits', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
+TELLS = "import os, pathlib, time\nprint('it ran')\npathlib.Path(os.environ['LOCKSTEP_OUTPUT'], 'began').write_text(str(time.time()))\n"
+
+
+@dataclass
+class Queue:
+    """Runs that wait behind the script `holder`, and the commands that watch the first two."""
+
+    first: Popen[str]
+    then: Popen[str]
+
+
+@pytest.fixture(scope="module")
+def queue(project, pictures, tmp_path_factory) -> Queue:
+    """A script has both workers; a training, a script and another script wait, in this order."""
+    scripts = tmp_path_factory.mktemp("scripts")
+    for name, text in (("holds.py", HOLDS), ("tells.py", TELLS)):
+        (scripts / name).write_text(text)
+    output = project.play("train", "run=holder", "queue=true", f"script={scripts}/holds.py").stdout
+    assert re.search("holder is (under way|queued: next)", output), output
+    log = project.node(2, "holder") / "workers/worker2/worker.log"
+    await_until(lambda: log.is_file() and "it waits" in log.read_text(), 60, "the first script's turn")
+    first = watched(project, "first", "run holder", *SMALL, f"dataset={pictures}")
+    then = watched(project, "then", "run first, which was queued before", f"script={scripts}/tells.py")
+    assert "unwanted is queued: behind run " in project.play("train", "run=unwanted", "queue=true", f"script={scripts}/tells.py").stdout
+    return Queue(first, then)
+
+
+def watched(project: LocalProject, run: str, behind: str, *arguments: str) -> Popen[str]:
+    """Queue a run and watch it; returns once it waits."""
+    playbook = project.start("train", f"run={run}", "queue=true", "detach=false", *arguments)
+    await_until(lambda: playbook.poll() is not None or reason(project, run) == f"behind {behind}", 60, f"{run} to wait")
+    assert playbook.poll() is None, playbook.communicate()[0]
+    return playbook
+
+
+def reason(project: LocalProject, run: str) -> str:
+    """Why the process that waits for the chief's turn waits; empty if it does not."""
+    path = project.node(1, run) / "workers/worker1/metrics.jsonl"
+    phases = [record for record in read_records(path) if record["kind"] == "phase"] if path.is_file() else []
+    return phases[-1]["note"] if phases and phases[-1]["phase"] == QUEUED else ""
+
+
+def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
+    """Process id of what waits for a worker's turn."""
+    own = f"--folder={project.node(worker, run)}/workers/worker{worker}".encode()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if own in words and b"trainer.supervision.turn" in words:
+            return int(entry.parent.name)
+    return None
+
+
+def tickets(project: LocalProject, worker: int = 1) -> list[Path]:
+    """Files of the runs that wait on a worker."""
+    return list((project.root / f".lockstep/worker{worker}/queue").iterdir())
+
+
+def end(project: LocalProject, worker: int, run: str) -> dict[str, float]:
+    """A worker's exit.json; empty while there is none."""
+    path = project.node(worker, run) / f"workers/worker{worker}/exit.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def test_queue_is_listed(project, queue):
+    listed = project.play("status", "run=holder").stdout
+    assert "holder: RUNNING" in listed
+    assert "last output" in listed
+    rows = dict(re.findall(r"^  (holder|first|then|unwanted) +(RUNNING|QUEUED \(\d\))", listed, re.MULTILINE))
+    assert rows == {"holder": "RUNNING", "first": "QUEUED (1)", "then": "QUEUED (2)", "unwanted": "QUEUED (3)"}, listed
+    assert len(tickets(project)) == 3
+
+
+def test_queued_run_is_cancelled(project, queue):
+    assert "unwanted: CANCELLED" in project.play("stop", "run=unwanted").stdout
+    assert len(tickets(project)) == 2
+
+
+def test_queued_runs_survive_kills_and_keep_order(project, queue):
+    """The first one's command is killed, and what waits for its turn; the script is stopped, and the next two follow each other."""
+    queue.first.send_signal(signal.SIGKILL)
+    queue.first.communicate()
+    for worker in (1, 2):
+        killed = waiting_pid(project, worker, "first")
+        os.kill(killed, signal.SIGKILL)
+        await_until(lambda worker=worker, killed=killed: waiting_pid(project, worker, "first") not in (None, killed), 30, "another waits")
+    assert "holder: CANCELLED" in project.play("stop", "run=holder").stdout
+    code, output = finish(queue.then)
+    assert code == 0, output
+    assert "worker1: it ran" in output
+    assert "then: SUCCEEDED" in output
+    ends = [end(project, worker, "first") for worker in (1, 2)]
+    assert [one["exit_code"] for one in ends] == [0, 0]
+    assert ends[0]["ended_at"] < float((project.run("then") / "output/began").read_text())
+    assert [tickets(project, worker) for worker in (1, 2)] == [[], []]
+    listed = project.play("status", "run=then").stdout
+    for row in (r"holder +CANCELLED", r"first +ended, not collected"):
+        assert re.search(f"^  {row}", listed, re.MULTILINE), listed
+    project.play("train", "run=first")
+    summary = project.summary("first")
+    assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 6, 0)
+
+
+@EXHAUSTIVE
+def test_check_queues_nothing(project, pictures):
+    checked = project.play("train", "run=other", "queue=true", "--check", *SMALL, f"dataset={pictures}")
+    assert "changed=0" in checked.stdout
+    assert tickets(project) == []
