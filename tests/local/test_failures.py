@@ -159,73 +159,6 @@ def test_worker_that_never_joins_is_noticed_at_the_start_deadline(project, pictu
     assert "First failure: " in output
 
 
-def test_loss_that_is_no_number_stops_the_run_with_step_and_learning_rate(project, pictures):
-    more = "set=train.global_batch=20,optimizer.learning_rate=1e30"
-    done = project.play("train", "run=diverging", f"dataset={pictures}", "config=task_cnn", "epochs=3", more, check=False)
-    assert done.returncode != 0
-    assert "exit code 3" in done.stdout
-    assert "the loss became" in done.stdout
-    assert "with learning rate 1e+30" in done.stdout
-    assert project.summary("diverging")["state"] == "FAILED"
-
-
-def test_what_a_last_step_makes_of_the_weights_is_looked_at_before_anything_is_saved(project, pictures):
-    more = "set=train.global_batch=20,optimizer.learning_rate=1e30,train.steps=1"
-    done = project.play("train", "run=ruined", f"dataset={pictures}", "config=task_cnn", more, check=False)
-    assert done.returncode != 0
-    assert "the validation loss became nan after step 1 with learning rate 1e+30" in done.stdout
-    assert project.summary("ruined")["state"] == "FAILED"
-    for folder in ("state", "checkpoints"):
-        assert not list((project.run("ruined") / folder).glob("*"))
-
-
-WEIGHTS = """import keras
-import tensorflow as tf
-
-
-@tf.custom_gradient
-def unseen(x, place):
-    return tf.identity(x), lambda upstream: (upstream, tf.constant(float("-inf")))
-
-
-@keras.saving.register_keras_serializable()
-class Steep(keras.layers.Layer):
-    def build(self, shape):
-        self.place = self.add_weight(shape=(), initializer="zeros")
-
-    def call(self, x):
-        return unseen(x, tf.convert_to_tensor(self.place))
-
-
-@keras.saving.register_keras_serializable()
-class Masked(keras.layers.Layer):
-    def build(self, shape):
-        self.mask = self.add_weight(shape=shape[1:], initializer=keras.initializers.Constant(float("-inf")), trainable=False)
-
-    def call(self, x):
-        return tf.maximum(x, self.mask)
-
-
-def build(size, classes, steep=True):
-    last = Steep() if steep else Masked()
-    return keras.Sequential([keras.Input(size), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(classes), last])
-"""
-
-
-@pytest.mark.parametrize("steep", [True, False])
-def test_a_weight_that_became_infinite_ends_the_run_unseen_by_the_loss_and_one_that_always_was_does_not(steep, project, pictures):
-    (project.root / "weights.py").write_text(WEIGHTS)
-    run, more = f"weights-{steep}".lower(), f"set=train.global_batch=20,train.steps=1,data.image_size=[8,8,3],model.steep={steep}".lower()
-    done = project.play("train", f"run={run}", "model=weights.py:build", f"dataset={pictures}", more, check=not steep)
-    assert (done.returncode == 0) != steep
-    kept = [path.name for folder in ("state", "checkpoints") for path in (project.run(run) / folder).glob("*")]
-    if steep:
-        assert "a weight became inf after step 1 with learning rate 0.001" in done.stdout
-        assert kept == []
-    else:
-        assert kept == ["step-000000001.npz", "epoch-0001.keras"]
-
-
 def test_time_limit_ends_the_run_as_cancelled_and_it_can_go_on(project, pictures):
     more = "set=train.global_batch=20,train.time_limit=12"
     done = project.play("train", "run=limited", f"dataset={pictures}", "config=task_cnn", "epochs=100000", more, check=False)
@@ -531,20 +464,3 @@ def test_a_disk_that_fills_stops_no_training_and_the_end_says_what_is_missing(pr
     resumed = project.play("train", f"run={run}", f"set=train.steps={step + 10}")
     assert f"{run}: SUCCEEDED" in resumed.stdout
     assert project.summary(run)["exact"] is True
-
-
-@pytest.mark.parametrize(("policy", "left"), [("best", 1), pytest.param("last", 1, marks=EXHAUSTIVE), pytest.param(2, 2, marks=EXHAUSTIVE)])
-def test_snapshots_are_kept_as_asked_and_lie_on_this_machine_once(project, pictures, policy, left):
-    run = f"kept-{policy}"
-    more = f"{SHORT[1]},checkpoint.snapshots={policy}"
-    done = project.play("train", f"run={run}", f"dataset={pictures}", SHORT[0], more, "epochs=3")
-    assert f"(checkpoint.snapshots: {policy})" in done.stdout
-    here, there = (sorted((folder / "checkpoints").iterdir()) for folder in (project.run(run), project.node(1, run)))
-    assert [path.name for path in here] == [path.name for path in there]
-    assert len(here) == left
-    assert [path.stat().st_ino for path in here] == [path.stat().st_ino for path in there]
-    if policy != "best":
-        refused = project.play("evaluate", f"run={run}", "epoch=1", check=False)
-        names = "2-3" if policy == 2 else "3"
-        assert f"no such snapshot; there are: {names} (checkpoint.snapshots={policy} keeps no others)" in refused.stdout
-        assert "test" in project.play("evaluate", f"run={run}").stdout

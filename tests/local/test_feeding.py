@@ -1,103 +1,15 @@
 """What a step is fed, through the playbooks: class weights, mixup, a user's `augment`, buckets; exact on any number of workers."""
 
-import csv
-import json
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, ROOT
 
 FILE = Path(__file__).with_name("sequences.py")
 SEQUENCES = "set=train.batch_sizes=[5,3],train.steps_per_call=3,telemetry.profile_every=4,data.bucket=3,train.class_weight=balanced"
-PICTURES = (
-    "set=train.global_batch=20,train.steps_per_epoch=null,data.image_size=[16,16,3],train.steps_per_call=4,train.validate_every=2,"
-    "augment.mixup=0.4,augment.flip=true,augment.brightness=0.3,augment.saturation=0.3,train.label_smoothing=0.1,"
-    "train.class_weight={cat: 2.0},optimizer.learning_rate=0.0005"
-)
-"""144 pictures for training: 7.2 steps of 20 per epoch."""
-
-BY_KERAS = """
-import importlib.util, json, sys
-import keras
-import numpy as np
-from trainer import config as configs
-from trainer.data.examples import open_examples
-from trainer.data.feeding import Feeding
-from trainer.data.manifest import Published
-from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Feeder, calls
-from pathlib import Path
-file, packs, caches, run = map(Path, sys.argv[1:5])
-spec = importlib.util.spec_from_file_location("sequences", file)
-sequences = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sequences)
-config, cluster = configs.build(configs.load(run / "config.yml")), json.loads((run / "cluster.json").read_text())
-sha256, counts = cluster["dataset"]["manifest"], cluster["counts"]
-manifest, splits = open_examples(Published(packs / sha256[:16], sha256), caches, config.data, lambda *_: None)
-train, chosen = splits["train"], manifest.order[counts["validation_images"]:][: counts["train_images"]]
-labels = train.gather(chosen)[1]
-weights = {number: len(labels) / (3 * np.count_nonzero(labels == number)) for number in range(3)}
-feeding = Feeding(config, manifest.classes, train.spec)
-keras.utils.set_random_seed(1)
-model, left = sequences.build(), counts["total_steps"]
-for epoch in (1, 2):
-    sizes = counts["train_images"], counts["global_batch"], counts["steps_per_epoch"]
-    plan = EpochPlan(*sizes, 1, epoch, feeding.lengths(train, chosen), config.data.bucket)
-    for _, batch in Feeder(train, chosen, [1], 0, feeding).epoch(plan, calls(0, min(left, counts["steps_per_epoch"]), 1, False)):
-        x, y, _ = batch.at(0).data
-        model.train_on_batch(x, y, class_weight=weights)
-        left -= 1
-trained = model.get_weights()
-model.load_weights(run / "checkpoints" / "epoch-0002.keras")
-apart = [float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(trained, model.get_weights(), strict=True)]
-print(json.dumps({"apart": max(apart), "left": left, "classes": sorted(weights.values())}))
-"""
 
 
 def sequences(project: LocalProject, name: str, *more: str, file: Path = FILE, **options):
     return project.play("train", f"run={name}", f"model={FILE}:build", f"dataset={file}:data", *more, **options)
-
-
-def history(project: LocalProject, name: str) -> list[dict[str, str]]:
-    with (project.run(name) / "history.csv").open() as stream:
-        return list(csv.DictReader(stream))
-
-
-@pytest.fixture(scope="module")
-def whole(project):
-    """20 steps, 12 of them an epoch, on two workers with uneven parts."""
-    return sequences(project, "whole", f"{SEQUENCES},train.steps=20")
-
-
-def test_sequences_are_augmented_padded_and_weighed_as_keras_would_the_whole_batch(project, whole):
-    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", project.root / ".lockstep" / "fitted"
-    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, project.run("whole")))]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
-    assert actual["left"] == 0
-    assert actual["classes"][-1] > 1.3 * actual["classes"][0], "the classes are uneven"
-    assert actual["apart"] < 1e-4
-    assert "by sequences.py:augment" in whole.stdout
-    assert "class weights  long" in whole.stdout
-
-
-def test_sequences_of_a_continued_run_are_drawn_and_padded_as_if_it_had_not_stopped(project, whole):
-    for steps in (7, 20):
-        sequences(project, "parts", f"{SEQUENCES},train.steps={steps}")
-    assert project.summary("parts")["weights_sha256"] == project.summary("whole")["weights_sha256"]
-
-
-def test_weights_find_the_layers_of_their_names_in_another_architecture(project, whole):
-    given = f"weights={project.run('whole')}/checkpoints/epoch-0002.keras"
-    shown = sequences(project, "named", given, "set=model.hidden=true,train.weights_by_name=true,train.steps=2").stdout
-    assert "weights       of epoch-0002.keras; initial ones in hidden" in shown
-    log = (project.run("named") / "workers" / "worker1" / "worker.log").read_text()
-    assert "weights=epoch-0002.keras: 1 layers keep their own initial weights: hidden" in log
 
 
 def test_a_function_that_draws_from_elsewhere_is_refused_before_hosts_are_touched(project, tmp_path):
@@ -115,19 +27,3 @@ def test_rows_are_shown_as_they_are_and_as_training_sees_them(project):
     (header,) = [line for line in shown.splitlines() if line.split()[:1] == ["row"]]
     assert header.split("  ")[-1].strip() == "sample_weight in training"
     assert " x in training" in header
-
-
-def pictured(project: LocalProject, name: str, pictures: Path, steps: int, *more: str):
-    return project.play("train", f"run={name}", f"dataset={pictures}", "config=lecture_cnn", f"{PICTURES},train.steps={steps}", *more)
-
-
-@EXHAUSTIVE
-def test_mixed_pictures_are_the_same_when_continued_and_on_another_number_of_workers(project, pictures):
-    pictured(project, "mixed", pictures, 20)
-    pictured(project, "mixed-parts", pictures, 11)
-    pictured(project, "mixed-parts", pictures, 20, "workers=1")
-    rows = history(project, "mixed")
-    for row, other in zip(rows, history(project, "mixed-parts"), strict=True):
-        assert float(row["loss"]) == pytest.approx(float(other["loss"]), rel=1e-3)
-    assert [row["val_loss"] != "" for row in rows] == [False, True, True], "each second epoch, and the last"
-    assert project.summary("mixed")["best"]["epoch"] in (2, 3)

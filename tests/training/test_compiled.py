@@ -1,7 +1,10 @@
 """Models that the user compiled, on columns: the numbers of `fit`, predictions, own steps, callbacks, exact resume."""
 
+import contextlib
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, ROOT
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from trainer.records import read_history
 
 FILE = Path(__file__).with_name("compiled.py")
@@ -51,7 +54,7 @@ print(json.dumps({"apart": max(apart), "logs": logs, "tested": tested, "predicte
 
 
 def train(project: LocalProject, name: str, *more: str, model: str = "build", data: str = "data", **options) -> str:
-    given = (f"run={name}", f"model={FILE}:{model}", f"dataset={FILE}:{data}", UNEVEN)
+    given = (f"run={name}", f"model={FILE}:{model}", f"dataset={FILE}:{data}", UNEVEN, "preflight=false")
     return project.play("train", *given, *more, **options).stdout
 
 
@@ -89,20 +92,10 @@ def test_two_workers_train_as_fit_does(project, fitted):
         assert row["mae"] == pytest.approx(logs["mae"][0], rel=1e-4)
 
 
-def test_plan_describes_a_compiled_model(two_epochs):
-    for expected in (
-        "inputs        x.a float32 [4], x.b float32 [1]",
-        "outputs       y float32",
-        "compiled      optimizer Adam, loss mse, metrics mae",
-        "400 training, 100 validation, 100 test examples",
-        "127.0.0.1 20, 127.0.0.1 12 examples per step.",
-    ):
-        assert expected in two_epochs
-
-
 def test_rows_are_called_examples_everywhere(project, two_epochs):
     log = (project.run("table") / "workers" / "worker1" / "worker.log").read_text()
     assert all(" examples/s  loss" in text for text in (two_epochs, log))
+    assert "127.0.0.1 20, 127.0.0.1 12 examples per step." in two_epochs
     assert "images" not in two_epochs + log
 
 
@@ -125,14 +118,69 @@ def test_evaluation_gives_the_metrics_of_keras(project, two_epochs, fitted):
     assert (project.run("table") / "evaluations" / "errors-epoch-0002.png").stat().st_size > 5000
 
 
+def prediction(output: Path) -> list[str]:
+    return ["predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={output}"]
+
+
+def left_of_predictions(project: LocalProject) -> list[Path]:
+    """Files of predictions on this machine and on the hosts."""
+    folders = [*project.root.glob(".lockstep/predict/*"), *(project.node(worker, "table") / "predict" for worker in (1, 2))]
+    return [path for path in folders if path.exists()]
+
+
 def test_two_hosts_predict_all_rows_in_order(project, fitted, tmp_path):
-    done = project.play("predict", "run=table", f"input={FILE}:new", "epoch=last", f"output={tmp_path}/new.csv")
+    done = project.play(*prediction(tmp_path / "new.csv"))
     with (tmp_path / "new.csv").open() as stream:
         predicted = list(csv.DictReader(stream))
     (name,) = [name for name in predicted[0] if name != "row"]
     assert [int(row["row"]) for row in predicted] == list(range(1, 601))
     assert [float(row[name]) for row in predicted] == pytest.approx(fitted["predicted"], rel=1e-4, abs=1e-5)
     assert f"600 rows of input={FILE}:new by table, epoch 2, on 2 hosts, written to {tmp_path}/new.csv" in done.stdout
+    assert left_of_predictions(project) == []
+
+
+def end(playbook: subprocess.Popen[str], number: int, begun: Path) -> None:
+    """Send a command a signal once there is this file."""
+    await_until(lambda: begun.exists() or playbook.poll() is not None, 60, "its beginning", every=0.02)
+    assert playbook.poll() is None, playbook.communicate()[0]
+    os.killpg(playbook.pid, number)
+    playbook.communicate(timeout=60 * SLOWEST)
+    assert playbook.returncode != 0
+
+
+def active(project: LocalProject) -> list[str]:
+    """Sessions of the run; processes that read examples for this project, or run on one of its hosts."""
+    names = project.sessions("table")
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command, folder = (entry / "cmdline").read_text(errors="replace"), str((entry / "cwd").readlink())
+            reads = folder == str(project.root) and "new-examples" in command
+            # The server of all sessions keeps the words of the first.
+            if reads or (f"{project.root}/.lockstep/worker" in command and Path(command.partition("\0")[0]).name != "tmux"):
+                names.append(command)
+    return names
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=EXHAUSTIVE)])
+def test_an_ended_prediction_leaves_nothing(project, two_epochs, tmp_path, number):
+    """Ctrl-C while hosts predict, `kill` while the input is read."""
+    begun = project.node(2, "table") / "predict/worker.log" if number == signal.SIGINT else project.root / ".lockstep/predict/table/0"
+    end(project.start(*prediction(tmp_path / "new.csv")), number, begun)
+    # After SIGTERM, Ansible waits for nobody.
+    await_until(lambda: not left_of_predictions(project), 60, "its files are removed")
+    assert list(tmp_path.iterdir()) == []
+    await_until(lambda: not active(project), 60, "its processes have ended")
+
+
+@EXHAUSTIVE
+def test_an_ended_evaluation_leaves_no_process_and_no_row(project, two_epochs):
+    table, begun = project.run("table") / "evaluations.csv", project.node(1, "table") / "evaluate/metrics.jsonl"
+    before = table.read_text()
+    begun.unlink(missing_ok=True)
+    end(project.start("evaluate", "run=table", "epoch=last"), signal.SIGINT, begun)
+    # At once: left alone, it would end by itself in a few seconds.
+    assert active(project) == []
+    assert table.read_text() == before
 
 
 CALLED = ("epochs=9", f"callbacks={FILE}:callbacks")

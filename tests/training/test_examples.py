@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import shlex
 
 import keras
 import numpy as np
@@ -197,3 +198,23 @@ def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
     assert history(project, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
         history(project, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
     )
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize(
+    ("number", "shown", "metric", "least"),
+    [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
+)
+def test_programs_of_the_page_own_train_as_they_stand(number, shown, metric, least, project):
+    page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8").replace("\\\n", "")
+    code, after = page.split("```python\n")[number].split("```")[:2]
+    run = f"own-{number}"
+    (project.root / "mine.py").write_text(code)
+    commands = [line.strip() for line in after.split("\n\n")[1 if number == 2 else 2].splitlines()]
+    assert len(commands) == 2
+    for command in commands:
+        _, playbook, *words = shlex.split(command.replace("run=mine", f"run={run}"))
+        done = project.play(playbook.removesuffix(".yml"), *(word for word in words if word != "-e"))
+    assert shown in done.stdout
+    with (project.run(run) / "evaluations.csv").open() as stream:
+        assert least < float(next(csv.DictReader(stream))[metric]) < 1.5

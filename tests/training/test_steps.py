@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.local_project import LocalProject
+from tests.project import EXHAUSTIVE
 from trainer.records import read_history
 from trainer.telemetry import chief_records
 
@@ -78,3 +79,10 @@ def test_steps_are_logged_and_the_end_is_evaluated(project, straight):
     with (project.run("straight") / "evaluations.csv").open() as stream:
         (row,) = csv.DictReader(stream)
     assert (row["epoch"], row["split"], row["images"]) == ("2", "test", "60")
+
+
+@EXHAUSTIVE
+def test_a_complete_run_is_evaluated_again_when_asked(project, pictures, straight):
+    again = train(project, pictures, "straight", 14, 4, "evaluate=true")
+    assert "Nothing to do: 2 epochs are done already." in again
+    assert "straight on its test images" in again
