@@ -7,7 +7,7 @@ SUITE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit contract training local lab exhaustive repeat mutants lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training lab exhaustive repeat mutants lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -24,7 +24,7 @@ wheels: ## fill the folder WHEELS=DIR for an offline set-up
 train: setup ## set up, prepare the example data, train, print what came out (ARGS="-e ...")
 	@$(BIN)/ansible-playbook train.yml $(ARGS)
 
-test: unit contract training local ## all tests that need no root
+test: unit contract training ## all tests that need no root
 
 unit: setup-dev ## tests of single functions, two at a time (minutes)
 	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile
@@ -34,10 +34,6 @@ contract: setup-dev ## commands, supervisors and workers around a stub worker, w
 
 training: setup-dev ## real trainings of two and more workers on this machine: weights and numbers
 	@$(BIN)/python -m pytest tests/training -q -n $(LANES) --dist loadfile --durations=10
-
-local: setup-dev ## real runs of two and more workers on this machine, two at a time (half an hour; LANES=1: one at a time)
-	@$(BIN)/python -m pytest tests/local -q -n $(LANES) --dist loadfile -m "not alone" --durations=10
-	@$(BIN)/python -m pytest tests/local -q -m alone
 
 lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what goes wrong there (root; minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10

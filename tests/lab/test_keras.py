@@ -37,7 +37,7 @@ def train(project: Project, run: str, name: str) -> None:
 @EXHAUSTIVE("examples", "trainer/own.py", "trainer/data", "control/datasets")
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "text"))
 def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
-    """`tests/local/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
+    """`tests/training/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
     local = Project(cluster.root)
     train(cluster, f"ssh-{name}", name)
     train(local, f"local-{name}", name)

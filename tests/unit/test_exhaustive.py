@@ -7,8 +7,8 @@ import pytest
 from tests.exhaustive import Collector, Exhaustive, changed_since, commands, listing
 
 FIREWALL = Exhaustive("tests/lab/test_a.py::test_ports[1-2]", ("roles/firewall", "trainer/direct.py"), alone=False)
-ANYTHING = Exhaustive("tests/local/test_b.py::test_all", (), alone=False)
-ALONE = Exhaustive("tests/local/test_b.py::test_clock", ("trainer",), alone=True)
+ANYTHING = Exhaustive("tests/training/test_b.py::test_all", (), alone=False)
+ALONE = Exhaustive("tests/training/test_b.py::test_clock", ("trainer",), alone=True)
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,19 @@ def test_changes_are_committed_uncommitted_and_new(tmp_path):
 def test_the_list_groups_tests_by_path():
     assert listing([ANYTHING, FIREWALL, ALONE]).splitlines() == [
         "any file:",
-        "  tests/local/test_b.py::test_all",
+        "  tests/training/test_b.py::test_all",
         "roles/firewall, trainer/direct.py:",
         "  tests/lab/test_a.py::test_ports[1-2]",
         "trainer:",
-        "  tests/local/test_b.py::test_clock",
+        "  tests/training/test_b.py::test_clock",
     ]
 
 
 def test_hosts_and_tests_alone_have_their_own_process():
     shown = [" ".join(words) for words in commands([FIREWALL, ALONE, ANYTHING], 3)]
     assert shown == [
-        "-q --durations=10 -n 3 --dist loadfile tests/local/test_b.py::test_all",
-        "-q --durations=10 tests/local/test_b.py::test_clock",
+        "-q --durations=10 -n 3 --dist loadfile tests/training/test_b.py::test_all",
+        "-q --durations=10 tests/training/test_b.py::test_clock",
         "-q --durations=10 tests/lab/test_a.py::test_ports[1-2]",
     ]
     assert commands([], 2) == []

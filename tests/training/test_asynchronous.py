@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from control.runs import evaluations
-from tests.local.test_recovery import await_steps
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
 from trainer import sealed
@@ -22,9 +21,14 @@ ROLES = "strategy.name=parameter_server"
 SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_epoch=100,{ROLES}"
 
 
-def arguments(run: str, pictures, settings: str = "", epochs: int = 3, silence: int = 45) -> list[str]:
-    more = f"set={SETTINGS}{f',{settings}' if settings else ''}", f"worker_silence={silence}", "workers=3", "preflight=false"
+def arguments(run: str, pictures, settings: str = "", epochs: int = 3) -> list[str]:
+    more = f"set={SETTINGS}{f',{settings}' if settings else ''}", "workers=3", "preflight=false"
     return [f"run={run}", f"dataset={pictures}", "config=task_cnn", *more, f"epochs={epochs}"]
+
+
+def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
+    await_until(lambda: project.steps(1, run) > steps or playbook.poll() is not None, 120, f"{steps} steps")
+    assert playbook.poll() is None, playbook.communicate()[0]
 
 
 def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
@@ -41,23 +45,37 @@ def roles(project):
 
 
 @pytest.mark.usefixtures("roles")
-def test_each_host_has_its_role_and_all_end_by_themselves(project, pictures):
-    """Each snapshot is evaluated while the others train, as `evaluate.yml` would."""
+def test_it_learns_with_a_role_for_each_host(project, pictures):
+    """All end by themselves; each snapshot is evaluated while the others train; every example is trained on once per epoch."""
     shown = project.play("train", *arguments("roles", pictures)).stdout
     assert "worker1 hands out steps, worker2, worker3 compute, worker4 keeps the weights, worker5 evaluates snapshots" in shown
-    assert project.summary("roles")["workers"] == 3
+    assert "10 images per step, each of one worker" in shown
+    summary = project.summary("roles")
+    assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 300, 3)
     for worker in range(1, 6):
         assert json.loads((project.run("roles") / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 0
     assert "ps 0 of 1 listens" in log(project, 4, "roles")
+    assert read_history(project.run("roles") / "history.csv")[-1]["val_accuracy"] >= 0.9, "a network can tell these classes by their colour"
+    records = [record for record in chief_records(project.run("roles")) if record["kind"] == "staleness"]
+    # Of each epoch of 100 steps, two in each call, the short last step is a call of its own.
+    assert [sum(record["calls"]) for record in records] == [51, 51, 51] == [sum(record["by_worker"]) for record in records]
     for epoch in (1, 2, 3):
         assert f"worker5: epoch {epoch} on the test examples:" in shown
-    rows = evaluations.rows(project.run("roles") / "evaluations.csv")
-    assert sorted(rows) == [1, 2, 3]
-    assert f"3 epochs in evaluations.csv; epoch {project.summary('roles')['best']['epoch']} on the test examples" in shown
-    project.play("evaluate", "run=roles", "epoch=1")
-    assert evaluations.rows(project.run("roles") / "evaluations.csv")[1] == rows[1], "the same snapshot, the same numbers"
-    columns = re.findall(r"(?m)^ +\d +worker\d +(\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
+    assert sorted(evaluations.rows(project.run("roles") / "evaluations.csv")) == [1, 2, 3]
+    assert f"3 epochs in evaluations.csv; epoch {summary['best']['epoch']} on the test examples" in shown
+    columns = re.findall(r"(?m)^ +\d+ +worker\d+ (\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
     assert columns == ["chief", "worker", "worker", "ps", "evaluator"]
+
+
+@EXHAUSTIVE
+@pytest.mark.usefixtures("roles")
+def test_an_evaluators_numbers_are_those_of_evaluate(project, pictures):
+    """Of the same snapshot."""
+    project.play("train", *arguments("evaluated", pictures, epochs=1))
+    table = project.run("evaluated") / "evaluations.csv"
+    (before,) = evaluations.rows(table).values()
+    project.play("evaluate", "run=evaluated", "epoch=1")
+    assert evaluations.rows(table)[1] == before
 
 
 @pytest.mark.usefixtures("roles")
@@ -94,25 +112,17 @@ def test_a_run_ends_well_without_its_evaluator(project, pictures):
     assert [one["host"] for one in project.summary(run)["lost"]] == ["worker5"]
 
 
-def test_it_learns_and_all_end_by_themselves(project, pictures):
-    """Every example is trained on once per epoch, and the snapshot is what was trained."""
-    shown = project.play("train", *arguments("apart", pictures), "evaluate=true")
-    assert "asynchronous, any staleness: worker1 hands out steps, worker2, worker3 compute, worker1 keeps the weights" in shown.stdout
-    assert "10 images per step, each of one worker" in shown.stdout
-    summary = project.summary("apart")
-    assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 300, 3)
-    rows = read_history(project.run("apart") / "history.csv")
-    assert rows[-1]["val_accuracy"] >= 0.9, "a network can tell these classes by their colour"
+@EXHAUSTIVE
+def test_a_chief_keeps_the_weights_itself(project, pictures):
+    """Both others compute, and neither waits for the other."""
+    shown = project.play("train", *arguments("apart", pictures), "evaluate=true").stdout
+    assert "asynchronous, any staleness: worker1 hands out steps, worker2, worker3 compute, worker1 keeps the weights" in shown
     records = [record for record in chief_records(project.run("apart")) if record["kind"] == "staleness"]
-    # Of each epoch of 100 steps, two in each call, the short last step is a call of its own.
-    assert [sum(record["calls"]) for record in records] == [51, 51, 51] == [sum(record["by_worker"]) for record in records]
     assert all(min(record["by_worker"]) > 0 for record in records), "both compute"
     assert max(max(record["staleness"]) for record in records) > 0, "neither waits for the other"
-    for worker in (1, 2, 3):
-        assert json.loads((project.run("apart") / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 0
     assert "ps 0 of 1 listens" in log(project, 1, "apart", LOG)
     assert "worker 1 of 2 listens" in log(project, 3, "apart")
-    assert "apart on its test images" in shown.stdout
+    assert "apart on its test images" in shown
 
 
 @EXHAUSTIVE
@@ -129,6 +139,7 @@ def test_a_compiled_model_trains_with_its_own_optimizer(project):
     assert summary["steps"] in counts, "the optimizer has counted every step"
 
 
+@EXHAUSTIVE
 def test_a_bound_of_staleness_holds(project, pictures):
     """With 0, all end a round before the next begins: a call is at most the one other of its round behind."""
     project.play("train", *arguments("bounded", pictures, "strategy.staleness=0", epochs=1))
@@ -136,30 +147,27 @@ def test_a_bound_of_staleness_holds(project, pictures):
     assert max(record["staleness"]) <= 2, "two steps of the other worker's call"
 
 
-@pytest.mark.parametrize("frozen", [pytest.param(False, marks=EXHAUSTIVE), True])
-def test_the_others_go_on_without_a_worker_until_it_is_back(project, pictures, frozen):
-    run = f"worker-{'frozen' if frozen else 'killed'}"
-    playbook = project.start("train", *arguments(run, pictures, epochs=8, silence=15 if frozen else 45))
+@EXHAUSTIVE
+def test_others_go_on_without_a_killed_worker(project, pictures):
+    """Until it is back, which its own supervisor sees to; how a silent one is ended is a matter of all supervisors."""
+    run = "worker-killed"
+    playbook = project.start("train", *arguments(run, pictures, epochs=8))
     await_steps(project, playbook, run, 60)
     before = project.pids(3, run)["worker"]
-    os.kill(before, signal.SIGSTOP if frozen else signal.SIGKILL)
-    steps = project.steps(1, run)
-    await_steps(project, playbook, run, steps + 20)
+    os.kill(before, signal.SIGKILL)
+    await_steps(project, playbook, run, project.steps(1, run) + 20)
     await_until(lambda: playbook.poll() is not None or project.has_another(3, run, before), 60, "the next worker")
     output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 800, 0)
-    why = "gave no sign of life" if frozen else "was killed by SIGKILL"
-    named = rf"this worker {why}.*; it starts again, and the others go on \(restart 1 of this host\)"
+    named = r"this worker was killed by SIGKILL.*; it starts again, and the others go on \(restart 1 of this host\)"
     assert re.search(named, log(project, 3, run))
     assert re.search(f"worker3: {named}", output), output
-    # On a busy machine the next worker may give no sign of life for a while, too.
-    restarts = max(len(re.findall(r"\(restart \d+ of this host\)", log(project, worker, run))) for worker in (2, 3))
-    assert f"workers started again {restarts} time" in project.play("status", f"run={run}").stdout
 
 
-@pytest.mark.parametrize("lost", ["server", *(pytest.param(role, marks=EXHAUSTIVE) for role in ("chief", "supervisor"))])
+@EXHAUSTIVE
+@pytest.mark.parametrize("lost", ["server", "chief", "supervisor"])
 def test_all_start_again_without_the_chief_or_a_server(project, pictures, lost):
     run = f"without-{lost}"
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20"))
@@ -181,6 +189,7 @@ def _children(pid: int) -> list[str]:
         return stream.read().split()
 
 
+@EXHAUSTIVE
 def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
     """All processes are sent SIGTERM, the server, too, from which the chief reads what it saves."""
     run = "stopped-apart"

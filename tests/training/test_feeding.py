@@ -1,6 +1,5 @@
-"""What a step is fed, through the playbooks: class weights, mixup, a user's `augment`, buckets; exact on any number of workers."""
+"""What a step is fed: class weights, mixup, a user's `augment`, buckets; exact on any number of workers."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT
+from trainer.records import read_history
 
 FILE = Path(__file__).with_name("sequences.py")
 SEQUENCES = "set=train.batch_sizes=[5,3],train.steps_per_call=3,telemetry.profile_every=4,data.bucket=3,train.class_weight=balanced"
@@ -58,43 +58,43 @@ print(json.dumps({"apart": max(apart), "left": left, "classes": sorted(weights.v
 """
 
 
-def sequences(project: LocalProject, name: str, *more: str, file: Path = FILE, **options):
-    return project.play("train", f"run={name}", f"model={FILE}:build", f"dataset={file}:data", *more, **options)
-
-
-def history(project: LocalProject, name: str) -> list[dict[str, str]]:
-    with (project.run(name) / "history.csv").open() as stream:
-        return list(csv.DictReader(stream))
+def sequences(project: LocalProject, name: str, *more: str) -> str:
+    return project.play("train", f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", *more).stdout
 
 
 @pytest.fixture(scope="module")
-def whole(project):
-    """20 steps, 12 of them an epoch, on two workers with uneven parts."""
-    return sequences(project, "whole", f"{SEQUENCES},train.steps=20")
+def parts(project):
+    """Seven steps, then 13 more, 12 of them an epoch, on two workers with uneven parts."""
+    return [sequences(project, "parts", f"{SEQUENCES},train.steps={steps}") for steps in (7, 20)]
 
 
-def test_sequences_are_augmented_padded_and_weighed_as_keras_would_the_whole_batch(project, whole):
+def test_sequences_are_fed_as_keras_would(project, parts):
+    """Augmented, padded and weighed as the whole batch, and drawn in the second launch as if there had been one only."""
     packs, caches = project.root / ".lockstep" / "dfs" / "datasets", project.root / ".lockstep" / "fitted"
-    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, project.run("whole")))]
+    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, project.run("parts")))]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout.splitlines()[-1])
-    assert actual["left"] == 0
-    assert actual["classes"][-1] > 1.3 * actual["classes"][0], "the classes are uneven"
-    assert actual["apart"] < 1e-4
-    assert "by sequences.py:augment" in whole.stdout
-    assert "class weights  long" in whole.stdout
+    fed = json.loads(done.stdout.splitlines()[-1])
+    assert fed["left"] == 0
+    assert fed["classes"][-1] > 1.3 * fed["classes"][0], "the classes are uneven"
+    assert fed["apart"] < 1e-4
+    assert project.summary("parts")["restarts"] == 1
+    assert "by sequences.py:augment" in parts[0]
+    assert "class weights  long" in parts[0]
 
 
-def test_sequences_of_a_continued_run_are_drawn_and_padded_as_if_it_had_not_stopped(project, whole):
-    for steps in (7, 20):
-        sequences(project, "parts", f"{SEQUENCES},train.steps={steps}")
+@EXHAUSTIVE
+def test_sequences_of_a_continued_run_are_equal(project, parts):
+    """To the bit, those of a run that was not stopped."""
+    sequences(project, "whole", f"{SEQUENCES},train.steps=20")
     assert project.summary("parts")["weights_sha256"] == project.summary("whole")["weights_sha256"]
 
 
-def test_weights_find_the_layers_of_their_names_in_another_architecture(project, whole):
-    given = f"weights={project.run('whole')}/checkpoints/epoch-0002.keras"
-    shown = sequences(project, "named", given, "set=model.hidden=true,train.weights_by_name=true,train.steps=2").stdout
+@EXHAUSTIVE
+def test_weights_find_layers_by_name(project, parts):
+    """In another architecture."""
+    given = f"weights={project.run('parts')}/checkpoints/epoch-0002.keras"
+    shown = sequences(project, "named", given, "set=model.hidden=true,train.weights_by_name=true,train.steps=2")
     assert "weights       of epoch-0002.keras; initial ones in hidden" in shown
     log = (project.run("named") / "workers" / "worker1" / "worker.log").read_text()
     assert "weights=epoch-0002.keras: 1 layers keep their own initial weights: hidden" in log
@@ -105,12 +105,13 @@ def pictured(project: LocalProject, name: str, pictures: Path, steps: int, *more
 
 
 @EXHAUSTIVE
-def test_mixed_pictures_are_the_same_when_continued_and_on_another_number_of_workers(project, pictures):
+def test_mixed_pictures_are_equal_when_continued(project, pictures):
+    """And on another number of workers."""
     pictured(project, "mixed", pictures, 20)
     pictured(project, "mixed-parts", pictures, 11)
     pictured(project, "mixed-parts", pictures, 20, "workers=1")
-    rows = history(project, "mixed")
-    for row, other in zip(rows, history(project, "mixed-parts"), strict=True):
-        assert float(row["loss"]) == pytest.approx(float(other["loss"]), rel=1e-3)
-    assert [row["val_loss"] != "" for row in rows] == [False, True, True], "each second epoch, and the last"
+    whole, parts = (read_history(project.run(name) / "history.csv") for name in ("mixed", "mixed-parts"))
+    for row, other in zip(whole, parts, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
+    assert ["val_loss" in row for row in whole] == [False, True, True], "each second epoch, and the last"
     assert project.summary("mixed")["best"]["epoch"] in (2, 3)

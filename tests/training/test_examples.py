@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import shlex
 
 import keras
 import numpy as np
@@ -48,10 +49,11 @@ def example(name):
     return module
 
 
-def train(project, name, run, steps, **options):
+def train(project, name, run, steps, *more, **options):
     settings = [f"train.steps={steps}", *(f"model.{key}={value}" for key, value in options.items())]
-    more = f"set={','.join(['train.batch_sizes=[20,12]', 'train.steps_per_call=2', 'telemetry.profile_every=0', *settings])}"
-    return project.play("train", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", f"run={run}", more, "workers=2")
+    settings = f"set={','.join(['train.batch_sizes=[20,12]', 'train.steps_per_call=2', 'telemetry.profile_every=0', *settings])}"
+    given = (f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", f"run={run}", settings, "workers=2", "preflight=false")
+    return project.play("train", *given, *more).stdout
 
 
 def taken(value, indices):
@@ -98,7 +100,7 @@ def test_every_example_is_trained_here():
     assert set(FOLLOW_FIT) | DRAW == EXAMPLES
 
 
-def test_trips_are_read_from_the_file_that_a_variable_names_and_unusable_ones_are_counted(tmp_path, monkeypatch):
+def test_unusable_trips_of_a_file_are_counted(tmp_path, monkeypatch):
     taxi, file = example("taxi"), tmp_path / "trips.csv"
     monkeypatch.delenv("TAXI_TRIPS", raising=False)
     table = taxi.sample(60)
@@ -147,7 +149,7 @@ def test_trips_are_read_from_the_file_that_a_variable_names_and_unusable_ones_ar
 def test_two_workers_train_as_fit_does(project, name):
     options, tolerance = FOLLOW_FIT[name]
     run, steps = f"fit-{name}", FEW.get(name, STEPS)
-    train(project, name, run, steps, **options)
+    shown = train(project, name, run, steps, *(["evaluate=true"] if name == "regression" else []), **options)
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["shares"]) == ("SUCCEEDED", steps, [20, 12])
     assert len(set(summary["weights_sha256_by_rank"])) == 1
@@ -168,27 +170,20 @@ def test_two_workers_train_as_fit_does(project, name):
     # Of several outputs, Keras counts one step too many in the loss of each in the first epoch; here they add up to the loss.
     metrics = {metric: values[-1] for metric, values in fitted.history.items() if not metric.endswith("_loss")}
     assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
+    if name == "regression":
+        assert_errors_of_each_output(project, run, shown)
 
 
-def test_each_output_has_its_own_errors(project):
-    train(project, "regression", "fit-regression", 8)
-    shown = project.play("evaluate", "run=fit-regression", "epoch=last").stdout
-    folder = project.run("fit-regression")
-    (path,) = (folder / "evaluate").glob("epoch-*.json")
+def assert_errors_of_each_output(project, run, shown):
+    (path,) = (project.run(run) / "evaluate").glob("epoch-*.json")
     evaluation = json.loads(path.read_text())
     outputs = {output["name"]: output["errors"] for output in evaluation["outputs"]}
-    assert {name: errors["mean_absolute"] for name, errors in outputs.items()} == pytest.approx(
-        {name: evaluation["metrics"][f"{name}_mae"] for name in ("minutes", "fare")}, rel=1e-4
-    )
+    metrics = {name: evaluation["metrics"][f"{name}_mae"] for name in ("minutes", "fare")}
+    assert {name: errors["mean_absolute"] for name, errors in outputs.items()} == pytest.approx(metrics, rel=1e-4)
     assert [errors["values"] for errors in outputs.values()] == [1500, 1500]
     for name in outputs:
         assert f"for {name}, prediction minus target" in shown
         assert f"evaluations/errors_{name}-epoch-" in shown
-    project.play("report", "run=fit-regression", "evaluate=false")
-    page = (folder / "report" / "README.md").read_text()
-    for name in outputs:
-        assert f"](errors_{name}-fit-regression.png)" in page
-        assert (folder / "report" / f"errors_{name}-fit-regression.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize("name", each(EXAMPLES - (set(FOLLOW_FIT) - DRAW), ()))
@@ -203,3 +198,23 @@ def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
     assert history(project, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
         history(project, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
     )
+
+
+@EXHAUSTIVE
+@pytest.mark.parametrize(
+    ("number", "shown", "metric", "least"),
+    [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
+)
+def test_programs_of_the_page_own_train_as_they_stand(number, shown, metric, least, project):
+    page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8").replace("\\\n", "")
+    code, after = page.split("```python\n")[number].split("```")[:2]
+    run = f"own-{number}"
+    (project.root / "mine.py").write_text(code)
+    commands = [line.strip() for line in after.split("\n\n")[1 if number == 2 else 2].splitlines()]
+    assert len(commands) == 2
+    for command in commands:
+        _, playbook, *words = shlex.split(command.replace("run=mine", f"run={run}"))
+        done = project.play(playbook.removesuffix(".yml"), *(word for word in words if word != "-e"))
+    assert shown in done.stdout
+    with (project.run(run) / "evaluations.csv").open() as stream:
+        assert least < float(next(csv.DictReader(stream))[metric]) < 1.5

@@ -1,0 +1,86 @@
+"""What is no number ends a run: a step's loss or metric, the validation loss, a weight."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainer import config as configs
+from trainer import schedule
+from trainer.errors import Diverged
+from trainer.loop import Trainer
+
+COLUMNS = ("loss", "loss", "mae")
+BEFORE, CALL = 10, 2
+"""Steps before a call, and the step in it whose sums are none."""
+
+
+def trainer(settings: dict | None = None, rate: float | None = None, reduction: str = "packed") -> Trainer:
+    """A run after 10 steps, with the parts that look for such numbers."""
+    made = Trainer.__new__(Trainer)
+    config = configs.build({"optimizer": {"learning_rate": 0.5}} | (settings or {}))
+    made.job = SimpleNamespace(config=config, counts=schedule.counts(config, 2, 144))
+    made.engine = SimpleNamespace(rate=rate, choice=SimpleNamespace(name=reduction), results=SimpleNamespace(columns=COLUMNS), weights=[])
+    made.progress = SimpleNamespace(step=BEFORE)
+    return made
+
+
+def rows(column: int, value: float) -> np.ndarray:
+    """Sums of three steps; two columns stand before the metrics."""
+    sums = np.ones((3, 2 + len(COLUMNS)), np.float32)
+    sums[CALL, 2 + column] = value
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        (0, np.nan, r"^the loss became nan at step 13 with learning rate 0.25; lower it \(-e set=optimizer.learning_rate=0.025\)"),
+        (2, np.inf, "^the sum of the metric mae became inf at step 13 with learning rate 0.25"),
+    ],
+)
+def test_a_steps_sum_names_the_step_and_its_rate(column, value, message):
+    with pytest.raises(Diverged, match=message):
+        trainer()._check_finite(rows(column, value), np.array([1.0, 0.5, 0.25]))
+
+
+def test_finite_sums_pass():
+    trainer()._check_finite(rows(0, 1e30), np.ones(3))
+
+
+def test_steps_that_ended_later_have_the_last_rate():
+    """An engine may return more rows than the call has rates."""
+    with pytest.raises(Diverged, match=r"at step 13 with learning rate 0\.5;"):
+        trainer()._check_finite(rows(0, np.nan), np.array([1.0, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("rate", "reduction", "dtype", "fix"),
+    [
+        (0.5, "packed", "bfloat16", r"lower it \(in compile\(optimizer=...\)\)"),
+        (None, "half", "float16", "Or a gradient was too large for float16: reduction.dtype=bfloat16"),
+    ],
+)
+def test_fix_depends_on_what_trains(rate, reduction, dtype, fix):
+    with pytest.raises(Diverged, match=fix):
+        trainer({"reduction": {"name": reduction, "dtype": dtype}}, rate, reduction)._check_finite(rows(0, np.nan), np.full(3, 0.5))
+
+
+def test_validation_loss_names_the_step_before_it():
+    with pytest.raises(Diverged, match=r"^the validation loss became nan after step 10 with learning rate 0\.5"):
+        trainer()._check_update(float("nan"), "the validation loss")
+
+
+@pytest.mark.parametrize(
+    ("weight", "number", "ends"), [(-np.inf, True, True), (np.nan, True, True), (-np.inf, False, False), (-1e9, True, False)]
+)
+def test_weights_that_were_numbers_must_stay_so(weight, number, ends):
+    """A layer may hold others from the start, such as a mask of -inf."""
+    made = trainer()
+    arrays = [np.ones((2, 2)), np.array([0.0, weight]), np.ones(0)]
+    made.engine.read, made._numbers = lambda _: arrays, [True, number, True]
+    if ends:
+        with pytest.raises(Diverged, match=f"^a weight became {abs(weight)} after step 10"):
+            made._check_weights()
+    else:
+        made._check_weights()
