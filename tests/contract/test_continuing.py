@@ -55,7 +55,7 @@ def phases(project: LocalProject, name: str):
     return [record["phase"] for record in records if record["kind"] == "phase"]
 
 
-def test_a_stop_in_an_epochs_last_call_records_the_epoch(project, pictures):
+def test_a_stop_in_the_last_call_counts(project, pictures):
     """The stop is asked for in the first epoch's only call, so that the second's is the last."""
     project.hold("edge", 7)
     train(project, pictures, "edge", "epochs=40", "detach=true")
@@ -65,7 +65,7 @@ def test_a_stop_in_an_epochs_last_call_records_the_epoch(project, pictures):
     assert [row[0] for row in losses(project, "edge")] == [1, 2]
 
 
-def test_weights_changed_in_the_shared_folder_are_not_loaded(project, pictures, whole):
+def test_weights_changed_on_the_way_are_not_loaded(project, pictures, whole):
     given = f"weights={project.run('whole')}/checkpoints/epoch-0003.keras"
     attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
     argv = ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"]
@@ -81,7 +81,7 @@ def newest_part(project: LocalProject, worker: int) -> Path:
     return max((project.node(worker, "squeezed") / "workers" / f"worker{worker}" / "memory").glob("*.npz"))
 
 
-def test_a_workers_part_of_the_state_is_replaced_or_missed(project, pictures):
+def test_a_workers_lost_part_is_replaced_or_missed(project, pictures):
     """A damaged one comes from the copy here; with fewer workers all start anew; a missing one is told and stays in the result."""
     train(project, pictures, "squeezed", "epochs=1", "workers=3", settings=POWERSGD)
     flip_a_bit(newest_part(project, 2))
@@ -104,7 +104,7 @@ def test_a_workers_part_of_the_state_is_replaced_or_missed(project, pictures):
 
 
 @EXHAUSTIVE
-def test_a_dataset_is_copied_once_to_the_shared_folder(project, pictures, tmp_path):
+def test_a_dataset_is_copied_once(project, pictures, tmp_path):
     """Where the control node packs elsewhere."""
     where = (f"dfs_path={tmp_path}/shared", f"control_packs={tmp_path}/packs/datasets")
     train(project, pictures, "shared", "epochs=1", *where)

@@ -75,7 +75,7 @@ def test_train_names_the_cause_of_a_restart(project, pictures):
     assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 1, True)
 
 
-def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
+def test_a_spare_replaces_a_lost_host(project, pictures):
     """The plan, the status, the output and the result say so."""
     run, groups = "replaced", project.root / "inventory" / "local" / "spares.yml"
     groups.write_text("spares:\n  hosts:\n    worker3:\n")
@@ -99,7 +99,7 @@ def test_a_spare_takes_the_place_of_a_lost_host(project, pictures):
 
 
 @EXHAUSTIVE
-def test_train_comes_back_to_a_run_without_a_host(project, pictures):
+def test_train_returns_to_a_run_without_a_host(project, pictures):
     """It touches nothing, and collects what the next chief wrote; `status.yml` names the lost host."""
     run = "back"
     held(project, pictures, run, ELASTIC, "workers=3", "detach=true", command="play")

@@ -139,7 +139,7 @@ def test_without_a_copy_an_older_state_serves(hosts, undisturbed):
     assert (summary["weights_sha256"], summary["exact"]) == (undisturbed, True)
 
 
-def test_a_restart_uses_the_copy_of_a_damaged_state(hosts, undisturbed):
+def test_a_restart_uses_a_damaged_states_copy(hosts, undisturbed):
     """Nobody types anything: the state is damaged while the workers train, then one of them is killed."""
     run = hosts()
     run.hold(14)
@@ -166,7 +166,7 @@ def test_a_state_without_a_digest_is_continued(hosts, undisturbed):
     assert "without a digest, as older versions wrote it" in run.log(1)
 
 
-def test_what_was_not_sent_survives_a_kill_and_a_stop(hosts, compressed):
+def test_what_was_not_sent_survives_a_kill(hosts, compressed):
     """Each worker's part belongs to the state of the same step."""
     run = hosts()
     run.hold(14)

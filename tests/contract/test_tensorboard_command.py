@@ -231,7 +231,7 @@ def _rows(port: int) -> set[str]:
         return set()
 
 
-def test_a_run_that_can_not_be_read_is_named(board):
+def test_an_unreadable_run_is_named(board):
     make_run(board.project.run("torn"), 1, "task_cnn", 0.0)
     (board.project.run("torn") / "summary.json").write_text("{")
     done = board.play()
@@ -239,7 +239,7 @@ def test_a_run_that_can_not_be_read_is_named(board):
     assert board.address in done.stdout
 
 
-def test_one_run_alone_on_the_same_port_and_all_again(board):
+def test_one_run_alone_then_all_again(board):
     one = board.play("run=first")
     assert board.address in one.stdout
     assert one.changed

@@ -82,7 +82,7 @@ def test_status_names_every_host_that_trains(cluster, watched):
     assert all(name in status for name in NAMES[:2])
 
 
-def test_an_ordinary_user_sees_no_run_and_no_secret(cluster, watched):
+def test_an_ordinary_user_sees_neither_run_nor_secret(cluster, watched):
     """Neither files, nor the shared folder, nor tmux, nor what /proc has of a worker; and what everybody sees there holds no secret."""
     with cluster.user(1, USER):
         pid = cluster.on(1, "ps -eo pid,args | awk '/[t]rainer train.*watched/ {print $1; exit}'").strip()
@@ -116,7 +116,7 @@ def test_a_restarted_host_trains_on(cluster, watched):
 
 
 @EXHAUSTIVE("control/doctor", "roles/doctor", "doctor.yml")
-def test_the_doctor_judges_the_others_when_the_first_is_down(cluster):
+def test_the_doctor_judges_the_others_without_the_first(cluster):
     with cluster.unplugged(1):
         done = cluster.play("doctor", check=False)
         assert done.returncode != 0

@@ -168,7 +168,7 @@ def test_others_go_on_without_a_killed_worker(project, pictures):
 
 @EXHAUSTIVE
 @pytest.mark.parametrize("lost", ["server", "chief", "supervisor"])
-def test_all_start_again_without_the_chief_or_a_server(project, pictures, lost):
+def test_all_start_again_without_chief_or_server(project, pictures, lost):
     run = f"without-{lost}"
     playbook = project.start("train", *arguments(run, pictures, "checkpoint.every_steps=20"))
     await_steps(project, playbook, run, 130)
@@ -190,7 +190,7 @@ def _children(pid: int) -> list[str]:
 
 
 @EXHAUSTIVE
-def test_it_is_stopped_with_its_state_saved_and_goes_on(project, pictures):
+def test_it_stops_with_its_state_and_continues(project, pictures):
     """All processes are sent SIGTERM, the server, too, from which the chief reads what it saves."""
     run = "stopped-apart"
     project.play("train", *arguments(run, pictures, epochs=500), "detach=true")

@@ -12,7 +12,7 @@ SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=15", "wo
 
 
 @EXHAUSTIVE  # the peers' benchmark is ended and continued by the same code
-def test_ended_half_way_it_leaves_no_worker_and_goes_on(project, pictures):
+def test_ended_half_way_it_leaves_no_worker(project, pictures):
     asked = (*SETTINGS, f"dataset={pictures}")
     process = project.start("benchmarks/accuracy", *asked)
     run = "compared.task_cnn.packed.s1"

@@ -173,7 +173,7 @@ def test_an_ended_prediction_leaves_nothing(project, two_epochs, tmp_path, numbe
 
 
 @EXHAUSTIVE
-def test_an_ended_evaluation_leaves_no_process_and_no_row(project, two_epochs):
+def test_an_ended_evaluation_leaves_no_process_or_row(project, two_epochs):
     table, begun = project.run("table") / "evaluations.csv", project.node(1, "table") / "evaluate/metrics.jsonl"
     before = table.read_text()
     begun.unlink(missing_ok=True)
@@ -246,7 +246,7 @@ def test_averages_behind_a_scaled_loss_are_kept(project):
 
 
 @EXHAUSTIVE
-def test_a_metric_that_is_no_number_is_left_out(project):
+def test_a_metric_without_a_number_is_left_out(project):
     for epochs in (1, 2):
         shown = train(project, "precise", f"epochs={epochs}", "evaluate=true", model="precise")
         assert "precision is nan in epoch" in shown
@@ -273,7 +273,7 @@ def test_weights_of_another_width_are_left_out(project, two_epochs):
 
 
 @EXHAUSTIVE
-def test_weights_changed_in_the_shared_folder_are_not_loaded(project, two_epochs):
+def test_weights_changed_on_the_way_are_not_loaded(project, two_epochs):
     given = f"weights={project.run('table')}/checkpoints/epoch-0001.keras"
     attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
     argv = ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"]

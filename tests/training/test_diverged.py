@@ -7,7 +7,7 @@ from tests.project import EXHAUSTIVE
 RATE = "set=train.global_batch=20,data.image_size=[16,16,3],optimizer.learning_rate=1e30"
 
 
-def test_a_loss_that_is_no_number_ends_the_run(project, pictures):
+def test_a_loss_of_nan_ends_the_run(project, pictures):
     given = (f"dataset={pictures}", "config=task_cnn", "epochs=3", RATE, "preflight=false")
     done = project.play("train", "run=diverging", *given, check=False)
     assert done.returncode != 0
@@ -20,7 +20,7 @@ def test_a_loss_that_is_no_number_ends_the_run(project, pictures):
 
 
 @EXHAUSTIVE
-def test_the_last_steps_weights_are_checked_before_they_are_saved(project, pictures):
+def test_the_last_weights_are_checked_before_saving(project, pictures):
     given = (f"dataset={pictures}", "config=task_cnn", f"{RATE},train.steps=1")
     done = project.play("train", "run=ruined", *given, check=False)
     assert done.returncode != 0

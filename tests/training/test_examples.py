@@ -187,7 +187,7 @@ def assert_errors_of_each_output(project, run, shown):
 
 
 @pytest.mark.parametrize("name", each(EXAMPLES - (set(FOLLOW_FIT) - DRAW), ()))
-def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
+def test_two_launches_give_the_weights_of_one(project, name):
     train(project, name, f"whole-{name}", 6)
     train(project, name, f"halves-{name}", 3)
     train(project, name, f"halves-{name}", 6)
@@ -205,7 +205,7 @@ def test_a_run_in_two_launches_has_the_weights_of_one(project, name):
     ("number", "shown", "metric", "least"),
     [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
 )
-def test_programs_of_the_page_own_train_as_they_stand(number, shown, metric, least, project):
+def test_programs_of_the_page_train_as_printed(number, shown, metric, least, project):
     page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8").replace("\\\n", "")
     code, after = page.split("```python\n")[number].split("```")[:2]
     run = f"own-{number}"

@@ -34,7 +34,7 @@ def decision(project, name, kind="reduction"):
 
 
 @EXHAUSTIVE
-def test_equal_commands_give_one_digest_however_busy_the_machine_is(project, pictures, busy):
+def test_equal_commands_give_one_digest_when_busy(project, pictures, busy):
     digests = []
     for number, load in enumerate((0, 4)):
         busy(load)
@@ -56,7 +56,7 @@ def own_address() -> str:
 
 
 @EXHAUSTIVE
-def test_with_a_network_between_them_the_first_measurement_holds_for_later_runs(project, pictures, busy):
+def test_the_first_measurement_holds_for_later_runs(project, pictures, busy):
     network = f"worker_address={own_address()}"
     settings = (*SAME[:1], SAME[1] + ",train.batch_sizes=auto")
     first = project.play("train", f"dataset={pictures}", *settings, network, "run=measures")

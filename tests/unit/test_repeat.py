@@ -120,7 +120,7 @@ def test_what_is_no_suite_is_refused(asked, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_output_and_exit_code_of_each_run_are_kept(tmp_path, monkeypatch):
+def test_each_runs_output_and_code_are_kept(tmp_path, monkeypatch):
     (tmp_path / "test_flaky.py").write_text(
         "from pathlib import Path\n\ndef test_flaky():\n    first = Path('first')\n    assert first.exists(), first.touch()\n"
     )

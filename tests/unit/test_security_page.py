@@ -18,6 +18,7 @@ ATTACKS = (
     "tests/contract/test_hostile_node.py",
 )
 ATTACKS += (
+    "tests/contract/test_finished.py",
     "tests/contract/test_hostile_host.py",
     "tests/unit/control/test_hostile_names.py",
     "tests/unit/trainer/test_hostile_snapshot.py",

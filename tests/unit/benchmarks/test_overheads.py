@@ -22,7 +22,7 @@ def test_stays_are_counted_by_kind_and_all_before_the_first_step_is_the_start():
     assert overheads.stays(RUN) == {"training": [80, 20], "starting": [2, 8], "validating": [4], "saving": [1, 3]}
 
 
-def test_a_restart_is_a_start_and_an_end_takes_no_time():
+def test_restarts_count_as_starts_ends_take_no_time():
     entered = phases(
         *BEFORE, (10, "training"), (20, "ended"), (25, "rejoining"), (28, "tracing"), (30, "training"), (40, "ended"), (41, "ended")
     )

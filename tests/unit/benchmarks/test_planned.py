@@ -79,7 +79,7 @@ def test_a_check_of_loaders_makes_no_picture(plan, tmp_path):
     assert not (tmp_path / "private").exists()
 
 
-def test_a_check_of_a_new_model_touches_no_host(plan, tmp_path):
+def test_checking_a_new_model_touches_no_host(plan, tmp_path):
     planned = plan(INFERENCE, "config=task_cnn", "batches=4", "passes=1", check=True)
     assert "a new task_cnn of configuration task_cnn" in planned["show"]
     assert [host["name"] for host in planned["ansible_facts"]["cluster"]] == ["worker1"]
@@ -95,7 +95,7 @@ def test_a_check_of_a_comparison_trains_nothing(plan, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("measured", [0, 2, 6])
-def test_only_cells_without_a_row_are_left_to_measure(plan, tmp_path, measured):
+def test_cells_without_a_row_are_measured(plan, tmp_path, measured):
     first = plan(PEERS, *FEW, check=True)["ansible_facts"]["peers_plan"]["cells"]
     assert len(first) == 6
     for cell in first[:measured]:

@@ -22,7 +22,7 @@ def watcher(clock):
 
 
 @pytest.mark.parametrize(("state", "ago"), [("silent", 90), ("gone", 90), ("unreachable", 90), ("ended", 0), ("running", 0)])
-def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago, clock):
+def test_lost_worker_counts_from_its_last_sign(state, ago, clock):
     watch = watcher(clock)
     watch.heard_at = clock.monotonic()
     clock.sleep(90)
@@ -30,7 +30,7 @@ def test_a_lost_worker_counts_from_when_it_was_last_heard(state, ago, clock):
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_warning_of_any_worker_is_shown_at_once(rank, tmp_path, monkeypatch):
+def test_a_warning_is_shown_at_once(rank, tmp_path, monkeypatch):
     watch, shown = ActionModule.__new__(ActionModule), []
     watch.rank, watch.host, watch.phase, watch.step, watch.trained, watch.local = rank, "pi3", "training", 7, False, tmp_path
     watch.progress = Progress(SimpleNamespace(print=shown.append), {})
@@ -39,7 +39,7 @@ def test_a_warning_of_any_worker_is_shown_at_once(rank, tmp_path, monkeypatch):
     assert shown == ["pi3: the disk is full"]
 
 
-def test_phase_and_step_are_those_of_the_last_records():
+def test_phase_and_step_are_those_of_last_records():
     """Of a node that another holds, too: a field that a kind of record need not have may hold anything."""
     watch = ActionModule.__new__(ActionModule)
     watch.rank, watch.host, watch.phase, watch.step, watch.trained = 1, "pi3", "starting", 0, False
@@ -49,7 +49,7 @@ def test_phase_and_step_are_those_of_the_last_records():
     assert (watch.phase, watch.step) == ("saving", 40)
 
 
-def test_a_host_that_is_lost_is_tried_again_after_a_pause(clock):
+def test_lost_host_is_tried_again_after_a_pause(clock):
     def lost(*_):
         raise HostUnreachable("gone")
 
@@ -64,7 +64,7 @@ def test_a_host_that_is_lost_is_tried_again_after_a_pause(clock):
     assert (verdict.state, verdict.message) == ("unreachable", "pi3 can't be reached: gone")
 
 
-def test_a_host_that_answers_nothing_is_unreachable_after_its_silence(clock):
+def test_silent_host_is_unreachable_after_its_silence(clock):
     watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
     watch.answered_at = watch.heard_at = clock.monotonic() - 90
@@ -73,7 +73,7 @@ def test_a_host_that_answers_nothing_is_unreachable_after_its_silence(clock):
 
 
 @pytest.mark.parametrize(("silent", "state"), [(0, "ended"), (40, None)])
-def test_of_the_others_of_a_failed_worker_only_those_that_answer_are_ended(silent, state, tmp_path, monkeypatch, clock):
+def test_only_answering_workers_beside_a_failure_are_ended(silent, state, tmp_path, monkeypatch, clock):
     """One that does not answer is what the others failed of; it was called ended by us when they noticed sooner than we."""
     watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
@@ -84,7 +84,7 @@ def test_of_the_others_of_a_failed_worker_only_those_that_answer_are_ended(silen
 
 
 @pytest.mark.parametrize(("phase", "heard", "late"), [("training", 46, True), ("ended", 46, False), ("ended", 181, True)])
-def test_a_worker_that_has_ended_may_take_longer_to_leave(phase, heard, late, monkeypatch, clock):
+def test_ended_worker_may_take_longer_to_leave(phase, heard, late, monkeypatch, clock):
     """Python's shutdown reads from the disk; on a slow one it took 50 s, and a run with all its weights was called FAILED."""
     watch = watcher(clock)
     watch.phase, watch.heard_at, watch.arguments = phase, clock.monotonic() - heard, {"silence": 45, "start_deadline": 300}
@@ -103,7 +103,7 @@ def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, mon
 
 
 @pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
-def test_a_host_that_restarts_may_take_as_long_as_the_others_wait(phase, away, monkeypatch, clock):
+def test_restarting_host_may_take_the_others_wait(phase, away, monkeypatch, clock):
     watch = watcher(clock)
     watch.rejoin_wait, watch.phase, watch.was_away = 300.0, phase, away
     monkeypatch.setattr(watch, "_verdict", lambda state, **_: state)
@@ -113,7 +113,7 @@ def test_a_host_that_restarts_may_take_as_long_as_the_others_wait(phase, away, m
 
 
 @pytest.mark.parametrize(("rejoin_wait", "lost", "state"), [(300.0, 20, None), (300.0, 50, "silent"), (0.0, 20, "silent")])
-def test_a_supervisor_that_has_just_returned_is_not_called_silent(rejoin_wait, lost, state, monkeypatch, clock):
+def test_returned_supervisor_is_not_called_silent(rejoin_wait, lost, state, monkeypatch, clock):
     """The last heartbeat is from before the restart."""
     watch = watcher(clock)
     watch.rejoin_wait, watch.lost_at, watch.heard_at = rejoin_wait, clock.monotonic() - lost, clock.monotonic() - 200
@@ -122,7 +122,7 @@ def test_a_supervisor_that_has_just_returned_is_not_called_silent(rejoin_wait, l
     assert watch._late(SimpleNamespace(heard=200.0)) == state
 
 
-def test_a_host_may_be_away_as_long_as_the_others_wait_for_it(clock):
+def test_host_may_be_away_while_others_wait(clock):
     watch = watcher(clock)
     watch.rejoin_wait, watch.arguments = 300.0, {"silence": 45}
     watch.answered_at = clock.monotonic() - 200
@@ -162,12 +162,12 @@ def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
     assert collected == ["pi0", "pi1"]
 
 
-def test_a_worker_has_not_ended_before_all_of_its_records_are_read():
+def test_an_end_waits_for_all_records():
     watch = ActionModule.__new__(ActionModule)
     assert watch._ended(SimpleNamespace(exit={"exit_code": 0}, more=True)) is None
 
 
-def test_a_generation_says_nothing_in_a_run_that_does_not_go_on_without_a_host(tmp_path):
+def test_generations_are_silent_unless_elastic(tmp_path):
     watch = elastic(tmp_path, 1)
     watch.elastic = False
     watch._follow([{"kind": "generation", "number": 9, "rank": 0, "hosts": ["pi1"]}])
@@ -175,7 +175,7 @@ def test_a_generation_says_nothing_in_a_run_that_does_not_go_on_without_a_host(t
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_failure_of_one_host_ends_no_other_of_an_elastic_run(tmp_path):
+def test_one_hosts_failure_ends_no_elastic_run(tmp_path):
     watch = elastic(tmp_path, 1)
     for state in ("gone", "silent", "ended", "unreachable", "running"):
         watch._mark_failure(verdict(state))
@@ -184,12 +184,12 @@ def test_the_failure_of_one_host_ends_no_other_of_an_elastic_run(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_an_error_for_the_user_ends_an_elastic_run_and_the_wait_for_a_lost_host(tmp_path):
+def test_an_error_ends_an_elastic_runs_wait(tmp_path):
     elastic(tmp_path, 1)._mark_failure(verdict("failed", FAILED))
     assert elastic(tmp_path, 2)._may_be_gone() == 0.0
 
 
-def test_a_spare_that_did_not_hear_of_the_runs_end_is_ended(tmp_path, monkeypatch, clock):
+def test_spare_that_missed_the_end_is_ended(tmp_path, monkeypatch, clock):
     spare, worker = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
     ended = []
     for watch in (spare, worker):
@@ -212,7 +212,7 @@ def test_a_spare_that_stands_by_is_under_way(tmp_path, clock):
     assert spare._under_way().state == "running"
 
 
-def test_nobody_waits_for_a_lost_host_when_the_others_are_done(tmp_path, clock):
+def test_nobody_waits_once_the_others_are_done(tmp_path, clock):
     lost, other = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
     assert lost._may_be_gone() > 300
     other._mark_failure(verdict("done", DONE))

@@ -39,7 +39,7 @@ def rows(column: int, value: float) -> np.ndarray:
         (2, np.inf, "^the sum of the metric mae became inf at step 13 with learning rate 0.25"),
     ],
 )
-def test_a_steps_sum_names_the_step_and_its_rate(column, value, message):
+def test_a_bad_sum_names_step_and_rate(column, value, message):
     with pytest.raises(Diverged, match=message):
         trainer()._check_finite(rows(column, value), np.array([1.0, 0.5, 0.25]))
 

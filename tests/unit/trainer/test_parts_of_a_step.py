@@ -65,7 +65,7 @@ def test_a_profiled_reduction_sums_over_workers():
         ("sum_over_batch_size", None, None, 0.25 * 2.5),
     ],
 )
-def test_a_loss_is_divided_by_what_counts_on_all_workers(reduction, weights, mask, expected):
+def test_a_loss_is_divided_by_all_workers_count(reduction, weights, mask, expected):
     """The values are 1 and 4, and on the other workers things of 4 (masked) or 2 (weights) in all count."""
     others = 4.0 if mask else 2.0
     part = global_loss._part(

@@ -155,7 +155,7 @@ def test_a_worker_that_somebody_kills_politely_starts_again(begin):
     assert f"{SIGNALLED}, at step 10; all workers start again" in run.log(0)
 
 
-def test_a_failed_worker_tells_the_others_for_a_while(begin, clock):
+def test_a_failed_worker_tells_others_a_while(begin, clock):
     """Not for as long as a host may be away: the other is lost, and need not come back."""
     run = begin(rejoin_wait=3000.0)
     run.do(0, 1, 1)
