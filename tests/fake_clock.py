@@ -23,7 +23,7 @@ LOOK_S = 0.001
 LONG_S = 3600.0
 """Seconds of a fake clock after which what a test waits for will not come."""
 LEAVE_S = 5.0
-"""Real seconds in which a thread may end after the test."""
+"""Real seconds in which all threads may end after the test."""
 STUCK_S = 60.0
 """Real seconds in which somebody works, and does not wait: then the test fails instead of standing still."""
 BEGAN_AT, BEGAN = 1000.0, 1_000_000_000.0
@@ -218,14 +218,15 @@ class FakeClock(Clock):
         self._signals.setdefault(thread, []).append(number)
 
     def close(self) -> None:
-        """End all threads that wait, with SystemExit."""
+        """End all threads that wait, with SystemExit, and those that they start."""
         self._over = True
         self._guide.join()
-        with self._lock:
-            for waiter in self._waiting.values():
-                waiter.go.set()
-        for thread in {*threading.enumerate()} - self._others - {threading.current_thread()}:
-            thread.join(LEAVE_S)
+        deadline = time.monotonic() + LEAVE_S
+        while {*threading.enumerate()} - self._others - {threading.current_thread()} and time.monotonic() < deadline:
+            with self._lock:
+                for waiter in self._waiting.values():
+                    waiter.go.set()
+            time.sleep(LOOK_S)
 
     # --- who goes on
 
