@@ -1,6 +1,6 @@
 """What a command says and does when a worker is killed, frozen or never joins.
 
-That a real worker notices the end of another inside TensorFlow: tests/training/test_killed.py.
+That a real worker notices the end of another inside TensorFlow: tests/training/test_reduction.py.
 """
 
 import json
@@ -33,7 +33,7 @@ def stale_claim(project: LocalProject) -> None:
     lock.write_text(json.dumps({"run": "ghost", "session": "ghost-w0", "at": time.time() - 3600}))
 
 
-def test_killed_worker_is_the_cause_and_the_run_continues(project, pictures):
+def test_killed_worker_is_named_and_the_run_continues(project, pictures):
     """The other worker ends; the same command continues, over the stale claim of a run that is gone, too."""
     playbook = begin(project, pictures, "killed", 6, how=ONCE)
     os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
@@ -98,7 +98,7 @@ def test_worker_that_never_joins_ends_the_run(project, pictures, absent):
 
 
 @EXHAUSTIVE
-def test_worker_that_waits_for_an_ended_one_is_ended(project, pictures):
+def test_worker_that_waits_alone_is_ended(project, pictures):
     """Before the same command starts both again."""
     project.hold("widowed", 6)
     project.play("train", "run=widowed", f"dataset={pictures}", *ONCE, "detach=true")
