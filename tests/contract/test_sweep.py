@@ -108,9 +108,9 @@ def await_running(project: LocalProject, name: str, playbook: Popen[str], after:
 
     def running() -> bool:
         with contextlib.suppress(FileNotFoundError):  # a trial that has ended is being removed
-            for path in (project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl"):
-                if path.parents[2].name != after and '"restoring"' in path.read_text():
-                    found.append(path.parents[2].name)
+            paths = [*(project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")]
+            trials = [(path.parents[2].name, path) for path in paths]
+            found.extend(trial for trial, path in trials if trial != after and '"restoring"' in path.read_text())
         return bool(found)
 
     await_until(lambda: playbook.poll() is not None or running(), 120, "a trial to run")
