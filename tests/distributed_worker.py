@@ -1,4 +1,4 @@
-"""One worker of `tests/training/test_distribute.py`, or the only one: trains programs by `fit` after `lockstep.distribute`; prints nothing."""
+"""One worker of `tests/training/test_distribute.py`, or the only one: trains programs by `fit` after `lockstep.distribute`."""
 
 import sys
 

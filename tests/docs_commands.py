@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from control import command_line, operator_variables
-from tests import markdown
+from tests import doc_pages
 from tests.ports import free_ports, worker_ports
 from tests.project import ROOT, Project, copy_project
 
@@ -131,13 +131,13 @@ class Command:
 def found() -> list[Command]:
     """The commands of all pages that start a playbook, a script or a module."""
     return [
-        command for page in markdown.pages() for command in commands(page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix())
+        command for page in doc_pages.pages() for command in commands(page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix())
     ]
 
 
 def commands(text: str, page: str = "") -> list[Command]:
     """The commands of a page."""
-    blocks = "\n".join("\n".join(section.code) for section in markdown.sections(text)).replace("\\\n", " ")
+    blocks = "\n".join("\n".join(section.code) for section in doc_pages.sections(text)).replace("\\\n", " ")
     parts = (part for line in blocks.splitlines() if re.search(r"ansible-playbook|python", line) for part in _parts(line))
     return [command for part in parts if (command := _command(page, part))]
 

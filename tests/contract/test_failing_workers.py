@@ -1,6 +1,6 @@
 """What a command says and does when a worker is killed, frozen or never joins.
 
-That a real worker notices the end of another inside TensorFlow: tests/training/test_killed.py.
+That a real worker notices the end of another inside TensorFlow: tests/training/test_reduction.py.
 """
 
 import json
@@ -98,7 +98,7 @@ def test_worker_that_never_joins_ends_the_run(project, pictures, absent):
 
 
 @EXHAUSTIVE
-def test_worker_waiting_for_an_ended_one_is_ended(project, pictures):
+def test_worker_that_waits_alone_is_ended(project, pictures):
     """Before the same command starts both again."""
     project.hold("widowed", 6)
     project.play("train", "run=widowed", f"dataset={pictures}", *ONCE, "detach=true")

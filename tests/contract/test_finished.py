@@ -116,7 +116,7 @@ def test_check_deletes_nothing(project, whole):
 
 
 @EXHAUSTIVE
-def test_state_of_a_forgotten_run_is_ignored(project, pictures, whole, tmp_path):
+def test_state_of_a_forgotten_run_is_refused(project, pictures, whole, tmp_path):
     shutil.move(project.run("whole"), tmp_path / "whole")
     try:
         done = project.play("train", "run=whole", f"dataset={pictures}", *OPTIONS, check=False)

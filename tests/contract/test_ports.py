@@ -43,7 +43,7 @@ def test_two_runs_at_once_take_four_ports(default, pictures):
 
 
 @EXHAUSTIVE
-def test_run_found_on_its_ports_continues_with_others(default, pictures):
+def test_run_is_found_on_its_ports(default, pictures):
     default.hold("steady", 6)
     default.play("train", "run=steady", f"dataset={pictures}", *SMALL, "detach=true")
     before = ports(default, "steady")
@@ -79,7 +79,7 @@ def test_program_that_has_the_port_is_named(project, pictures):
 
 @EXHAUSTIVE
 @pytest.mark.parametrize("fix", ["stop", "another port", "kill-session"])
-def test_each_fix_for_a_taken_port_works(project, pictures, fix):
+def test_each_fix_of_a_held_port_works(project, pictures, fix):
     """What is printed of it: tests/contract/test_under_way.py, where the last of these fixes is the fixture's."""
     begin(project, pictures, "first", 6)
     done = project.play("train", "run=later", f"dataset={pictures}", *QUICK, check=False)

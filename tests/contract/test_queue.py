@@ -115,9 +115,7 @@ def test_queued_runs_survive_kills_and_keep_order(project, queue):
     assert [one["exit_code"] for one in ends] == [0, 0]
     assert ends[0]["ended_at"] < float((project.run("then") / "output/began").read_text())
     assert [tickets(project, worker) for worker in (1, 2)] == [[], []]
-    listed = project.play("status", "run=then").stdout
-    for row in (r"holder +CANCELLED", r"first +ended, not collected"):
-        assert re.search(f"^  {row}", listed, re.MULTILINE), listed
+    assert re.search(r"^  first +ended, not collected", project.play("status", "run=then").stdout, re.MULTILINE)
     project.play("train", "run=first")
     summary = project.summary("first")
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 6, 0)

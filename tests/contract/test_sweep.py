@@ -4,6 +4,7 @@ What is refused, and that nothing is left to measure: tests/contract/test_refusa
 tests/training/test_diverged.py.
 """
 
+import contextlib
 import json
 import re
 import signal
@@ -102,15 +103,19 @@ def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
 
 
 def await_running(project: LocalProject, name: str, playbook: Popen[str], after: str = "") -> str:
-    """Name of a sweep's trial of which all workers have started, other than `after`; fail if the command ends before."""
+    """Name of a sweep's trial of which a worker has started, other than `after`; fail if the command ends before."""
+    found: list[str] = []
 
-    def running() -> list[str]:
-        places = (project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")
-        return [path.parents[2].name for path in places if path.parents[2].name != after and '"restoring"' in path.read_text()]
+    def running() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # a trial that has ended is being removed
+            paths = [*(project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")]
+            trials = [(path.parents[2].name, path) for path in paths]
+            found.extend(trial for trial, path in trials if trial != after and '"restoring"' in path.read_text())
+        return bool(found)
 
-    await_until(lambda: playbook.poll() is not None or bool(running()), 120, "a trial to run")
+    await_until(lambda: playbook.poll() is not None or running(), 120, "a trial to run")
     assert playbook.poll() is None, playbook.communicate()[0]
-    return running()[0]
+    return found[0]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_status_of_a_running_run(project, interrupted):
     assert re.search(r"epoch 3/600", status), status
 
 
-def test_second_run_is_refused_naming_the_first(project, pictures, interrupted):
+def test_second_run_is_refused_with_fixes(project, pictures, interrupted):
     done = project.play("train", "run=second", f"dataset={pictures}", *SMALL, check=False)
     assert done.returncode != 0
     assert re.search(rf"\[FAIL\] worker1 +port +run left is training on {project.ports[0]}", done.stdout), done.stdout

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from tests import markdown
-from tests.markdown import Section
+from tests import doc_pages
+from tests.doc_pages import Section
 from tests.project import ROOT
 
 DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
@@ -21,7 +21,7 @@ HASHES = 20
 def undated(text: str) -> list[str]:
     """Sections with a table of measurements that have no date and commit, and neither has a section around them."""
     around, found = list[Section](), []
-    for section in markdown.sections(text):
+    for section in doc_pages.sections(text):
         around = [*(one for one in around if one.depth < section.depth), section]
         if has_measurements(section) and not any(MEASURED.search("\n".join(one.prose)) for one in around):
             found.append(section.title)
@@ -42,14 +42,14 @@ def has_measurements(section: Section) -> bool:
 def without_commit(text: str) -> list[tuple[str, str]]:
     """Dates that no commit follows in their section, with the section's title."""
     found = []
-    for section in markdown.sections(text):
+    for section in doc_pages.sections(text):
         prose = "\n".join(section.prose)
         named = {date for date, _ in MEASURED.findall(prose)}
         found += [(section.title, date) for date in sorted({*DATE.findall(prose)} - named)]
     return found
 
 
-@pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", doc_pages.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_figures_of_a_page_name_date_and_commit(page):
     text = page.read_text(encoding="utf-8")
     assert without_commit(text) == []
@@ -57,7 +57,7 @@ def test_figures_of_a_page_name_date_and_commit(page):
 
 
 def test_the_commits_are_of_this_repository():
-    hashes = {commit for page in markdown.pages() for _, commit in MEASURED.findall(page.read_text(encoding="utf-8"))}
+    hashes = {commit for page in doc_pages.pages() for _, commit in MEASURED.findall(page.read_text(encoding="utf-8"))}
     assert len(hashes) > HASHES
     git = ["git", "-C", str(ROOT)]
     if subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False).stdout != "false\n":

@@ -11,18 +11,9 @@ PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("## What is tested\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")][2:]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
-ATTACKS = (
-    "tests/lab/test_attacks.py",
-    "tests/lab/test_intruders.py",
-    "tests/contract/test_attacks.py",
-    "tests/contract/test_hostile_node.py",
-)
-ATTACKS += (
-    "tests/contract/test_finished.py",
-    "tests/contract/test_hostile_host.py",
-    "tests/unit/control/test_hostile_names.py",
-    "tests/unit/trainer/test_hostile_snapshot.py",
-)
+ATTACKS = ("tests/lab/test_attacks.py", "tests/lab/test_intruders.py", "tests/contract/test_attacks.py")
+ATTACKS += ("tests/contract/test_hostile_node.py", "tests/contract/test_hostile_host.py")
+ATTACKS += ("tests/unit/control/test_hostile_names.py", "tests/unit/trainer/test_hostile_snapshot.py")
 
 
 def attacks_in(file: str) -> set[str]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests import docs_commands, markdown
+from tests import doc_pages, docs_commands
 from tests.docs_commands import TEST, WAYS, Command, commands, refusal
 from tests.project import ROOT
 
@@ -80,7 +80,7 @@ def test_it_runs_at_its_smallest_size(program, size, tmp_path, monkeypatch, caps
 
 
 def test_code_and_prose_are_told_apart():
-    (_, section) = markdown.sections(
+    (_, section) = doc_pages.sections(
         "# A `b`\n\nprose `c`\nmore\n    no code\n\n    code\n\n    more\nend\n```\nfenced\n# no heading\n```\n"
     )
     assert (section.title, section.depth) == ("A `b`", 1)

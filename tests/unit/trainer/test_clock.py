@@ -50,7 +50,7 @@ def test_fake_time_passes_only_while_all_wait(clock):
     """A thread that works holds it."""
     began, order, worked = clock.monotonic(), [], threading.Event()
 
-    def sleep(seconds):
+    def rest(seconds):
         clock.sleep(seconds)
         order.append((clock.monotonic() - began, worked.is_set()))
 
@@ -58,7 +58,7 @@ def test_fake_time_passes_only_while_all_wait(clock):
         assert not worked.wait(0.02), "real seconds"
         worked.set()
 
-    clock.together(lambda: sleep(3600.0), lambda: sleep(60.0), work)
+    clock.together(lambda: rest(3600.0), lambda: rest(60.0), work)
     assert order == [(60.0, True), (3600.0, True)]
 
 
