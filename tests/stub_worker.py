@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
-from trainer import balance, handshake
+from trainer import balance, handshake, initial
 from trainer.agreement import Agreement
 from trainer.data.pipeline import Batch, Call
 from trainer.direct import Direct
@@ -251,8 +252,12 @@ class Engine:
         return NoCallbacks()
 
     def load(self, path: Path, given: Mapping[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
-        self._weights.assign(_hashed(path.read_bytes(), 0))
-        return []
+        def loaded(model: Model, own: Path, *_: bool) -> list[str]:
+            model.weights.assign(_hashed(own.read_bytes(), 0))
+            return []
+
+        with mock.patch.object(initial, "_loaded", loaded):
+            return initial.load(self.model, path, dict(given), skip_mismatch, by_name)
 
     def read(self, variables: Sequence[Variable]) -> list[np.ndarray]:
         return [variable.numpy() for variable in variables]

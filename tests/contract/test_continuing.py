@@ -56,10 +56,10 @@ def phases(project: LocalProject, name: str):
 
 
 def test_a_stop_in_the_last_call_counts(project, pictures):
-    """The stop is asked for in the first epoch's only call, so that the second's is the last."""
-    project.hold("edge", 7)
+    """It is asked for in the second epoch's call of seven steps, and seen in that of its last step, which ends the epoch, too."""
+    project.hold("edge", 11)
     train(project, pictures, "edge", "epochs=40", "detach=true")
-    await_until(lambda: "training" in phases(project, "edge"), 60, "training")
+    await_until(lambda: project.steps(1, "edge") == 8, 60, "the first epoch")
     project.play("stop", "run=edge")
     assert (project.summary("edge")["state"], project.summary("edge")["epochs_done"]) == ("CANCELLED", 2)
     assert [row[0] for row in losses(project, "edge")] == [1, 2]
