@@ -9,7 +9,7 @@ from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, await_until
 from tests.unit.samples import flip_a_bit
 from trainer.records import read_history
-from trainer.telemetry import chief_records, read_records
+from trainer.telemetry import chief_records
 
 SETTINGS = "train.global_batch=20,train.steps_per_call=8,data.image_size=[8,8,3],checkpoint.snapshots=2"
 """144 images for training: 8 steps per epoch."""
@@ -48,11 +48,6 @@ def test_snapshots_are_kept_as_asked_and_stored_once(project, whole):
     here, there = (sorted((folder / "checkpoints").iterdir()) for folder in (project.run("whole"), project.node(1, "whole")))
     assert [path.name for path in here] == [path.name for path in there] == ["epoch-0002.keras", "epoch-0003.keras"]
     assert [path.stat().st_ino for path in here] == [path.stat().st_ino for path in there]
-
-
-def phases(project: LocalProject, name: str):
-    records = read_records(project.node(1, name) / "workers" / "worker1" / "metrics.jsonl")
-    return [record["phase"] for record in records if record["kind"] == "phase"]
 
 
 def test_a_stop_in_the_last_call_counts(project, pictures):

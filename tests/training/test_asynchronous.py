@@ -63,7 +63,7 @@ def test_it_learns_with_a_role_for_each_host(project, pictures):
         assert f"worker5: epoch {epoch} on the test examples:" in shown
     assert sorted(evaluations.rows(project.run("roles") / "evaluations.csv")) == [1, 2, 3]
     assert f"3 epochs in evaluations.csv; epoch {summary['best']['epoch']} on the test examples" in shown
-    columns = re.findall(r"(?m)^ +\d+ +worker\d+ (\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
+    columns = re.findall(r"(?m)^ +\d+ +worker\d+ +(\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
     assert columns == ["chief", "worker", "worker", "ps", "evaluator"]
 
 

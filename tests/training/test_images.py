@@ -11,7 +11,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from tests.local_project import CLASSES, LocalProject
+from tests.local_project import LocalProject
+from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE
 from trainer.records import read_history
 from trainer.telemetry import read_records
