@@ -16,7 +16,8 @@ from tests.unit.samples import ERRORS
 from trainer import telemetry
 from trainer.monitor import Monitor
 
-pytestmark = pytest.mark.filterwarnings("error")
+# What matplotlib warns of; not of what other tests left, which is collected at any moment.
+pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 WORK = Work(WEAK, 64, 1_000_000)
 
 

@@ -10,7 +10,8 @@ from control.sweep import settings_plot
 from control.sweep.settings import Result
 from trainer.monitor import Monitor
 
-pytestmark = pytest.mark.filterwarnings("error")
+# What matplotlib warns of; not of what other tests left, which is collected at any moment.
+pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 ACCURACY, LOSS = Monitor("val_accuracy", True), Monitor("val_loss", False)
 
 
