@@ -28,7 +28,8 @@ def story(hosts: Hosts) -> list[int]:
     first = hosts.kill(2)
     hosts.until(lambda: hosts.pids(2).get("worker", first) != first, "the next worker")
     hosts.until(lambda: hosts.records(1, "generation")[-1]["number"] == 2, "the next generation")
-    hosts.until(lambda: hosts.records(1, "phase")[-1]["phase"] == "training", "training")
+    again = hosts.records(1, "generation")[-1]["t"]
+    hosts.until(lambda: any(one["phase"] == "training" and one["t"] >= again for one in hosts.records(1, "phase")), "training")
     for worker in (1, 2):
         (hosts.own(worker) / MARK).touch()
         hosts.signal(worker, signal.SIGTERM)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.held import SMALL, await_held, finish
+from tests.contract.held import SMALL, await_held
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST
 
@@ -44,13 +44,20 @@ def whole(project, pictures, tmp_path_factory) -> dict[str, str]:
     follows = [project.start("logs", "run=whole", "follow=true", "lines=4000") for _ in range(2)]
     first = [until_line(follow, "worker2: ") for follow in follows]
     os.killpg(follows[1].pid, signal.SIGINT)
-    interrupted = first[1] + finish(follows[1])[1]
+    interrupted = first[1] + rest(follows[1])[1]
     assert training.poll() is None, "Ctrl-C ended the training"
     project.release("whole")
     assert training.wait(240 * SLOWEST) == 0, path.read_text(errors="replace")[-4000:]
-    code, followed = finish(follows[0])
+    code, followed = rest(follows[0])
     assert code == 0, followed
     return {"train": path.read_text(errors="replace"), "followed": first[0] + followed, "interrupted": interrupted, "lines": lines}
+
+
+def rest(playbook: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code, and what it prints after `until_line`; `communicate` would lose what has been read ahead."""
+    assert playbook.stdout
+    output = playbook.stdout.read()
+    return playbook.wait(), output
 
 
 def until_line(playbook: subprocess.Popen[str], text: str) -> str:
