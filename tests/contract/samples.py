@@ -9,7 +9,7 @@ from control.runs.cluster import posts
 from tests.commands import ROOT, Commands
 from tests.unit.report_samples import HOST, OVERFITTING, PACKAGES, SUMMARY, write_history
 
-COMPILED, SEQUENCES = ROOT / "tests/contract/compiled.py", ROOT / "tests/training/sequences.py"
+COMPILED, SEQUENCES = (ROOT / "tests/training" / name for name in ("compiled.py", "sequences.py"))
 UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
 
 

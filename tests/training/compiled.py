@@ -86,6 +86,52 @@ def rows(split):
     return made and (made[0]["a"],)
 
 
+def inputs_and_sums(split):
+    made = data(split)
+    return made and (made[0]["a"], made[1])
+
+
+def nothing():
+    """A loss that returns nothing."""
+    model = build()
+    model.compile("adam", loss=lambda y, p: None)
+    return model
+
+
+def misfit():
+    """A loss that the output does not fit."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def classes():
+    """Three outputs, for classes by their number."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+class Largest(keras.metrics.Metric):
+    """A metric that is no sum."""
+
+    def __init__(self, name="largest"):
+        super().__init__(name=name)
+        self.value = self.add_weight(name="value", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.value
+
+
+def largest():
+    model = build()
+    model.compile("adam", "mse", metrics=[Largest()])
+    return model
+
+
 @keras.saving.register_keras_serializable()
 class Counter(layers.Layer):
     """Counts the steps of training, as for an annealed loss."""
@@ -106,6 +152,12 @@ def averaged():
     model = keras.Model(inputs, layers.Dense(1)(x))
     inner = keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.9)
     model.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0), loss="mse")
+    return model
+
+
+def unreduced():
+    model = build()
+    model.compile("sgd", loss=keras.losses.MeanSquaredError(reduction=None))
     return model
 
 
@@ -130,3 +182,47 @@ def precise():
     model = build()
     model.compile("sgd", loss="mse", metrics=[Precision()])
     return model
+
+
+class Unknown(layers.Layer):
+    """A layer that no snapshot could name."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def unknown():
+    model = keras.Sequential([keras.Input((4,)), Unknown(), layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def uncompiled():
+    return keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+
+
+def missing(split):
+    made = data(split)
+    if made:
+        made[1][3] = np.nan
+    return made
+
+
+def another_class(split):
+    """Class 3 where the model has 0 to 2, once, late in the test examples."""
+    made = data(split)
+    return made and (made[0]["a"], np.where(np.arange(len(made[1])) == 99, 3 if split == "test" else 2, 1))
+
+
+def nobody(split):
+    return iter(())
+
+
+def another_shape(split):
+    yield np.zeros((4, 4)), np.zeros(4)
+    yield np.zeros((4, 5)), np.zeros(4)
+
+
+def ends_early(split):
+    yield np.zeros((4, 4)), np.zeros(4)
+    raise RuntimeError("the connection is gone")
