@@ -4,6 +4,7 @@ A task shows a text by returning `show`. With `-v`, all of Ansible's default out
 """
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ LASTING = ("watch_run", "follow_log")
 """Tasks that last as long as a training."""
 QUIET_S = 0.1
 """Between two looks at whether they have ended. Ansible's default of 1 ms takes a tenth of a core from workers on this machine."""
+OBJECTS = 50_000
+"""New objects after which Python looks for garbage. With its default of 700, a tenth of a command's processor time goes there."""
 PATIENT = (2, 3)
 """Further Ctrl-C that have no effect: the first is being handled."""
 
@@ -46,6 +49,7 @@ class CallbackModule(Default):
         """Record facts that only the main process can know."""
         super().__init__()
         self._main = os.getpid()
+        gc.set_threshold(OBJECTS)
         self._poll_interval = constants.DEFAULT_INTERNAL_POLL_INTERVAL
         self._run_under_way = self._if_interrupted = self._before_start = self._launch = None
         self._interrupts = 0
