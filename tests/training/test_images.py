@@ -14,6 +14,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from tests.local_project import LocalProject
 from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE
+from tests.training.trainings import Trainings
 from trainer.records import read_history
 from trainer.telemetry import read_records
 
@@ -25,19 +26,22 @@ SETTINGS = (
 EPOCHS, STEPS = 3, 24
 
 
-def train(project: LocalProject, pictures: Path, name: str, *more: str, settings: str = "", **options):
-    given = f"{SETTINGS}{settings and f',{settings}'}"
-    return project.play("train", f"run={name}", "config=task_cnn", f"dataset={pictures}", given, *more, **options)
+def options(pictures: Path, name: str, *more: str, settings: str = "") -> tuple[str, ...]:
+    return f"run={name}", "config=task_cnn", f"dataset={pictures}", f"{SETTINGS}{settings and f',{settings}'}", *more
 
 
-def history(project: LocalProject, name: str):
+def train(trainings: Trainings, pictures: Path, name: str, *more: str, settings: str = "", workers: int = 2) -> str:
+    return trainings.train(*options(pictures, name, *more, settings=settings), codes=(0,) * workers)
+
+
+def history(project: LocalProject | Trainings, name: str):
     return read_history(project.run(name) / "history.csv")
 
 
 @pytest.fixture(scope="module")
 def whole(project, pictures):
     """Three epochs on two workers."""
-    return train(project, pictures, "whole", f"epochs={EPOCHS}").stdout
+    return project.play("train", *options(pictures, "whole", f"epochs={EPOCHS}")).stdout
 
 
 def test_run_directory_is_complete(project, whole):
@@ -109,29 +113,28 @@ def test_tensorboard_has_the_parts_of_a_step(project, whole):
         assert make_ndarray(scalars[0].tensor_proto) == pytest.approx(sum(milliseconds) / len(milliseconds), abs=0.001)
 
 
-def assert_loss_of_whole(project: LocalProject, name: str, workers: int):
-    summary = project.summary(name)
+def assert_loss_of_whole(trainings: Trainings, name: str, project: LocalProject, workers: int):
+    summary = trainings.summary(name)
     assert summary["workers"] == len(summary["weights_sha256_by_rank"]) == workers
     assert len(set(summary["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(project, name), history(project, "whole"), strict=True):
+    for mine, theirs in zip(history(trainings, name), history(project, "whole"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=2e-3)
         assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-3)
 
 
-def test_three_uneven_workers_have_the_same_loss(project, pictures, whole):
+def test_three_uneven_workers_have_the_same_loss(project, trainings, pictures, whole):
     """The loss depends neither on the number of workers nor on their shares of a step."""
-    shown = train(project, pictures, "uneven", f"epochs={EPOCHS}", "workers=3", settings="train.batch_sizes=[10,7,3]").stdout
-    assert project.summary("uneven")["shares"] == [10, 7, 3]
-    assert "The global batch is divided: 127.0.0.1 10, 127.0.0.1 7, 127.0.0.1 3 images per step." in shown
-    assert_loss_of_whole(project, "uneven", 3)
+    train(trainings, pictures, "uneven", f"epochs={EPOCHS}", workers=3, settings="train.batch_sizes=[10,7,3]")
+    assert trainings.summary("uneven")["shares"] == [10, 7, 3]
+    assert_loss_of_whole(trainings, "uneven", project, 3)
 
 
 @EXHAUSTIVE
 @pytest.mark.parametrize(("workers", "settings"), [(1, ""), (3, ""), (5, ""), (2, "train.batch_sizes=auto")])
-def test_other_divisions_have_the_same_loss(project, pictures, whole, workers, settings):
+def test_other_divisions_have_the_same_loss(project, trainings, pictures, whole, workers, settings):
     name = f"divided-{workers}-{bool(settings)}".lower()
-    train(project, pictures, name, f"epochs={EPOCHS}", f"workers={workers}", settings=settings)
-    assert_loss_of_whole(project, name, workers)
+    train(trainings, pictures, name, f"epochs={EPOCHS}", workers=workers, settings=settings)
+    assert_loss_of_whole(trainings, name, project, workers)
 
 
 def test_evaluation_has_rows_and_matrices(project, whole):
@@ -161,6 +164,13 @@ def test_a_folder_of_images_is_predicted_by_name(project, pictures, tmp_path, wh
 
 
 @EXHAUSTIVE
+def test_a_complete_run_is_evaluated_again_when_asked(project, pictures, whole):
+    again = project.play("train", *options(pictures, "whole", f"epochs={EPOCHS}", "evaluate=true")).stdout
+    assert "Nothing to do: 3 epochs are done already." in again
+    assert "whole on its test images" in again
+
+
+@EXHAUSTIVE
 def test_evaluate_names_three_classes_of_an_image(project, pictures, whole):
     image = pictures / "test" / "Käse" / "bild 1.png"
     shown = project.play("evaluate", "run=whole", json.dumps({"image": str(image)})).stdout
@@ -173,12 +183,11 @@ def weights(path: Path):
     return keras.saving.load_model(path, compile=False).get_weights()
 
 
-def test_only_the_last_layer_trains_on(project, pictures, whole):
+def test_only_the_last_layer_trains_on(project, trainings, pictures, whole):
     """From the weights of another run."""
     snapshot = project.run("whole") / "checkpoints" / "epoch-0003.keras"
-    shown = train(project, pictures, "head", f"weights={snapshot}", settings="train.last_layers=1,train.steps=2").stdout
-    assert re.search(r"model +task_cnn, [\d,]+ parameters, of which [\d,]+ in the last layer train, input", shown), shown
-    before, after = weights(snapshot), weights(project.run("head") / "checkpoints" / "epoch-0001.keras")
+    train(trainings, pictures, "head", f"weights={snapshot}", settings="train.last_layers=1,train.steps=2")
+    before, after = weights(snapshot), weights(trainings.run("head") / "checkpoints" / "epoch-0001.keras")
     assert [np.array_equal(one, other) for one, other in zip(before, after, strict=True)] == [True] * (len(before) - 2) + [False] * 2
 
 
@@ -187,7 +196,7 @@ def test_patience_counts_across_launches(project, pictures):
     """It ends a run at the same epoch when it is continued, and more of it goes on."""
 
     def patient(run: str, patience: int, epochs: int) -> str:
-        return train(project, pictures, run, f"epochs={epochs}", settings=f"train.patience={patience}").stdout
+        return project.play("train", *options(pictures, run, f"epochs={epochs}", settings=f"train.patience={patience}")).stdout
 
     shown = patient("patient", 2, 40)
     summary = project.summary("patient")
@@ -205,26 +214,26 @@ def test_patience_counts_across_launches(project, pictures):
 
 
 @EXHAUSTIVE
-def test_a_keras_optimizers_state_is_resumed(project, pictures):
+def test_a_keras_optimizers_state_is_resumed(trainings, pictures):
     """Such as the number of its steps."""
 
     def nadam(name: str, steps: int) -> str:
-        train(project, pictures, name, settings=f"optimizer.name=nadam,train.steps={steps}")
-        return project.summary(name)["weights_sha256"]
+        train(trainings, pictures, name, settings=f"optimizer.name=nadam,train.steps={steps}")
+        return trainings.summary(name)["weights_sha256"]
 
     whole, half = nadam("at-once", 12), nadam("in-two", 5)
     assert half != whole
     assert nadam("in-two", 12) == whole
-    assert project.summary("in-two")["restarts"] == 1
+    assert trainings.summary("in-two")["restarts"] == 1
 
 
 @EXHAUSTIVE
-def test_draws_follow_from_the_step(project, pictures):
+def test_draws_follow_from_the_step(trainings, pictures):
     """Dropout and Adam: a run of two workers that is continued ends like one that was not."""
-    given = ("config=fashion_cnn", f"dataset={pictures}", "preflight=false")
+    given = ("config=fashion_cnn", f"dataset={pictures}")
     settings = "set=train.global_batch=20,train.steps_per_call=3,data.validation_split=0.2,reduction.name=packed,train.steps="
     for name, targets in (("dropped", (9,)), ("dropped-twice", (4, 9))):
         for steps in targets:
-            project.play("train", f"run={name}", *given, f"{settings}{steps}")
-    ends = [project.summary(name)["weights_sha256"] for name in ("dropped", "dropped-twice")]
+            trainings.train(f"run={name}", *given, f"{settings}{steps}")
+    ends = [trainings.summary(name)["weights_sha256"] for name in ("dropped", "dropped-twice")]
     assert ends[0] == ends[1]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
 from tests.training.compressed import MARKS, SIGNALS
+from tests.training.trainings import Trainings
 from trainer.records import read_history
 from trainer.telemetry import read_records
 
@@ -18,42 +18,42 @@ STEPS = "train.global_batch=16,train.steps_per_call=2,checkpoint.every_steps=5,t
 POWERSGD = "reduction.name=powersgd,reduction.rank=2,reduction.warmup_steps=5,reduction.min_elements=1000"
 
 
-def train(project: LocalProject, name: str, *more: str, reduction: str = POWERSGD) -> str:
+def train(trainings: Trainings, name: str, *more: str, reduction: str = POWERSGD) -> str:
     """Four epochs of 10 steps on two workers."""
-    given = (f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", "epochs=4", "workers=2", "preflight=false")
-    return project.play("train", *given, f"set={STEPS},{reduction}", *more).stdout
+    given = (f"run={name}", f"model={FILE}:build", f"dataset={FILE}:data", "epochs=4")
+    return trainings.train(*given, f"set={STEPS},{reduction}", *more)
 
 
-def history(project: LocalProject, name: str):
-    return read_history(project.run(name) / "history.csv")
+def history(trainings: Trainings, name: str):
+    return read_history(trainings.run(name) / "history.csv")
 
 
-def disturbed(project: LocalProject, name: str, marks: Path) -> str:
+def disturbed(trainings: Trainings, name: str, marks: Path) -> str:
     """A run with the callbacks that send rank 1 a signal after some steps, unless a file in `marks` says that it was sent."""
-    return train(project, name, f"callbacks={FILE}:signals", reduction=f"{POWERSGD},train.environment.{MARKS}={marks}")
+    return train(trainings, name, f"callbacks={FILE}:signals", reduction=f"{POWERSGD},train.environment.{MARKS}={marks}")
 
 
 @pytest.fixture(scope="module")
-def straight(project, tmp_path_factory):
+def straight(trainings, tmp_path_factory):
     """40 steps without interruption."""
     marks = tmp_path_factory.mktemp("sent")
     for step in SIGNALS:
         (marks / str(step)).touch()
-    return disturbed(project, "straight", marks)
+    return disturbed(trainings, "straight", marks)
 
 
-def test_compressed_steps_end_with_equal_weights(project, straight):
-    summary = project.summary("straight")
+def test_compressed_steps_end_with_equal_weights(trainings, straight):
+    summary = trainings.summary("straight")
     assert (summary["steps"], summary["state"]) == (40, "SUCCEEDED")
     assert len(summary["weights_sha256_by_rank"]) == 2
     assert len(set(summary["weights_sha256_by_rank"])) == 1
-    assert history(project, "straight")[-1]["loss"] < history(project, "straight")[0]["loss"]
+    assert history(trainings, "straight")[-1]["loss"] < history(trainings, "straight")[0]["loss"]
 
 
-def test_each_worker_keeps_what_it_has_not_sent(project, straight):
+def test_each_worker_keeps_what_it_has_not_sent(trainings, straight):
     errors, attempts = [], set()
     for worker in ("worker1", "worker2"):
-        states = sorted((project.run("straight") / "workers" / worker / "memory").glob("*.npz"))
+        states = sorted((trainings.run("straight") / "workers" / worker / "memory").glob("*.npz"))
         assert [path.name for path in states] == ["step-000000035.npz", "step-000000040.npz"]
         with np.load(states[-1]) as stored:
             attempt, workers, shapes = json.loads(str(stored["about"]))
@@ -66,23 +66,23 @@ def test_each_worker_keeps_what_it_has_not_sent(project, straight):
     assert np.abs(errors[0] - errors[1]).max() > 0
 
 
-def test_compression_is_part_of_a_profiled_step(project, straight):
-    records = read_records(project.run("straight") / "workers" / "worker2" / "metrics.jsonl")
+def test_compression_is_part_of_a_profiled_step(trainings, straight):
+    records = read_records(trainings.run("straight") / "workers" / "worker2" / "metrics.jsonl")
     profiled = [record for record in records if record["kind"] == "split"]
     assert profiled
     assert all(record["compression"] > 0 and record["all_reduce"] > 0 for record in profiled)
 
 
-def test_a_killed_and_a_preempted_worker_change_nothing(project, tmp_path, straight):
+def test_a_killed_and_a_preempted_worker_change_nothing(trainings, tmp_path, straight):
     """Real supervisors start all workers again, inside an epoch, with what each had not sent: from the newest state, then from its own."""
-    shown = disturbed(project, "disturbed", tmp_path)
+    log = disturbed(trainings, "disturbed", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(map(str, SIGNALS))
     again = "all workers start again from the last saved state"
-    assert re.search(rf"rank 1 \(worker2\) was killed by SIGKILL at step \d+; {again} \(restart 1 of this launch\)", shown), shown
-    assert re.search(rf"ended because a worker was sent SIGTERM, at step \d+; {again} \(restart 2 of this launch\)", shown), shown
-    summary = project.summary("disturbed")
+    assert re.search(rf"rank 1 \(worker2\) was killed by SIGKILL at step \d+; {again} \(restart 1 of this launch\)", log), log
+    assert re.search(rf"ended because a worker was sent SIGTERM, at step \d+; {again} \(restart 2 of this launch\)", log), log
+    summary = trainings.summary("disturbed")
     assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 2, True)
-    assert summary["weights_sha256"] == project.summary("straight")["weights_sha256"]
+    assert summary["weights_sha256"] == trainings.summary("straight")["weights_sha256"]
 
 
 @EXHAUSTIVE
@@ -95,24 +95,24 @@ def test_a_killed_and_a_preempted_worker_change_nothing(project, tmp_path, strai
         (f"{POWERSGD},reduction.transport=tensorflow", 0.25),
     ],
 )
-def test_other_ways_to_send_end_alike(project, reduction, tolerance):
+def test_other_ways_to_send_end_alike(trainings, reduction, tolerance):
     """Compared with gradients sent as they are, on the direct transport."""
     name = "way-" + "-".join(part.partition("=")[2] for part in reduction.split(","))
-    train(project, name, reduction=reduction)
-    if not project.run("plain").exists():
-        train(project, "plain", reduction="reduction.name=packed")
-    assert len(set(project.summary(name)["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(project, name), history(project, "plain"), strict=True):
+    train(trainings, name, reduction=reduction)
+    if not trainings.run("plain").exists():
+        train(trainings, "plain", reduction="reduction.name=packed")
+    assert len(set(trainings.summary(name)["weights_sha256_by_rank"])) == 1
+    for mine, theirs in zip(history(trainings, name), history(trainings, "plain"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=tolerance)
 
 
 @EXHAUSTIVE
-def test_mixed_precision_ends_alike(project, pictures):
+def test_mixed_precision_ends_alike(trainings, pictures):
     """BFloat16's products have 8 bits; of a loss that has fallen to a five-hundredth, few of them are left."""
     for name, precision in (("precise", "float32"), ("mixed", "mixed_bfloat16")):
         settings = f"set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,train.precision={precision}"
-        given = ("config=task_cnn", f"dataset={pictures}", f"{settings},reduction.name=packed", "epochs=3", "workers=2")
-        project.play("train", f"run={name}", *given)
-    assert len(set(project.summary("mixed")["weights_sha256_by_rank"])) == 1
-    for mine, theirs in zip(history(project, "mixed"), history(project, "precise"), strict=True):
+        given = ("config=task_cnn", f"dataset={pictures}", f"{settings},reduction.name=packed", "epochs=3")
+        trainings.train(f"run={name}", *given)
+    assert len(set(trainings.summary("mixed")["weights_sha256_by_rank"])) == 1
+    for mine, theirs in zip(history(trainings, "mixed"), history(trainings, "precise"), strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=0.1)

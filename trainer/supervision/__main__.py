@@ -1,6 +1,7 @@
 """`python -m trainer.supervision OPTIONS -- WORKER ARGUMENTS`: supervise a worker, `python -m trainer` with these arguments."""
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,13 +11,13 @@ from trainer.errors import FAILED, LockstepError
 from trainer.files import keep_others_out, read_secret
 from trainer.member import address
 from trainer.supervision import asynchronous
-from trainer.supervision.child import Patience
+from trainer.supervision.child import Patience, Start
 from trainer.supervision.policy import Elasticity, Limits
 from trainer.supervision.supervisor import Post, Supervisor, say
 
 
-def main() -> int:
-    """Read the command line, and supervise to the end of the run."""
+def main(popen: Start = subprocess.Popen) -> int:
+    """Read the command line, and supervise to the end of the run; `popen` starts the workers."""
     line = argparse.ArgumentParser(prog="python -m trainer.supervision", description=__doc__)
     line.add_argument("--folder", type=Path, required=True, help="the worker's part of the run directory; the launch's secret is in it")
     line.add_argument("--rank", type=int, required=True)
@@ -58,7 +59,8 @@ def main() -> int:
             None if given.elastic_wait is None else Elasticity(given.elastic_wait, given.min_workers),
             _by_rank(given.servers) or None,
             _by_rank(given.apart),
-        )
+        ),
+        popen=popen,
     )
 
 
@@ -67,10 +69,10 @@ def _by_rank(listed: str | None) -> dict[int, str]:
     return {int(rank): value for rank, _, value in pairs}
 
 
-def supervise(post: Post, clock: Clock = CLOCK) -> int:
+def supervise(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> int:
     """Supervise a worker to the end of the run."""
     try:
-        return (Supervisor if post.servers is None else asynchronous.of)(post, clock).run()
+        return (Supervisor if post.servers is None else asynchronous.of)(post, clock, popen).run()
     except LockstepError as error:
         say(f"error: {error}")
         return FAILED

@@ -1,0 +1,127 @@
+"""Trainings without Ansible: each is planned, launched and collected as `train.yml` does it, by processes of `tests.preloaded`."""
+
+import json
+import secrets
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from control.datasets import publish
+from control.runs import plan, supervision
+from control.runs.cluster import tf_config
+from tests import preloaded
+from tests.ports import free_ports
+from tests.project import SLOWEST
+from trainer import config as configs
+from trainer.files import read_json, write_json
+
+SILENCE_S = 60.0
+END_S = 120.0
+
+
+@dataclass
+class Trainings:
+    """Runs on this machine's `worker1`, `worker2`, ..., each a folder."""
+
+    root: Path
+    processes: list[preloaded.Process] = field(default_factory=list)
+    launches: Counter[str] = field(default_factory=Counter)
+
+    def run(self, name: str) -> Path:
+        """The run directory on the control node."""
+        return self.root / "runs" / name
+
+    def node(self, worker: int, name: str) -> Path:
+        """A run directory on a worker, counted from 1."""
+        return self.root / f"worker{worker}" / "runs" / name
+
+    def log(self, worker: int, name: str) -> str:
+        """The text of worker.log."""
+        return (self.node(worker, name) / "workers" / f"worker{worker}" / "worker.log").read_text()
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """summary.json of a run."""
+        return dict(read_json(self.run(name) / "summary.json"))
+
+    def train(self, *given: str, codes: Sequence[int] = (0, 0)) -> str:
+        """Train with the variables `a=b` of `train.yml` to an end with these exit codes; the log of the first worker."""
+        options = dict(one.split("=", 1) for one in given)
+        name, workers = options["run"], len(codes)
+        planned = self._planned({**options, "workers": str(workers)})
+        ports = free_ports(2 * workers)
+        hosts = [
+            {**host, "address": "127.0.0.1", "port": ports[2 * rank], "direct_port": ports[2 * rank + 1], "threads": 1}
+            for rank, host in enumerate(planned["hosts"])
+        ]
+        started = [self._start(planned, hosts, rank) for rank in range(workers)]
+        self.processes += started
+        ended = [process.wait(SLOWEST * END_S) for process in started]
+        assert ended == list(codes), "\n".join(f"--- worker{rank + 1}\n{self.log(rank + 1, name)[-4000:]}" for rank in range(workers))
+        for rank in range(workers):
+            shutil.copytree(self.node(rank + 1, name), self.run(name), dirs_exist_ok=True)
+        return self.log(1, name)
+
+    def end_all(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+
+    def evaluate(self, name: str, *epochs: int) -> list[dict[str, Any]]:
+        """What `evaluate.yml` leaves of each epoch."""
+        out = self.run(name) / "evaluate"
+        out.mkdir()
+        words = ["-m", "trainer", "evaluate", *self._data(name, 1), "--epochs", ",".join(map(str, epochs)), "--out", str(out)]
+        process = preloaded.python(words, out, out / "worker.log", {})
+        assert process.wait(SLOWEST * END_S) == 0, (out / "worker.log").read_text()
+        return [dict(read_json(out / f"epoch-{epoch:04d}.json")) for epoch in epochs]
+
+    def _data(self, name: str, worker: int) -> list[str]:
+        run = self.node(worker, name)
+        place = publish.place_of(self.root / "packs", read_json(run / "cluster.json")["dataset"]["manifest"])
+        own = ["--run", str(run), "--host", f"worker{worker}", "--caches", str(self.root / f"worker{worker}" / "caches")]
+        return [*own, "--packs", str(place.folder), "--manifest", place.sha256]
+
+    def _planned(self, options: dict[str, str]) -> dict[str, Any]:
+        """The plan, with the data set published; the run directory has what a launch writes."""
+        self.launches[options["run"]] += 1
+        folder = self.root / f"plan-{options['run']}-{self.launches[options['run']]}"
+        folder.mkdir(parents=True)
+        hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0} for number in range(1, 6)]
+        places = {"runs": str(self.root / "runs"), "packs": str(self.root / "packs"), "parameter_cache": str(self.root / "parameters")}
+        request = {"options": options, "hosts": hosts, "default_workers": 2, "write": True, **places}
+        process = preloaded.Process(_plan, (request, str(folder / "plan.json")), folder, folder / "log", {})
+        assert process.wait(SLOWEST * END_S) == 0, (folder / "log").read_text()
+        return {**read_json(folder / "plan.json"), "nonce": secrets.token_hex(16)}
+
+    def _start(self, planned: dict[str, Any], hosts: list[dict[str, Any]], rank: int) -> preloaded.Process:
+        run = self.node(rank + 1, planned["run"])
+        own = run / "workers" / f"worker{rank + 1}"
+        own.mkdir(parents=True, exist_ok=True)
+        record = {"run": planned["run"], "id": planned["run"], **{key: planned[key] for key in ("dataset", "counts", "parameters")}}
+        for folder in (run, self.run(planned["run"])):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.yml").write_text(planned["config_yaml"])
+            write_json(folder / "cluster.json", {**record, "hosts": hosts, "compiled": planned["compiled"]})
+        (own / "secret").write_text(planned["nonce"] * 2)
+        worker = ["train", *self._data(planned["run"], rank + 1), "--direct-port", str(hosts[rank]["direct_port"])]
+        if planned["weights"]:
+            worker += ["--weights", planned["weights"]["local"]]
+        words = supervision.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
+        environment = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), **hosts[rank].get("environment", {})}
+        return preloaded.python(words, own, own / "worker.log", environment)
+
+
+def _plan(request: dict[str, Any], answer: str) -> int:
+    subprocess.Popen = preloaded.Fork  # type: ignore[misc]
+    made = plan.make(plan.Request.parsed(request))
+    config = configs.build(made["config"])
+    source, _ = plan.open_dataset(config.data, True)
+    manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
+    made["dataset"]["manifest"] = manifest.sha256
+    write_json(Path(answer), made)
+    return 0
