@@ -76,7 +76,7 @@ from trainer.supervision import __main__ as entry
 real = entry.supervise
 # `python -m trainer ARGUMENTS` is the worker's command line: the file stands in for it.
 replaced = dict(program=[sys.executable, {worker!r}], worker=[], session=[], standby={standby!r})
-entry.supervise = lambda post: real(dataclasses.replace(post, **replaced), Hurried({hurry}))
+entry.supervise = lambda post, **more: real(dataclasses.replace(post, **replaced), Hurried({hurry}), **more)
 raise SystemExit(entry.main())
 """
 NAMES = ("first", "second", "third")
