@@ -17,8 +17,9 @@ from tests.contract.held import SMALL, await_held
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST
 
-OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3")
+OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3", "preflight=false")
 ESCAPE = "\x1b]0;evil\x07\x1b[2J\x9b31m"
+SHOWN = r"\x1b]0;evil\x07\x1b[2J\x9b31m"
 HUGE = 2**42
 
 
@@ -168,10 +169,8 @@ def test_what_it_says_is_shown_and_never_obeyed(attacked):
 
 
 def test_status_and_logs_of_an_attacked_run(project, attacked):
-    logs = project.play("logs", "run=attacked", "lines=5").stdout
-    for worker, end in ((1, "  loss"), (2, "")):
-        assert re.search(rf"worker{worker}: last 5 lines of worker.log\n(  .*\n){{4}}  epoch 3/3 done{end}", logs), logs
-    assert logs.count("  \\x1b]0;evil\\x07\\x1b[2J\\x9b31m\n") == 2
+    for logs in (attacked.followed, attacked.interrupted):
+        assert {f"worker{worker}: {SHOWN}" for worker in (1, 2)} <= set(logs.splitlines()), logs
     (project.node(2, "attacked") / "workers" / "worker2" / "exit.json").write_text('["no end"]')
     status = project.play("status", "run=attacked").stdout
     assert "attacked: SUCCEEDED" in status
@@ -179,7 +178,16 @@ def test_status_and_logs_of_an_attacked_run(project, attacked):
     assert 'exit.json: ["no end"] is not what a worker writes' in " ".join(status.split())
     assert "A step in milliseconds (median of the profiled steps)" in status
     assert "forward/backward" in status
-    assert printable(logs + status)
+    assert printable(status)
+
+
+@EXHAUSTIVE("control/runs/logs.py", "control/runs/tasks", "playbooks/stages", "logs.yml")
+def test_logs_of_an_ended_run(project, attacked):
+    logs = project.play("logs", "run=attacked", "lines=5").stdout
+    for worker, end in ((1, "  loss"), (2, "")):
+        assert re.search(rf"worker{worker}: last 5 lines of worker.log\n(  .*\n){{4}}  epoch 3/3 done{end}", logs), logs
+    assert logs.count(f"  {SHOWN}\n") == 2
+    assert printable(logs)
 
 
 def others_may(*folders: Path) -> list[str]:

@@ -68,6 +68,7 @@ def test_ctrl_c_leaves_training_running_with_next_commands(project, interrupted)
     await_held(project, "left", 20)
 
 
+@EXHAUSTIVE("control/runs", "playbooks/stages", "status.yml")  # shown in a list: test_queue.py; when it has ended: test_hostile_node.py
 def test_status_of_a_running_run(project, interrupted):
     status = project.play("status", "run=left").stdout
     assert "left: RUNNING" in status
