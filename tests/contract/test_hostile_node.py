@@ -1,16 +1,26 @@
-"""A node whose run directory is in another's hands while it trains; who may read what a run leaves."""
+"""The life of a run whose nodes come into another's hands while it trains: followed, looked at, deleted; who may read what it leaves."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.contract.held import SMALL, begin, finish
+from tests.contract.held import SMALL, await_held
+from tests.local_project import LocalProject
+from tests.project import EXHAUSTIVE, SLOWEST
 
-COMMON = (*SMALL, "epochs=3")
+OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3", "preflight=false")
 ESCAPE = "\x1b]0;evil\x07\x1b[2J\x9b31m"
+SHOWN = r"\x1b]0;evil\x07\x1b[2J\x9b31m"
+HUGE = 2**42
 
 
 def plant(folder: Path, own: Path, target: Path) -> None:
@@ -22,7 +32,7 @@ def plant(folder: Path, own: Path, target: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).symlink_to("/etc/passwd")
     with (folder / "checkpoints" / "epoch-9999.keras").open("wb") as stream:
-        stream.truncate(2**42)
+        stream.truncate(HUGE)
     os.mkfifo(own / "metrics-1.jsonl")
     for number in range(3000):
         (folder / f"junk {number} {ESCAPE}").touch()
@@ -38,18 +48,103 @@ def plant(folder: Path, own: Path, target: Path) -> None:
     (own / "exit.json").write_text('["no end"]')
 
 
+def command_lines() -> str:
+    """Of all processes of this machine."""
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines.append(path.read_text(errors="replace"))
+    return "".join(lines)
+
+
+@dataclass
+class Attacked:
+    """A run whose nodes were tampered with while it trained."""
+
+    train: str
+    """What its command prints, with full output."""
+    followed: str
+    """What a command prints that follows its logs to the end."""
+    interrupted: str
+    """The same of one that is interrupted."""
+    lines: str
+    """The command lines of this machine while it trained."""
+    environments: list[str]
+    """Of its workers."""
+    outside: Path
+    """Where an attacker wanted files to be."""
+
+
 @pytest.fixture(scope="module")
-def attacked(project, pictures, tmp_path_factory):
-    """A run whose nodes were tampered with while it trained: its output, and where an attacker wanted a file to be."""
+def attacked(project, pictures, tmp_path_factory) -> Attacked:
     outside = tmp_path_factory.mktemp("outside")
-    playbook = begin(project, pictures, "attacked", 10, how=COMMON)
+    project.hold("attacked", 10)
+    path = tmp_path_factory.mktemp("output") / "train"
+    argv = project.argv("train", "run=attacked", f"dataset={pictures}", *OPTIONS, "-vvvv")
+    with path.open("w") as stream:
+        training = subprocess.Popen(argv, cwd=project.root, env=project.environment(), stdout=stream, stderr=stream, start_new_session=True)
+    project.started.append(training)
+    await_held(project, "attacked", 10, training)
+    lines = command_lines()
     environments = [Path(f"/proc/{project.trainer_pid(worker, 'attacked')}/environ").read_text() for worker in (1, 2)]
     for worker in (1, 2):
         folder = project.node(worker, "attacked")
         plant(folder, folder / "workers" / f"worker{worker}", outside / f"of-{worker}" / "written")
+    follows = [project.start("logs", "run=attacked", "follow=true", "lines=4000") for _ in range(2)]
+    first = [until_line(follow, "worker2: ") for follow in follows]
+    os.killpg(follows[1].pid, signal.SIGINT)
+    interrupted = first[1] + rest(follows[1])[1]
+    assert training.poll() is None, "Ctrl-C ended the training"
     project.release("attacked")
-    code, output = finish(playbook)
-    return code, output, outside, environments
+    assert training.wait(240 * SLOWEST) == 0, path.read_text(errors="replace")[-4000:]
+    code, followed = rest(follows[0])
+    assert code == 0, followed
+    return Attacked(path.read_text(errors="replace"), first[0] + followed, interrupted, lines, environments, outside)
+
+
+def rest(playbook: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code, and what it prints after `until_line`; `communicate` would lose what has been read ahead."""
+    assert playbook.stdout
+    output = playbook.stdout.read()
+    return playbook.wait(), output
+
+
+def until_line(playbook: subprocess.Popen[str], text: str) -> str:
+    """What a command prints, up to the first line that has a text."""
+    assert playbook.stdout
+    read = ""
+    for line in playbook.stdout:
+        read += line
+        if text in line:
+            break
+    return read
+
+
+def test_logs_are_followed_to_the_end(attacked):
+    for line in (
+        r"worker1: === launch 1, ",
+        r"worker1: epoch \d+/\d+  step [\d,]+/24  [\d,]+ images/s  loss \d",
+        r"worker2: epoch \d+/\d+  step ",
+        r"worker1: epoch \d+/\d+ done  loss",
+        r"worker2: epoch \d+/\d+ done\n",
+    ):
+        assert re.search(line, attacked.followed), attacked.followed
+    assert "Only its logs are no longer shown." in attacked.interrupted
+
+
+def test_secret_is_only_in_its_workers_files(project, attacked):
+    """Neither with full output, nor in a command line, nor in any file of the control node."""
+    files = [project.node(worker, "attacked") / f"workers/worker{worker}/secret" for worker in (1, 2)]
+    (secret,) = {file.read_text() for file in files}
+    assert len(bytes.fromhex(secret)) == 32
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+    assert secret not in attacked.train
+    assert "run_worker.sh" in attacked.train
+    assert secret not in attacked.lines
+    assert "--run" in attacked.lines
+    readable = [path for path in project.root.rglob("*") if path.is_file() and path.stat().st_size < HUGE]
+    holders = [path for path in readable if secret.encode() in path.read_bytes()]
+    assert sorted(holders) == sorted(files)
 
 
 def printable(text: str) -> bool:
@@ -57,10 +152,8 @@ def printable(text: str) -> bool:
 
 
 def test_hostile_node_writes_nothing_outside_and_run_succeeds(project, attacked):
-    code, output, outside, _ = attacked
-    assert code == 0, output
-    assert "attacked: SUCCEEDED" in output
-    assert list(outside.iterdir()) == []
+    assert "attacked: SUCCEEDED" in attacked.train
+    assert list(attacked.outside.iterdir()) == []
     assert project.summary("attacked")["steps"] == 24
     here = {str(path.relative_to(project.run("attacked"))) for path in project.run("attacked").rglob("*") if not path.is_dir()}
     assert not [name for name in here if re.search("evil|junk|written|epoch-9999|epoch-0000", name)]
@@ -68,21 +161,32 @@ def test_hostile_node_writes_nothing_outside_and_run_succeeds(project, attacked)
 
 
 def test_what_it_says_is_shown_and_never_obeyed(attacked):
-    _, output, _, _ = attacked
-    assert printable(output)
-    words = " ".join(output.split())
+    assert printable(attacked.train + attacked.followed + attacked.interrupted)
+    words = " ".join(attacked.train.split())
     assert "not a file that workers write" in words
     assert "lines are not valid records" in words
-    assert "Traceback" not in output
+    assert "Traceback" not in attacked.train
 
 
 def test_status_and_logs_of_an_attacked_run(project, attacked):
-    logs = project.play("logs", "run=attacked", "lines=4000").stdout
-    assert "\\x1b]0;evil\\x07\\x1b[2J\\x9b31m" in logs
+    assert {f"worker{worker}: {SHOWN}" for worker in (1, 2)} <= set(attacked.followed.splitlines()), attacked.followed
     (project.node(2, "attacked") / "workers" / "worker2" / "exit.json").write_text('["no end"]')
     status = project.play("status", "run=attacked").stdout
+    assert "attacked: SUCCEEDED" in status
+    assert re.search(r"worker1 .* done ", status), status
     assert 'exit.json: ["no end"] is not what a worker writes' in " ".join(status.split())
-    assert printable(logs + status)
+    assert "A step in milliseconds (median of the profiled steps)" in status
+    assert "forward/backward" in status
+    assert printable(status)
+
+
+@EXHAUSTIVE("control/runs/logs.py", "control/runs/tasks", "playbooks/stages", "logs.yml")
+def test_logs_of_an_ended_run(project, attacked):
+    logs = project.play("logs", "run=attacked", "lines=5").stdout
+    for worker, end in ((1, "  loss"), (2, "")):
+        assert re.search(rf"worker{worker}: last 5 lines of worker.log\n(  .*\n){{4}}  epoch 3/3 done{end}", logs), logs
+    assert logs.count(f"  {SHOWN}\n") == 2
+    assert printable(logs)
 
 
 def others_may(*folders: Path) -> list[str]:
@@ -107,8 +211,64 @@ def test_others_may_not_read_a_run(project, attacked):
 
 
 def test_temporary_files_lie_in_their_workers_folder(project, attacked):
-    _, _, _, environments = attacked
-    for worker, environment in enumerate(environments, 1):
+    for worker, environment in enumerate(attacked.environments, 1):
         folder = project.node(worker, "attacked") / "workers" / f"worker{worker}" / "tmp"
         assert f"TMPDIR={folder}\0" in environment
         assert not folder.exists()
+
+
+def places(project: LocalProject, name: str) -> list[Path]:
+    """Where a run has files."""
+    return [path for path in (project.run(name), *(project.node(worker, name) for worker in (1, 2))) if path.exists()]
+
+
+@EXHAUSTIVE
+def test_check_deletes_nothing(project, attacked):
+    assert "would be deleted" in project.play("playbooks/delete_run", "run=attacked", "--check").stdout
+    assert len(places(project, "attacked")) == 3
+
+
+@EXHAUSTIVE
+def test_state_of_a_forgotten_run_is_refused(project, pictures, attacked, tmp_path):
+    shutil.move(project.run("attacked"), tmp_path / "attacked")
+    try:
+        done = project.play("train", "run=attacked", f"dataset={pictures}", *OPTIONS, check=False)
+    finally:
+        shutil.rmtree(project.run("attacked"), ignore_errors=True)
+        shutil.move(tmp_path / "attacked", project.run("attacked"))
+    assert done.returncode != 0
+    assert "worker1, worker2: the training state of an older run=attacked is in runs/attacked under worker_root" in done.stdout
+
+
+def test_run_is_deleted_everywhere(project, attacked):
+    assert len(places(project, "attacked")) == 3
+    assert "attacked: deleted" in project.play("playbooks/delete_run", "run=attacked").stdout
+    assert places(project, "attacked") == []
+
+
+def seconds(shown: str) -> int:
+    """`1:15` as 75."""
+    minutes, rest = shown.split(":")
+    return int(minutes) * 60 + int(rest)
+
+
+@EXHAUSTIVE
+def test_time_from_enter_is_told(project, pictures):
+    begun = time.monotonic()
+    done = project.play("train", "run=timed", f"dataset={pictures}", *OPTIONS)
+    by_the_clock = time.monotonic() - begun
+    shown = re.search(r"time +(\S+) from Enter to this result, (\S+) of it training with .* \((\S+) before, (\S+) after\)", done.stdout)
+    assert shown, done.stdout
+    whole, *parts = map(seconds, shown.groups())
+    # Each is rounded.
+    assert whole <= by_the_clock + 1
+    assert abs(sum(parts) - whole) <= 2
+    launch = project.summary("timed")["launch"]
+    assert 0 < launch["seconds_training"] < launch["seconds_from_enter"] <= by_the_clock
+    assert done.stdout.count("Next\n") == 1
+    detached = project.play("train", "run=timed", "epochs=5", "detach=true")
+    assert detached.stdout.count("Next\n") == 1, detached.stdout
+    again = project.play("train", "run=timed").stdout
+    # Its workers may have ended before this command began.
+    whole = r"time +\S+ (from Enter to the end of the last worker|of the chief's process), .*; all 2 launches trained "
+    assert re.search(whole, again), again

@@ -21,7 +21,7 @@ from control.runs.hparams import FIRST, METRICS
 from tests import pages
 from tests.commands import Commands, Ended
 from tests.ports import free_ports
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 from trainer import config as configs
 from trainer.config import Config
 from trainer.files import write_json, write_text
@@ -82,14 +82,18 @@ def accuracy(epoch: int, lift: float) -> float:
 
 @pytest.fixture(scope="module")
 def board(commands: Commands) -> Iterator[Board]:
-    """Two runs, of which one knows nothing of its cluster, and a trial of a sweep."""
+    """Two runs, of which one knows nothing of its cluster, and a trial of a sweep; one run was shown alone before."""
     project = commands
     make_run(project.run("first"), 2, "task_cnn", 0.0)
     make_run(project.root / "sweeps" / "pi" / "trials" / "pi.w1.r1", 1, "deep_cnn", 0.1)
     make_run(project.run("older"), 3, "task_cnn", 0.2)
     (project.run("older") / "cluster.json").unlink()
     made = Board(project, free_ports(1)[0])
-    started = made.play(f"tensorboard_port={made.port}")
+    one = made.play("run=first", f"tensorboard_port={made.port}")
+    assert f"here            {made.address}" in one.stdout
+    assert one.changed
+    await_until(lambda: list(_rows(made.port)) == ["first"], 60, "one run's row")
+    started = made.play()
     assert f"here            {made.address}" in started.stdout
     assert started.changed
     await_until(lambda: _rows(made.port) == {"first", "pi.w1.r1"}, 60, "its data")
@@ -98,8 +102,9 @@ def board(commands: Commands) -> Iterator[Board]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with pages.chromium() as opened:
+def shown(board: Board) -> Iterator[pages.Shown]:
+    """Its page, with the curves."""
+    with pages.chromium() as browser, pages.opened(browser, f"{board.address}#timeseries", width=2000) as opened:
         yield opened
 
 
@@ -156,28 +161,27 @@ def _metric(actual: dict[str, Any]) -> tuple[str, float]:
     return f"{actual['name']['group']}/{actual['name']['tag']}".lstrip("/"), actual["value"]
 
 
-def test_curves_of_both_splits_for_runs_and_trials(board, browser):
-    with pages.opened(browser, f"{board.address}#timeseries") as shown:
-        card = shown.page.locator("scalar-card").first
-        curves = curves_of(card)
+def test_curves_of_both_splits_for_runs_and_trials(board, shown):
+    card = shown.page.locator("scalar-card").first
+    curves = curves_of(card)
 
-        def undrawn():
-            drawn = card.locator("canvas").screenshot()
-            return [name for name, (_, color) in curves.items() if pixels(drawn, color) < 50]
+    def undrawn():
+        drawn = card.locator("canvas").screenshot()
+        return [name for name, (_, color) in curves.items() if pixels(drawn, color) < 50]
 
-        await_until(lambda: not undrawn(), 30, "the curves")
-        assert trouble(shown, board) == []
+    await_until(lambda: not undrawn(), 30, "the curves")
+    assert trouble(shown, board) == []
     expected = {}
     for folder, lift in (("runs/first", 0.0), ("runs/older", 0.2), ("sweeps/pi/trials/pi.w1.r1", 0.1)):
         expected |= {f"{folder}/logs/train": accuracy(EPOCHS, lift), f"{folder}/logs/validation": accuracy(EPOCHS, lift) - 0.05}
     assert {name: value for name, (value, _) in curves.items()} == pytest.approx(expected, abs=1e-4)
 
 
-def test_every_run_and_trial_is_a_row(board, browser):
-    with pages.opened(browser, f"{board.address}#hparams", width=2000) as shown:
-        await_until(lambda: _is_complete(shown.page), 30, "the table")
-        rows = table_of(shown.page)
-        assert trouble(shown, board) == []
+def test_every_run_and_trial_is_a_row(board, shown):
+    shown.page.evaluate("location.hash = '#hparams'")
+    await_until(lambda: _is_complete(shown.page), 30, "the table")
+    rows = table_of(shown.page)
+    assert trouble(shown, board) == []
     shown_first = ["Trial ID", "Show Metrics", *FIRST, "best val_accuracy", "images_per_s", "val_accuracy", "accuracy", "val_loss"]
     assert list(rows[0]) == shown_first
     assert [[row[name] for name in ("Trial ID", "model.name", "reduction.name")] for row in rows] == [
@@ -206,6 +210,7 @@ def test_what_is_new_appears_in_the_running_one(board):
     await_until(lambda: len(session_groups(board.port).get("later", {})) == len(METRICS) - 1, 30, "the new run's row")
 
 
+@EXHAUSTIVE("control/runs/hparams.py", "trainer/telemetry.py")
 def test_the_slow_loader_finds_the_same(board):
     (port,) = free_ports(1)
     view = board.project.root / ".lockstep" / "tensorboard"
@@ -239,15 +244,8 @@ def test_an_unreadable_run_is_named(board):
     assert board.address in done.stdout
 
 
-def test_one_run_alone_then_all_again(board):
-    one = board.play("run=first")
-    assert board.address in one.stdout
-    assert one.changed
-    await_until(lambda: list(session_groups(board.port)) == ["first"], 30, "one row")
+def test_a_run_that_is_none_is_refused(board):
     assert "run=frist: no such run (did you mean first?)" in board.project.refusal("tensorboard", "run=frist")
-    all_again = board.play()
-    assert board.address in all_again.stdout
-    await_until(lambda: {"first", "pi.w1.r1"} <= set(session_groups(board.port)), 30, "all rows")
 
 
 def test_a_taken_port_is_refused(board):

@@ -1,33 +1,40 @@
 """What is asked of a run that trains at this moment: it is watched, left, changed only once it is stopped, and stopped alone.
 
-The tests follow one another: they are the life of one run, `left`.
+The tests follow one another: they are the life of one run, `left`, whose command came after one that was killed, and got Ctrl-C itself.
 """
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 
 import pytest
 
 from control.remote.tmux import by_hand
-from tests.contract.held import SMALL, await_held, begin, finish
+from tests.contract.held import SMALL, await_held
+from tests.contract.scenes import ON, Scene, kill_hard, last_word, launched_half, sessions
 from tests.local_project import LocalProject, all_sessions
-from tests.project import await_until
+from tests.project import EXHAUSTIVE, await_until
 
 EPOCHS = "epochs=600"
 SOMEBODY_ELSES = "left-w0-of-somebody-else"
 
 
 @pytest.fixture(scope="module")
-def interrupted(project, pictures) -> str:
-    """Output of a command after Ctrl-C while its run trains; the run goes on."""
-    playbook = begin(project, pictures, "left", 6, EPOCHS)
-    os.killpg(playbook.pid, signal.SIGINT)
-    code, output = finish(playbook)
-    assert code != 0
+def half(project, pictures, tmp_path_factory) -> Scene:
+    """A launch whose command was killed when it had started one of two workers."""
+    scene = launched_half(project, pictures, tmp_path_factory.mktemp("half"), "half")
+    kill_hard(scene)
+    assert "half-w" in sessions(0)
+    return scene
+
+
+@pytest.fixture(scope="module")
+def interrupted(project, pictures, tmp_path_factory, half) -> str:
+    """Output of the next command, with Ctrl-C while its workers wait for each other; its run goes on."""
+    scene = Scene(project, "left", pictures, tmp_path_factory.mktemp("left"), EPOCHS)
+    output = scene.interrupt_at("joining")
+    assert scene.process.returncode != 0
     return output
 
 
@@ -45,14 +52,23 @@ def config_of(project: LocalProject, name: str) -> tuple[str, int]:
     return (project.run(name) / "config.yml").read_text(), json.loads((project.run(name) / "cluster.json").read_text())["counts"]["epochs"]
 
 
+def test_next_command_takes_back_a_half_killed_launch(interrupted, half):
+    assert "run half: an interrupted launch was taken back; none of its workers is left" in interrupted
+    assert "half-w" not in sessions()
+    assert half.processes() == {}
+    assert half.claims() == []
+
+
 def test_ctrl_c_leaves_training_running_with_next_commands(project, interrupted):
-    assert "Training goes on: left" in interrupted
+    assert last_word(interrupted) == ON
+    assert f"{ON}left" in interrupted
     for command in ("train.yml -e run=left", "status.yml -e run=left", "stop.yml -e run=left"):
         assert command in interrupted
     project.hold("left", 20)
     await_held(project, "left", 20)
 
 
+@EXHAUSTIVE("control/runs", "playbooks/stages", "status.yml")  # shown in a list: test_queue.py; when it has ended: test_hostile_node.py
 def test_status_of_a_running_run(project, interrupted):
     status = project.play("status", "run=left").stdout
     assert "left: RUNNING" in status
@@ -99,30 +115,9 @@ def test_run_under_way_is_not_deleted(project, interrupted):
     assert project.run("left").is_dir()
 
 
-def test_stop_ends_only_this_run_and_once(project, interrupted, other_session):
-    stopped = project.play("stop", "run=left")
-    assert "left: CANCELLED" in stopped.stdout
-    assert SOMEBODY_ELSES in all_sessions()
-    assert not project.sessions("left")
-    again = project.play("stop", "run=left")
-    assert "left was not running" in again.stdout
-    assert "changed=0" in again.stdout
-
-
-def continue_with_a_change(project: LocalProject) -> int:
-    """Continue the stopped run; gives the steps that it had."""
-    steps = project.summary("left")["steps"]
-    project.hold("left", steps + 10 & ~1)
-    done = project.play("train", "run=left", "epochs=601", "detach=true")
-    assert "x 601 epochs" in done.stdout
-    await_held(project, "left", steps + 2)
-    return steps
-
-
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no SSH here")
-def test_stop_names_the_host_that_it_cannot_reach(project, interrupted):
-    """The stopped run is continued with the change; then a stop reaches one of its workers, which takes the other with it."""
-    steps = continue_with_a_change(project)
+def test_stop_names_the_host_that_it_cannot_reach(project, interrupted, other_session):
+    """A stop reaches one of two workers, which takes the other with it, and no session of anybody else."""
     inventory = project.root / "inventory/local/hosts.yml"
     before = inventory.read_text()
     # Nobody listens there.
@@ -136,9 +131,29 @@ def test_stop_names_the_host_that_it_cannot_reach(project, interrupted):
     shown = " ".join(done.stdout.split())
     assert "worker2 can't be reached: its worker could not be stopped. Without the others its supervisor waits for the others" in shown
     assert "Fix: once it is back, look at it: ansible-playbook stop.yml -e run=left" in shown
-    summary = project.summary("left")
-    assert summary["state"] == "CANCELLED"
-    assert summary["steps"] > steps
+    assert project.summary("left")["state"] == "CANCELLED"
     end = project.node(2, "left") / "workers/worker2/exit.json"
     await_until(end.is_file, 60, "the end of the other worker")
     assert json.loads(end.read_text())["exit_code"] == 42
+    assert SOMEBODY_ELSES in all_sessions()
+    await_until(lambda: not project.sessions("left"), 60, "the end of its sessions")
+
+
+@EXHAUSTIVE("control/runs", "playbooks/stages", "stop.yml")
+def test_run_is_stopped_once(project, interrupted):
+    """That a run is stopped at all: tests/contract/test_queue.py, and above."""
+    again = project.play("stop", "run=left")
+    assert "left was not running" in again.stdout
+    assert "changed=0" in again.stdout
+
+
+@EXHAUSTIVE("control/runs", "playbooks/stages", "stop.yml")
+def test_stopped_run_is_continued_with_the_change(project, interrupted):
+    steps = project.summary("left")["steps"]
+    project.hold("left", steps + 10 & ~1)
+    done = project.play("train", "run=left", "epochs=601", "detach=true")
+    assert "x 601 epochs" in done.stdout
+    await_held(project, "left", steps + 2)
+    stopped = project.play("stop", "run=left")
+    assert "left: CANCELLED" in stopped.stdout
+    assert project.summary("left")["steps"] > steps

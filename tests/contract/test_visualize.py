@@ -16,7 +16,7 @@ def test_rows_are_shown_twice(commands):
 
 
 def test_images_are_drawn_twice(commands, pictures):
-    given = (f"dataset={pictures}", "config=resnet_cifar", "images=4")
+    given = (f"dataset={pictures}", "config=resnet_cifar", "set=model.layers=8", "images=4")
     commands.check("playbooks/visualize", *given)
     assert not (commands.root / "pictures").exists()
     shown = commands.ended("playbooks/visualize", *given)

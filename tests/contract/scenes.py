@@ -1,0 +1,171 @@
+"""Commands that are interrupted at a moment of choice: by Ctrl-C, as a terminal sends it, or with all their processes killed."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.contract.held import SMALL
+from tests.local_project import LocalProject
+from tests.project import await_until
+
+EPOCHS = "epochs=1"
+NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
+TASKS = """import os
+from ansible.plugins.callback import CallbackBase
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME, CALLBACK_NEEDS_ENABLED = 2.0, "notification", "tasks", True
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        with open(os.environ["TASKS"], "a") as stream:
+            stream.write(f"{task.name}\\n")
+"""
+"""Writes the name of each task that begins."""
+
+
+def task(name):
+    """A task of the command begins."""
+    return lambda scene: scene.tasks.is_file() and f"{name}\n" in scene.tasks.read_text()
+
+
+def shown(text):
+    """The command has printed a text."""
+    return lambda scene: text in scene.output.read_text()
+
+
+def recorded(scene):
+    """The run is known on the control node."""
+    return (scene.project.run(scene.name) / "cluster.json").is_file()
+
+
+def session(rank):
+    """A worker's session is there."""
+    return lambda scene: scene.name.replace(".", "+") in sessions(rank)
+
+
+def joining(scene):
+    """A worker has begun to wait for the other."""
+    metrics = scene.project.node(1, scene.name) / "workers/worker1/metrics.jsonl"
+    return metrics.is_file() and '"joining"' in metrics.read_text()
+
+
+EARLY = {"at once": lambda scene: True, "planning": task("Make the plan")}
+"""Before there is a plan, which may end without words."""
+MOMENTS = {
+    **EARLY,
+    "the plan": shown("results "),
+    "after the plan": task("Look at an earlier launch"),
+    "looking": task("Look at the host"),
+    "publishing": task("Publish on the control node"),
+    "sending": task("Put both where every worker reads them"),
+    "the launch": task("See what is there"),
+    "recording": task("Judge it and record the run on the control node"),
+    "the record": recorded,
+    "starting": task("Claim the port, write the run's files, start the worker"),
+    "one worker": session(0),
+    "the other worker": session(1),
+    "both workers": lambda scene: session(0)(scene) and session(1)(scene),
+    "joining": joining,
+    "all started": task("Note that all workers run"),
+    "watching": task("Watch the worker"),
+}
+
+
+class Scene:
+    """A training that is interrupted."""
+
+    def __init__(self, project: LocalProject, name: str, pictures: Path, folder: Path, epochs: str = EPOCHS):
+        """Press Enter."""
+        self.project, self.name, self.output, self.tasks = project, name, folder / "output", folder / "tasks"
+        folder.mkdir(exist_ok=True)
+        project.hold(name, 6)
+        (project.root / "plugins/callback/tasks.py").write_text(TASKS)
+        environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks)}
+        with self.output.open("w") as stream:
+            argv = project.argv("train", f"run={name}", f"dataset={pictures}", *SMALL, epochs)
+            settings = {"cwd": project.root, "env": environment, "start_new_session": True}
+            self.process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, **settings)
+
+    def interrupt_at(self, moment: str) -> str:
+        """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""
+        await_until(lambda: MOMENTS[moment](self) or self.process.poll() is not None, 120, moment, every=0.005)
+        assert self.process.poll() is None, self.output.read_text()
+        return self.interrupt()
+
+    def interrupt(self) -> str:
+        """Press Ctrl-C; gives what was printed in all."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.process.wait(120)
+        return self.output.read_text()
+
+    def processes(self) -> dict[int, bytes]:
+        """Trainers of the run, and what starts them: command lines by process id."""
+        marks = [str(self.project.node(worker, self.name)).encode() for worker in (1, 2)]
+        lines = {int(path.parent.name): _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+        # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
+        return {pid: line for pid, line in lines.items() if any(mark in line for mark in marks) and not line.startswith(b"tmux\0")}
+
+    def claims(self) -> list[Path]:
+        """Claims of the run."""
+        return [path for path in self.project.root.glob(".lockstep/worker*/locks/*.json") if f'"{self.name}"' in path.read_text()]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def sessions(rank: int | None = None) -> str:
+    """Names of the sessions there are."""
+    done = subprocess.run(["tmux", "-L", "lockstep", "ls", "-F", "#{session_name}"], capture_output=True, text=True, check=False)
+    return "\n".join(name for name in done.stdout.split() if rank is None or f"-w{rank}-" in name)
+
+
+def last_word(output: str) -> str:
+    """What the command said last of what goes on; empty when it was too early to say anything."""
+    sentences = [word for word in (NOTHING, BACK, ON) if word in output]
+    assert len(sentences) <= 1, output
+    return sentences[0] if sentences else ""
+
+
+def launched_half(project, pictures, tmp_path, name) -> Scene:
+    """A launch whose command was killed when one worker had been started: the other's tmux waits."""
+    slow = tmp_path / "bin"
+    slow.mkdir()
+    (slow / "tmux").write_text(f'#!/bin/sh\ncase "$*" in *new-session*{name}-w1*) sleep 600;; esac\nPATH=${{PATH#*:}} exec tmux "$@"\n')
+    (slow / "tmux").chmod(0o755)
+    path = os.environ["PATH"]
+    os.environ["PATH"] = f"{slow}:{path}"
+    try:
+        scene = Scene(project, name, pictures, tmp_path)
+    finally:
+        os.environ["PATH"] = path
+    await_until(lambda: session(0)(scene), 90, "one of two workers")
+    return scene
+
+
+def kill_hard(scene: Scene) -> None:
+    """As the kernel does when memory is short: no process of the command says anything more."""
+    members = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if descends(int(entry.name), scene.process.pid)]
+    for pid in [scene.process.pid, *members]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    scene.process.wait(10)
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process was started by another, however far up."""
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+        if pid == ancestor:
+            return True
+    return False
