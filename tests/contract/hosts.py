@@ -165,6 +165,11 @@ class Hosts:
         expected = {name: codes.get(name, 0) for name in self.names}
         assert ends == expected, "\n".join(f"--- {name}\n{self.log(number)[-3000:]}" for number, name in enumerate(self.names, 1))
 
+    def drop_the_last(self) -> None:
+        """Have one worker fewer at the next launch."""
+        self.workers -= 1
+        del self.names[-1], self._processes[-1]
+
     # --- orders and faults
 
     def hold(self, step: int) -> None:
@@ -178,6 +183,11 @@ class Hosts:
     def await_held(self, step: int, worker: int = 1) -> None:
         """Wait until a worker has come to the step before which all wait, and has recorded the steps before it."""
         self.until(lambda: self.steps(worker) >= step, f"step {step}")
+
+    def await_inside(self, step: int) -> None:
+        """Wait until all wait before a step, which may be inside a call."""
+        held = self.root / "stub" / f"{RUN}.held"
+        self.until(lambda: held.is_file() and held.read_text() == str(step), f"step {step}")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; fail with the logs if all hosts end before."""
