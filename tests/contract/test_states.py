@@ -1,7 +1,7 @@
 """The training state survives: stopped, killed, damaged, lost, or saved by time, a run ends with the weights of an undisturbed one.
 
-That a real model's state holds all that training changes is proven in `tests/training`. The tests of `cut`, and those of `disks`, follow one
-another: each is the life of one run.
+That a real model's state holds all that training changes is proven in `tests/training`. The tests of `cut`, and those of `disks`, follow
+one another: each is the life of one run.
 """
 
 import shutil
