@@ -93,8 +93,8 @@ class Hosts:
 
     # --- what a launch does
 
-    def launch(self, *settings: Mapping[str, Any], silence: float = SILENCE_S) -> None:
-        """Write the files of a launch and start all hosts; settings by dotted name, later ones win."""
+    def launch(self, *settings: Mapping[str, Any], silence: float = SILENCE_S, weights: Path | None = None) -> None:
+        """Write the files of a launch and start all hosts; settings by dotted name, later ones win; `weights`: a file to start with."""
         named = dict(ChainMap(*reversed(settings), SETTINGS))
         config = configs.build(configs.override({}, named))
         counts = schedule.counts(config, self.workers, self._manifest.count("train"), self._manifest.held_out)
@@ -121,6 +121,7 @@ class Hosts:
                 "--host",
                 name,
                 *self._data(),
+                *(["--weights", str(weights)] if weights else []),
                 "--direct-port",
                 str(hosts[rank]["direct_port"]),
             ]

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.hosts import Hosts
+from control.runs import plan
+from tests.contract.hosts import ONCE, Hosts
 from tests.project import EXHAUSTIVE
 from tests.unit.samples import flip_a_bit
+from trainer.errors import FAILED, RESTART
 from trainer.records import read_history
 from trainer.telemetry import chief_records
 
@@ -46,14 +48,15 @@ def test_more_epochs_continue_to_equal_weights(project, pictures, grown, tmp_pat
     assert losses(project.run("grown")) == losses(whole.run(1))
 
 
-def test_weights_changed_on_the_way_are_not_loaded(project, pictures, grown):
-    weights = f"weights={project.run('grown')}/checkpoints/epoch-0002.keras"
-    attacked = "{{ [plan.weights.name] | map('regex_replace', '^', dfs_path ~ '/code/') | first }}"
-    argv = ["dd", "if=/dev/zero", f"of={attacked}", "bs=1", "count=8", "conv=notrunc"]
-    done = project.train_attacked(argv, *given(pictures, "attacked", weights))
-    assert done.returncode != 0
-    assert "weights=epoch-0002.keras" in done.stdout
-    assert "was given" in done.stdout
+def test_weights_changed_on_the_way_are_not_loaded(hosts, tmp_path):
+    file, run = tmp_path / "epoch-0002.keras", hosts()
+    file.write_bytes(b"weights")
+    given = {"train.weights": plan._weights(str(file))}
+    file.write_bytes(b"others")
+    run.launch(ONCE, given, weights=file)
+    run.end(worker1=FAILED, worker2=RESTART)
+    assert f"weights=epoch-0002.keras: {file} has SHA-256" in run.log(1)
+    assert "was given" in run.log(1)
 
 
 def parts(run: Path, worker: int) -> list[Path]:
