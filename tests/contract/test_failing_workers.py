@@ -38,7 +38,7 @@ class Both:
 @pytest.fixture(scope="module")
 def both(project, pictures) -> Both:
     """Their commands have failed."""
-    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default")
+    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default", dirs_exist_ok=True)
     default, playbooks = dataclasses.replace(project, inventory="inventory/default"), {}
     for name, silence in (("frozen", 12), ("killed", 300)):
         project.hold(name, 6)
