@@ -6,7 +6,8 @@ workers; a reduction's memory is such a hash of what this worker trained alone. 
 is proven for every example of every step.
 
 A test holds all workers of a run before a step with the file `<project>/.lockstep/stub/<run>.json`, `{"hold": 6}` (steps that have
-ended), until it deletes the file, or somebody asks a worker to stop or to make room for a host;
+ended), until it deletes the file, or somebody asks a worker to stop or to make room for a host; the number of the step before which they
+wait is in `<run>.held`;
 `{"exit": [rank, step, code]}` ends a worker before a step, -1 while tracing.
 `tests/contract/test_conformance.py` compares this worker with the real one.
 """
@@ -300,6 +301,8 @@ class Engine:
             if (rank, step) == (self._cluster.member.rank, number):
                 os._exit(code)
             held = number >= orders.get("hold", number + 1) and not (self._job.stop_asked() or self._job.room_asked())
+            if held and not self._cluster.member.rank:
+                self._orders.with_suffix(".held").write_text(str(number))
             # One that goes on takes the others with it.
             if int(self._cluster.sum(np.array([held], np.int32))[0]) < self._cluster.member.workers:
                 return

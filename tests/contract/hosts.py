@@ -93,8 +93,8 @@ class Hosts:
 
     # --- what a launch does
 
-    def launch(self, *settings: Mapping[str, Any], silence: float = SILENCE_S) -> None:
-        """Write the files of a launch and start all hosts; settings by dotted name, later ones win."""
+    def launch(self, *settings: Mapping[str, Any], silence: float = SILENCE_S, weights: Path | None = None) -> None:
+        """Write the files of a launch and start all hosts; settings by dotted name, later ones win; `weights`: a file to start with."""
         named = dict(ChainMap(*reversed(settings), SETTINGS))
         config = configs.build(configs.override({}, named))
         counts = schedule.counts(config, self.workers, self._manifest.count("train"), self._manifest.held_out)
@@ -121,6 +121,7 @@ class Hosts:
                 "--host",
                 name,
                 *self._data(),
+                *(["--weights", str(weights)] if weights else []),
                 "--direct-port",
                 str(hosts[rank]["direct_port"]),
             ]
@@ -165,6 +166,11 @@ class Hosts:
         expected = {name: codes.get(name, 0) for name in self.names}
         assert ends == expected, "\n".join(f"--- {name}\n{self.log(number)[-3000:]}" for number, name in enumerate(self.names, 1))
 
+    def drop_the_last(self) -> None:
+        """Have one worker fewer at the next launch."""
+        self.workers -= 1
+        del self.names[-1], self._processes[-1]
+
     # --- orders and faults
 
     def hold(self, step: int) -> None:
@@ -178,6 +184,11 @@ class Hosts:
     def await_held(self, step: int, worker: int = 1) -> None:
         """Wait until a worker has come to the step before which all wait, and has recorded the steps before it."""
         self.until(lambda: self.steps(worker) >= step, f"step {step}")
+
+    def await_inside(self, step: int) -> None:
+        """Wait until all wait before a step, which may be inside a call."""
+        held = self.root / "stub" / f"{RUN}.held"
+        self.until(lambda: held.is_file() and held.read_text() == str(step), f"step {step}")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; fail with the logs if all hosts end before."""

@@ -1,29 +1,58 @@
-"""What a command says and does when a worker is killed, frozen or never joins.
+"""What commands say and do when a worker is killed, frozen or never joins, and of two runs at once.
 
 That a real worker notices the end of another inside TensorFlow: tests/training/test_reduction.py.
 """
 
+import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
-from tests.contract.held import begin, finish
+from tests.contract.held import await_held, finish
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, await_until
+from tests.project import EXHAUSTIVE, ROOT, await_until
+from trainer.files import read_json
 
 ONCE = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed,recovery.max_restarts=0")
 """Nothing starts again by itself."""
 
 
-def exits(project: LocalProject, name: str) -> list[int]:
-    """Exit codes of both workers, as collected."""
-    return [json.loads((project.run(name) / f"workers/worker{worker}/exit.json").read_text())["exit_code"] for worker in (1, 2)]
+@dataclass
+class Both:
+    """Two runs at once on the default inventory; a worker of one is frozen, one of the other is killed, both after step 6."""
+
+    outputs: dict[str, str]
+    ports: dict[str, set[int]]
+    frozen: int
+    """Process id of the frozen worker."""
+
+
+@pytest.fixture(scope="module")
+def both(project, pictures) -> Both:
+    """Their commands have failed."""
+    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default", dirs_exist_ok=True)
+    default, playbooks = dataclasses.replace(project, inventory="inventory/default"), {}
+    for name, silence in (("frozen", 12), ("killed", 300)):
+        project.hold(name, 6)
+        playbooks[name] = default.start("train", f"run={name}", f"dataset={pictures}", *ONCE, f"worker_silence={silence}")
+    for name, playbook in playbooks.items():
+        await_held(project, name, 6, playbook)
+    ports = {name: {host["port"] for host in read_json(project.run(name) / "cluster.json")["hosts"]} for name in playbooks}
+    frozen = project.trainer_pid(2, "frozen")
+    os.kill(frozen, signal.SIGSTOP)
+    os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
+    ends = {name: finish(playbook) for name, playbook in playbooks.items()}
+    for code, output in ends.values():
+        assert code != 0, output
+    return Both({name: output for name, (_, output) in ends.items()}, ports, frozen)
 
 
 def stale_claim(project: LocalProject) -> None:
@@ -33,17 +62,32 @@ def stale_claim(project: LocalProject) -> None:
     lock.write_text(json.dumps({"run": "ghost", "session": "ghost-w0", "at": time.time() - 3600}))
 
 
-def test_killed_worker_is_named_and_the_run_continues(project, pictures):
-    """The other worker ends; the same command continues, over the stale claim of a run that is gone, too."""
-    playbook = begin(project, pictures, "killed", 6, how=ONCE)
-    os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)
-    code, output = finish(playbook)
-    assert code != 0
-    assert exits(project, "killed") == [75, 137]
+def test_two_runs_at_once_take_four_ports(both):
+    used = set.union(*both.ports.values())
+    assert len(used) == 4
+    assert all(20000 <= port < 30000 for port in used)
+    for output in both.outputs.values():
+        assert "ports chosen free for this launch" in output
+
+
+def test_frozen_worker_ends_the_run(project, both):
+    output = both.outputs["frozen"]
+    assert "First failure: worker2 (rank 1), silent" in output
+    assert "no heartbeat for" in output
+    assert project.summary("frozen")["state"] == "FAILED"
+    assert not project.sessions("frozen")
+    await_until(lambda: not os.path.exists(f"/proc/{both.frozen}"), 10, "the frozen process to be ended")
+
+
+def test_killed_worker_is_named_and_the_run_continues(project, both):
+    """The other worker ends; the run continues on ports that are given, one of which a run that is gone still claims."""
+    output = both.outputs["killed"]
+    exits = [read_json(project.run("killed") / f"workers/worker{worker}/exit.json")["exit_code"] for worker in (1, 2)]
+    assert exits == [75, 137]
     killed = r"First failure: worker2 \(rank 1\), exit code 137 \(killed by SIGKILL while training, after step 6"
     assert re.search(killed, output), output
     assert "worker1 (rank 0): exit code 75" in output
-    assert "ansible-playbook train.yml -e run=killed" in output
+    assert "ansible-playbook -i inventory/default train.yml -e run=killed" in output
     summary = project.summary("killed")
     assert (summary["state"], summary["failure"]["host"]) == ("FAILED", "worker2")
     assert not project.sessions("killed")
@@ -53,19 +97,6 @@ def test_killed_worker_is_named_and_the_run_continues(project, pictures):
     assert "killed: SUCCEEDED" in done.stdout
     assert project.summary("killed")["steps"] == 12
     assert not list(project.root.glob(".lockstep/worker*/locks/*.json"))
-
-
-def test_frozen_worker_ends_the_run(project, pictures):
-    playbook = begin(project, pictures, "frozen", 6, "worker_silence=20", how=ONCE)
-    pid = project.trainer_pid(2, "frozen")
-    os.kill(pid, signal.SIGSTOP)
-    code, output = finish(playbook)
-    assert code != 0
-    assert "First failure: worker2 (rank 1), silent" in output
-    assert "no heartbeat for" in output
-    assert project.summary("frozen")["state"] == "FAILED"
-    assert not project.sessions("frozen")
-    await_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "the frozen process to be ended")
 
 
 ABSENT = """#!/bin/sh

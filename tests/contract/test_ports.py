@@ -1,4 +1,7 @@
-"""Ports of workers of one machine: chosen free on the default inventory; a holder of one is named, and what is advised works."""
+"""Ports of workers of one machine: chosen free on the default inventory; a holder of one is named, and what is advised works.
+
+Two runs at once: tests/contract/test_failing_workers.py.
+"""
 
 import dataclasses
 import json
@@ -12,7 +15,7 @@ import sys
 
 import pytest
 
-from tests.contract.held import SMALL, begin, finish
+from tests.contract.held import SMALL, begin
 from tests.project import EXHAUSTIVE, ROOT, Project, await_until
 
 QUICK = ("config=task_cnn", "quick=true")
@@ -28,18 +31,6 @@ def default(project) -> Project:
 def ports(project, name: str) -> set[int]:
     """Of a run's workers."""
     return {host["port"] for host in json.loads((project.run(name) / "cluster.json").read_text())["hosts"]}
-
-
-def test_two_runs_at_once_take_four_ports(default, pictures):
-    both = {name: default.start("train", f"run={name}", f"dataset={pictures}", *QUICK) for name in ("left-hand", "right-hand")}
-    for name, process in both.items():
-        code, output = finish(process)
-        assert code == 0, output
-        assert f"{name}: SUCCEEDED" in output
-        assert "ports chosen free for this launch" in output
-    used = set.union(*(ports(default, name) for name in both))
-    assert len(used) == 4
-    assert all(20000 <= port < 30000 for port in used)
 
 
 @EXHAUSTIVE

@@ -1,4 +1,7 @@
-"""Runs that wait for their turn behind a script: listed, cancelled, in order over the death of their command and of what waits."""
+"""Runs that wait for their turn behind a script: listed, cancelled, in order over the death of their command and of what waits.
+
+The tests follow one another: they are the life of one queue.
+"""
 
 import json
 import os
@@ -18,7 +21,13 @@ from trainer.telemetry import read_records
 
 SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps=6,train.steps_per_epoch=3,reduction.name=packed")
 HOLDS = "import time\nprint('it waits', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
-TELLS = "import os, pathlib, time\nprint('it ran')\npathlib.Path(os.environ['LOCKSTEP_OUTPUT'], 'began').write_text(str(time.time()))\n"
+TELLS = """
+import os, pathlib, sys, time
+print("it runs", flush=True)
+pathlib.Path(os.environ["LOCKSTEP_OUTPUT"], "began").write_text(str(time.time()))
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
 
 
 @dataclass
@@ -27,12 +36,15 @@ class Queue:
 
     first: Popen[str]
     then: Popen[str]
+    go: Path
+    """With this file the script `then` ends."""
 
 
 @pytest.fixture(scope="module")
 def queue(project, pictures, tmp_path_factory) -> Queue:
     """A script has both workers; a training, a script and another script wait, in this order."""
     scripts = tmp_path_factory.mktemp("scripts")
+    tells = (f"script={scripts}/tells.py", f"args={scripts}/go")
     for name, text in (("holds.py", HOLDS), ("tells.py", TELLS)):
         (scripts / name).write_text(text)
     output = project.play("train", "run=holder", "queue=true", f"script={scripts}/holds.py").stdout
@@ -40,9 +52,9 @@ def queue(project, pictures, tmp_path_factory) -> Queue:
     log = project.node(2, "holder") / "workers/worker2/worker.log"
     await_until(lambda: log.is_file() and "it waits" in log.read_text(), 60, "the first script's turn")
     first = watched(project, "first", "run holder", *SMALL, f"dataset={pictures}")
-    then = watched(project, "then", "run first, which was queued before", f"script={scripts}/tells.py")
-    assert "unwanted is queued: behind run " in project.play("train", "run=unwanted", "queue=true", f"script={scripts}/tells.py").stdout
-    return Queue(first, then)
+    then = watched(project, "then", "run first, which was queued before", *tells)
+    assert "unwanted is queued: behind run " in project.play("train", "run=unwanted", "queue=true", *tells).stdout
+    return Queue(first, then, scripts / "go")
 
 
 def watched(project: LocalProject, run: str, behind: str, *arguments: str) -> Popen[str]:
@@ -84,22 +96,9 @@ def end(project: LocalProject, worker: int, run: str) -> dict[str, float]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def test_queue_is_listed(project, queue):
-    listed = project.play("status", "run=holder").stdout
-    assert "holder: RUNNING" in listed
-    assert "last output" in listed
-    rows = dict(re.findall(r"^  (holder|first|then|unwanted) +(RUNNING|QUEUED \(\d\))", listed, re.MULTILINE))
-    assert rows == {"holder": "RUNNING", "first": "QUEUED (1)", "then": "QUEUED (2)", "unwanted": "QUEUED (3)"}, listed
-    assert len(tickets(project)) == 3
-
-
-def test_queued_run_is_cancelled(project, queue):
-    assert "unwanted: CANCELLED" in project.play("stop", "run=unwanted").stdout
-    assert len(tickets(project)) == 2
-
-
 def test_queued_runs_survive_kills_and_keep_order(project, queue):
     """The first one's command is killed, and what waits for its turn; the script is stopped, and the next two follow each other."""
+    assert len(tickets(project)) == 3
     queue.first.send_signal(signal.SIGKILL)
     queue.first.communicate()
     for worker in (1, 2):
@@ -107,15 +106,34 @@ def test_queued_runs_survive_kills_and_keep_order(project, queue):
         os.kill(killed, signal.SIGKILL)
         await_until(lambda worker=worker, killed=killed: waiting_pid(project, worker, "first") not in (None, killed), 30, "another waits")
     assert "holder: CANCELLED" in project.play("stop", "run=holder").stdout
-    code, output = finish(queue.then)
-    assert code == 0, output
-    assert "worker1: it ran" in output
-    assert "then: SUCCEEDED" in output
+    began = project.node(1, "then") / "output/began"
+    await_until(lambda: began.is_file() and began.read_text() != "", 60, "the turn of the script that waits")
     ends = [end(project, worker, "first") for worker in (1, 2)]
     assert [one["exit_code"] for one in ends] == [0, 0]
-    assert ends[0]["ended_at"] < float((project.run("then") / "output/began").read_text())
+    assert ends[0]["ended_at"] < float(began.read_text())
+
+
+def test_queue_is_listed(project, queue):
+    listed = project.play("status", "run=then").stdout
+    assert "then: RUNNING" in listed
+    assert "last output" in listed
+    found = re.findall(r"^  (holder|first|then|unwanted) +(CANCELLED|RUNNING|QUEUED \(\d\)|ended, not collected)", listed, re.MULTILINE)
+    assert dict(found) == {"holder": "CANCELLED", "first": "ended, not collected", "then": "RUNNING", "unwanted": "QUEUED (1)"}, listed
+
+
+def test_queued_run_is_cancelled(project, queue):
+    assert [len(tickets(project, worker)) for worker in (1, 2)] == [1, 1]
+    assert "unwanted: CANCELLED" in project.play("stop", "run=unwanted").stdout
     assert [tickets(project, worker) for worker in (1, 2)] == [[], []]
-    assert re.search(r"^  first +ended, not collected", project.play("status", "run=then").stdout, re.MULTILINE)
+
+
+def test_runs_of_the_queue_are_collected(project, queue):
+    """One by the command that has waited for it, and one by the same command again."""
+    queue.go.touch()
+    code, output = finish(queue.then)
+    assert code == 0, output
+    assert "worker1: it runs" in output
+    assert "then: SUCCEEDED" in output
     project.play("train", "run=first")
     summary = project.summary("first")
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 6, 0)

@@ -23,12 +23,14 @@ def held(project: LocalProject, pictures, run: str, *more: str, command: str = "
     project.hold(run, 14)
     playbook = getattr(project, command)("train", f"run={run}", f"dataset={pictures}", "config=task_cnn", *more)
 
-    def is_held() -> bool:
-        return project.steps(1, run) >= 14 and (project.node(1, run) / "state" / "step-000000010.npz").exists()
-
-    await_until(lambda: is_held() or (command == "start" and playbook.poll() is not None), 120, "step 14")
+    await_until(lambda: is_held(project, run, 14) or (command == "start" and playbook.poll() is not None), 120, "step 14")
     assert command != "start" or playbook.poll() is None, playbook.communicate()[0]
     return playbook
+
+
+def is_held(project: LocalProject, run: str, step: int) -> bool:
+    """Whether its workers wait before a step, and have saved the state of the epoch before."""
+    return project.steps(1, run) >= step and (project.node(1, run) / "state" / f"step-{step // 10 * 10:09d}.npz").exists()
 
 
 def ended(playbook) -> str:
@@ -61,22 +63,8 @@ def log(project: LocalProject, worker: int, run: str) -> str:
     return (project.node(worker, run) / "workers" / f"worker{worker}" / "worker.log").read_text()
 
 
-def test_train_names_the_cause_of_a_restart(project, pictures):
-    run = "killed"
-    playbook = held(project, pictures, run, SETTINGS)
-    killed = project.trainer_pid(2, run)
-    os.kill(killed, signal.SIGKILL)
-    await_until(lambda: project.has_another(2, run, killed), 60, "the next worker")
-    project.release(run)
-    message = r"rank 1 \(worker2\) was killed by SIGKILL .*; all workers start again .* \(restart 1 of this launch\)"
-    output = ended(playbook)
-    assert re.search(message, output), output
-    summary = project.summary(run)
-    assert (summary["state"], summary["restarts"], summary["exact"]) == ("SUCCEEDED", 1, True)
-
-
-def test_a_spare_replaces_a_lost_host(project, pictures):
-    """The plan, the status, the output and the result say so."""
+def test_restarts_and_spares_are_shown(project, pictures):
+    """A worker is killed, then its host is lost: the plan, the status, the output and the result say what happens."""
     run, groups = "replaced", project.root / "inventory" / "local" / "spares.yml"
     groups.write_text("spares:\n  hosts:\n    worker3:\n")
     try:
@@ -84,6 +72,9 @@ def test_a_spare_replaces_a_lost_host(project, pictures):
         await_until(lambda: "standing by" in (project.node(3, run) / "workers/worker3/metrics.jsonl").read_text(), 60, "the spare")
         status = project.play("status", f"run={run}").stdout
         assert re.search(r"2 +worker3 +running +standing by .*spare: takes the place of a lost host", status), status
+        os.kill(project.trainer_pid(2, run), signal.SIGKILL)
+        project.hold(run, 24)
+        await_until(lambda: is_held(project, run, 24), 60, "the next workers")
         lose(project, 2, run)
         await_until(lambda: "takes the place of a lost host" in log(project, 1, run), 120, "the spare to take a place")
         project.release(run)
@@ -91,10 +82,13 @@ def test_a_spare_replaces_a_lost_host(project, pictures):
     finally:
         groups.unlink()
     assert "with at least 1 of 2 workers (worker1 among them); worker3 can take the place of one" in output
+    message = r"rank 1 \(worker2\) was killed by SIGKILL .*; all workers start again .* \(restart 1 of this launch\)"
+    assert re.search(message, output), output
     assert "rank 1 (worker2) did not come back; rank 2 (worker3) takes the place of a lost host; all workers start again" in output
     assert re.search(r"spares +worker3 took the place of a lost host", output), output
     summary = project.summary(run)
-    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 40, 1)
+    assert (summary["state"], summary["workers"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 2, 40, 2)
+    assert summary["exact"] is True
     assert ([one["host"] for one in summary["lost"]], summary["took_places"]) == (["worker2"], ["worker3"])
 
 

@@ -4,6 +4,7 @@ What is refused: tests/contract/test_refusals.py. Scripts that train: tests/trai
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,29 +13,25 @@ from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
 
 SHOWS = """
-import json, os, sys
+import json, os, signal, sys
 from pathlib import Path
 import trainer as neighbour
 seen = {"argv": sys.argv[1:], "cwd": sorted(os.listdir()), "neighbour": neighbour.VALUE, "path0": sys.path[0] == os.getcwd()}
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCKSTEP_RUN", "LOCKSTEP_RANK", "LOCKSTEP_WORKERS", "LOCKSTEP_RESTART")
 seen |= {name: os.environ[name] for name in names}
 seen["master"] = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}" == json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
-Path(os.environ["LOCKSTEP_OUTPUT"], "seen.json").write_text(json.dumps(seen))
-Path("logs").mkdir(exist_ok=True)
-Path("logs", f"of {os.environ['RANK']}.txt").write_text("line")
-print("printed by rank", os.environ["RANK"])
-"""
-FAILS = """
-import os, signal
-from pathlib import Path
-print("start", os.environ["LOCKSTEP_RESTART"], flush=True)
 if os.environ["LOCKSTEP_RESTART"] == "0":
     Path("left").touch()
     if os.environ["RANK"] == "1":
         raise ValueError("no luck")
     signal.pause()
 assert Path("left").exists() or os.environ["RANK"] == "0"
+Path(os.environ["LOCKSTEP_OUTPUT"], "seen.json").write_text(json.dumps(seen))
+Path("logs").mkdir(exist_ok=True)
+Path("logs", f"of {os.environ['RANK']}.txt").write_text("line")
+print("printed by rank", os.environ["RANK"])
 """
+"""Its first launch fails."""
 FREEZES = """
 import os, signal
 if os.environ["RANK"] == "1":
@@ -46,9 +43,21 @@ EVIL = "$(touch evil) `touch evil` ; touch evil"
 ARGUMENTS = ["--lr", "0.1", EVIL, "{{ lookup('pipe', 'touch evil') }}", "it's", 'a "quote"', "two\nlines", "../..", "--", "-e", ""]
 
 
+@dataclass
+class Shown:
+    """What is seen of a script that fails, and succeeds when it is started again."""
+
+    failed: str
+    """What the command prints whose script fails."""
+    ends: list[float]
+    """When each worker of that launch ended, by rank."""
+    again: str
+    """What the second command prints."""
+
+
 @pytest.fixture(scope="module")
-def shown(project, tmp_path_factory):
-    """A run whose names and arguments are hostile: its folder, its output, the command's output."""
+def shown(project, tmp_path_factory) -> Shown:
+    """Names and arguments are hostile."""
     folder = tmp_path_factory.mktemp("it's a $(touch evil) {{ 7 * 7 }}")
     (folder / f"{EVIL} 'it'.py").write_text(SHOWS)
     (folder / "trainer.py").write_text("VALUE = 7")
@@ -57,7 +66,10 @@ def shown(project, tmp_path_factory):
     (folder / ".hidden").touch()
     words = " ".join("'" + argument.replace("'", "'\"'\"'") + "'" for argument in ARGUMENTS)
     given = {"script": str(folder / f"{EVIL} 'it'.py"), "args": words, "outputs": "logs/,missing.txt", "run": "shown"}
-    return given, project.play("train", json.dumps(given)).stdout
+    failed = project.play("train", json.dumps(given), check=False)
+    assert failed.returncode != 0
+    ends = [json.loads((project.run("shown") / f"workers/worker{number}/exit.json").read_text())["ended_at"] for number in (1, 2)]
+    return Shown(failed.stdout, ends, project.play("train", "run=shown").stdout)
 
 
 def seen(project: LocalProject, name: str, where: str) -> dict:
@@ -73,20 +85,19 @@ def test_script_gets_its_files_arguments_and_environment(project, shown):
         assert ".hidden" not in got["cwd"]
         environment = [got[name] for name in ("RANK", "LOCKSTEP_RANK", "WORLD_SIZE", "LOCKSTEP_WORKERS", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         assert environment == [str(rank), str(rank), "2", "2", "0", "1"]
-        assert (got["LOCKSTEP_RUN"], got["LOCKSTEP_RESTART"]) == ("shown", "0")
+        assert (got["LOCKSTEP_RUN"], got["LOCKSTEP_RESTART"]) == ("shown", "1")
     assert not [path for folder in (project.root, Path.cwd()) for path in folder.rglob("evil")]
 
 
 def test_what_a_script_leaves_is_collected(project, shown):
-    _, output = shown
     for expected in ("worker1: printed by rank 0", "outputs=missing.txt: the script left no such file or folder", "shown: SUCCEEDED"):
-        assert expected in output
+        assert expected in shown.again
     assert (project.run("shown") / "output" / "logs" / "of 0.txt").read_text() == "line"
     assert (project.run("shown") / "workers" / "worker2" / "output" / "logs" / "of 1.txt").read_text() == "line"
     assert not list(project.run("shown").rglob("secret"))
-    assert "not fetched" not in output
+    assert "not fetched" not in shown.again
     summary = project.summary("shown")
-    assert {key: summary[key] for key in ("state", "workers", "restarts")} == {"state": "SUCCEEDED", "workers": 2, "restarts": 0}
+    assert {key: summary[key] for key in ("state", "workers", "restarts")} == {"state": "SUCCEEDED", "workers": 2, "restarts": 1}
     assert summary["seconds_total"] > 0
 
 
@@ -97,18 +108,10 @@ def test_secret_is_readable_by_its_user_only(project, shown):
         assert len(bytes.fromhex(path.read_text())) == 32
 
 
-def test_first_failure_is_named_and_all_start_again(project, tmp_path):
-    (tmp_path / "fails.py").write_text(FAILS)
-    failed = project.play("train", f"script={tmp_path}/fails.py", "run=fails", check=False)
-    assert failed.returncode != 0
-    for expected in ("First failure: worker2 (rank 1), exit code 1", "ValueError: no luck", "worker1 (rank 0): ended", "fails: FAILED"):
-        assert expected in failed.stdout
-    ends = [json.loads((project.run("fails") / f"workers/worker{number}/exit.json").read_text())["ended_at"] for number in (2, 1)]
-    assert ends[0] < ends[1]
-    again = project.play("train", "run=fails").stdout
-    assert "start 1" in again
-    assert "fails: SUCCEEDED" in again
-    assert project.summary("fails")["restarts"] == 1
+def test_first_failure_is_named_and_ends_all(shown):
+    for expected in ("First failure: worker2 (rank 1), exit code 1", "ValueError: no luck", "worker1 (rank 0): ended", "shown: FAILED"):
+        assert expected in shown.failed
+    assert shown.ends[1] < shown.ends[0]
 
 
 @EXHAUSTIVE
