@@ -30,7 +30,7 @@ unit: setup-dev ## tests of single functions, two at a time (minutes)
 	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile --durations=10
 
 contract: setup-dev ## commands, supervisors and workers around a stub worker, without TensorFlow
-	@$(BIN)/python -m pytest tests/contract -q -n $$(($(LANES) + 1)) --dist loadfile --durations=10
+	@$(BIN)/python -m pytest tests/contract -q -n $(shell expr $(LANES) + 1) --dist loadfile --durations=10
 
 training: setup-dev ## real trainings of two and more workers on this machine: weights and numbers
 	@$(BIN)/python -m pytest tests/training -q -n $(LANES) --dist loadfile --durations=10
