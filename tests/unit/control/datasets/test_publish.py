@@ -144,6 +144,13 @@ def test_digest_depends_on_content_alone(make_folder, packs, tmp_path):
     assert len(list(packs.glob("*/manifest.json"))) == 1
 
 
+def test_other_labels_give_another_digest(make_idx, packs):
+    """In the format of MNIST, names do not tell the class."""
+    sources = [Idx(str(make_idx(f"digits{number}", train))) for number, train in enumerate([(0, 1, 0), (1, 0, 0)])]
+    first, second = (publish.publish(source, packs, False, lambda *_: None) for source in sources)
+    assert first.digest != second.digest
+
+
 @pytest.mark.parametrize("change", ["content", "file name", "class name", "split"])
 def test_changed_source_gets_a_new_digest(change, make_folder, packs):
     root = make_folder()

@@ -135,7 +135,7 @@ def test_a_replaced_file_is_read_from_its_beginning(followed, tmp_path, alive):
 
 
 def test_a_connection_that_broke_goes_on_where_it_was(followed, tmp_path, alive):
-    append(tmp_path, "one\n")
+    append(tmp_path, "zwölf\n")
     followed.next(WAIT, 0.0)
     followed._stream._process.kill()
     followed._stream._process.wait()

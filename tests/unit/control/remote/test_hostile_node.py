@@ -331,6 +331,13 @@ def test_entries_of_no_listing(entry, tmp_path):
     assert (taken, len(refused)) == ([], 1)
 
 
+def test_files_must_fit_together():
+    listed = "60 1.0 history.csv\0" + "60 1.0 summary.json\0\0"
+    taken, refused = admission.admit(listed, admission.kinds("a", 1), None, 100)
+    assert [one.name for one in taken] == ["history.csv"]
+    assert [one.name for one in refused] == ["summary.json"]
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "."])
 def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
     with pytest.raises(LockstepError):
