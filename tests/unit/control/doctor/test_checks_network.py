@@ -2,6 +2,7 @@
 
 import pytest
 
+from control.doctor.checks import network as checks
 from control.doctor.checks.model import FAIL
 from control.doctor.checks.network import BUSY, between
 from tests.unit.doctor_samples import NAMES, change_pairs, doctor, inventory, network_of, setting, unreachable
@@ -204,3 +205,11 @@ def test_shared_machine_gets_no_advice_on_cables():
     assert actual
     assert {check.fix for check in actual} == {BUSY}
     assert any("cable" in check.fix for check in between(inventory(), network, {})), "hosts of their own still do"
+
+
+@pytest.mark.parametrize(("hosts", "culprits"), [("ab", []), ("abc", []), ("abcd", ["a"])])
+def test_two_bad_links_blame_no_host(hosts, culprits):
+    """Of two or three hosts, either end may be the cause."""
+    measured = [(here, there) for here in hosts for there in hosts if here < there]
+    bad = {link for link in measured if "a" in link}
+    assert checks._blamed(measured, bad) == (culprits, [] if culprits else sorted(bad))
