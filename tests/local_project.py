@@ -1,6 +1,7 @@
 """Runs through the playbooks in a scratch project on this machine: nothing here touches the person's own runs."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from control.remote.tmux import by_hand
 from control.runs.cluster import session_name
 from tests.ports import worker_ports
-from tests.project import Project, await_until, copy_project
+from tests.project import ROOT, Project, await_until, copy_project
 from trainer.files import write_json
 from trainer.supervision.supervisor import FILE
 from trainer.telemetry import read_records
@@ -26,6 +27,15 @@ class LocalProject(Project):
     def node(self, worker: int, name: str) -> Path:
         """A run directory on a worker, counted from 1."""
         return self.root / ".lockstep" / f"worker{worker}" / "runs" / name
+
+    def as_cloned(self) -> "LocalProject":
+        """This project with the inventory that a clone has, whose ports are chosen at each launch."""
+        shutil.copytree(ROOT / "inventory/local", self.root / "inventory/default", dirs_exist_ok=True)
+        return dataclasses.replace(self, inventory="inventory/default")
+
+    def ports_of(self, name: str) -> set[int]:
+        """The ports of a run's workers."""
+        return {host["port"] for host in json.loads((self.run(name) / "cluster.json").read_text())["hosts"]}
 
     def hold(self, name: str, step: int) -> None:
         """Let the stub workers of a run wait before a step, counted from 0, until `release`."""
@@ -42,9 +52,9 @@ class LocalProject(Project):
     def trainer_pid(self, worker: int, name: str) -> int:
         """Process id of a worker's trainer."""
         marker = f"--run\0{self.node(worker, name)}\0"
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and marker in (line := _command_line(entry)) and "trainer.supervision" not in line:
-                return int(entry.name)
+        for pid, line in command_lines().items():
+            if marker in line and "trainer.supervision" not in line:
+                return pid
         raise AssertionError(f"no trainer process for worker{worker} of {name}")
 
     def pids(self, worker: int, name: str) -> dict[str, int]:
@@ -68,8 +78,7 @@ class LocalProject(Project):
     def workers(self) -> list[str]:
         """Command lines of all workers and supervisors of this copy's runs."""
         marks = (f"--run\0{self.root}/", f"--folder={self.root}/")
-        lines = [_command_line(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        return [line for line in lines if any(mark in line for mark in marks)]
+        return [line for line in command_lines().values() if any(mark in line for mark in marks)]
 
     def sessions(self, name: str) -> list[str]:
         """The tmux sessions of a run of this copy."""
@@ -88,11 +97,13 @@ def all_sessions() -> list[str]:
     return subprocess.run(listing, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def _command_line(entry: Path) -> str:
-    try:
-        return (entry / "cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
+def command_lines() -> dict[int, str]:
+    """Of all processes of this machine, by process id; a zero byte ends each word."""
+    lines = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            lines[int(path.parent.name)] = path.read_text(errors="replace")
+    return lines
 
 
 def make_project(root: Path, stub: bool) -> LocalProject:

@@ -18,7 +18,7 @@ EXHAUSTIVE = pytest.mark.exhaustive
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ["trainer", "control", "plugins", "benchmarks"]
 PARTS = [*PACKAGES, "ansible.cfg", "roles", "playbooks", "templates", "inventory", "requirements", "examples"]
-LEFT = {"inventory": "lab", "benchmarks": "results"}
+LEFT = {"inventory": ["lab"], "benchmarks": ["results"]}
 SLOWEST = 3
 """How many times slower than usual a machine that tests may be: waits that end a test are so much longer."""
 BETWEEN = """
@@ -107,7 +107,7 @@ def copy_project(root: Path, stub: bool = False) -> None:
         source = ROOT / part
         if source.is_dir():
             # Compiled code goes along, which halves the start of a process; not what is being written at the moment.
-            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("*.pyc.*", LEFT.get(part, ".*.swp")))
+            shutil.copytree(source, root / part, ignore=shutil.ignore_patterns("*.pyc.*", *LEFT.get(part, [])))
         else:
             shutil.copy(source, root / part)
     for playbook in ROOT.glob("*.yml"):

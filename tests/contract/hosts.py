@@ -17,7 +17,7 @@ from typing import Any
 from control.datasets import publish, sources
 from control.runs import supervision
 from control.runs.cluster import tf_config
-from tests.ports import free_ports
+from tests import launching
 from tests.project import SLOWEST, await_until
 from trainer import config as configs
 from trainer import schedule, sealed
@@ -98,40 +98,20 @@ class Hosts:
         named = dict(ChainMap(*reversed(settings), SETTINGS))
         config = configs.build(configs.override({}, named))
         counts = schedule.counts(config, self.workers, self._manifest.count("train"), self._manifest.held_out)
-        ports = free_ports(2 * len(self.names))
-        hosts = [
-            {"name": name, "address": "127.0.0.1", "port": ports[2 * rank], "direct_port": ports[2 * rank + 1]}
-            for rank, name in enumerate(self.names)
-        ]
+        hosts = launching.addressed([{"name": name} for name in self.names])
         plan = {"config": configs.to_dict(config), "nonce": secrets.token_hex(16)}
         record = {"run": RUN, "counts": vars(counts), "hosts": hosts[: self.workers]}
         secret = secrets.token_hex(32)
         for rank, name in enumerate(self.names):
-            own = self.own(rank + 1)
-            own.mkdir(parents=True, exist_ok=True)
-            (self.run(rank + 1) / "config.yml").write_text(configs.dump(config))
-            write_json(self.run(rank + 1) / "cluster.json", record)
-            (own / "secret").write_text(secret)
+            run, place = self.run(rank + 1), publish.place_of(self._packs, self._manifest.sha256)
+            own = launching.write(run, name, configs.dump(config), record, secret)
             environment = tf_config(hosts[: self.workers], rank) if rank < self.workers else {}
             (own / "tf_config.json").write_text(json.dumps(environment))
-            worker = [
-                "train",
-                "--run",
-                str(self.run(rank + 1)),
-                "--host",
-                name,
-                *self._data(),
-                *(["--weights", str(weights)] if weights else []),
-                "--direct-port",
-                str(hosts[rank]["direct_port"]),
-            ]
+            reads = launching.reading(run, name, place, self.root / "caches")
+            worker = [*launching.training(reads, hosts[rank], weights), "--start-deadline", "60"]
             self._scripts[rank + 1] = supervision.command(plan, worker, str(own), rank, "", silence, hosts, self.workers)
         for worker in range(1, len(self.names) + 1):
             self.start(worker)
-
-    def _data(self) -> list[str]:
-        place = publish.place_of(self._packs, self._manifest.sha256)
-        return ["--packs", str(place.folder), "--manifest", place.sha256, "--caches", str(self.root / "caches"), "--start-deadline", "60"]
 
     def start(self, worker: int) -> None:
         """Start what a host's start script does: also once more, after it was lost."""

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.contract.held import SMALL
-from tests.local_project import LocalProject
+from tests.local_project import LocalProject, all_sessions, command_lines
 from tests.project import await_until
 
 EPOCHS = "epochs=1"
@@ -100,29 +100,20 @@ class Scene:
         self.process.wait(120)
         return self.output.read_text()
 
-    def processes(self) -> dict[int, bytes]:
+    def processes(self) -> dict[int, str]:
         """Trainers of the run, and what starts them: command lines by process id."""
-        marks = [str(self.project.node(worker, self.name)).encode() for worker in (1, 2)]
-        lines = {int(path.parent.name): _read(path) for path in Path("/proc").glob("[0-9]*/cmdline")}
+        marks = [str(self.project.node(worker, self.name)) for worker in (1, 2)]
         # The tmux server keeps the command line of the session that started it, perhaps for another copy's sessions.
-        return {pid: line for pid, line in lines.items() if any(mark in line for mark in marks) and not line.startswith(b"tmux\0")}
+        return {pid: line for pid, line in command_lines().items() if any(mark in line for mark in marks) and not line.startswith("tmux\0")}
 
     def claims(self) -> list[Path]:
         """Claims of the run."""
         return [path for path in self.project.root.glob(".lockstep/worker*/locks/*.json") if f'"{self.name}"' in path.read_text()]
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
 def sessions(rank: int | None = None) -> str:
     """Names of the sessions there are."""
-    done = subprocess.run(["tmux", "-L", "lockstep", "ls", "-F", "#{session_name}"], capture_output=True, text=True, check=False)
-    return "\n".join(name for name in done.stdout.split() if rank is None or f"-w{rank}-" in name)
+    return "\n".join(name for name in all_sessions() if rank is None or f"-w{rank}-" in name)
 
 
 def last_word(output: str) -> str:

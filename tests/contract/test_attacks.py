@@ -5,7 +5,6 @@ That an evaluation refuses changed code, too: tests/training/test_attacks.py.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,12 +54,6 @@ ATTACKS = {
 }
 
 
-def dotted(values: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """A configuration's values by dotted name."""
-    for name, value in values.items():
-        yield from dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else [(prefix + name, value)]
-
-
 def caches(project: LocalProject) -> Path:
     """What hosts keep of published data and code."""
     return project.root / ".lockstep/caches"
@@ -84,7 +77,7 @@ def test_changed_files_are_refused_and_published_again(kind, project, pictures, 
         assert text in done.stdout
     assert "Traceback" not in done.stdout
     peaceful = hosts(workers=1)
-    weights = peaceful.train(dict(dotted(configs.load(project.run(name) / "config.yml"))))["weights_sha256"]
+    weights = peaceful.train(configs.load(project.run(name) / "config.yml"))["weights_sha256"]
     shutil.copytree(peaceful.root / "caches", caches(project), dirs_exist_ok=True)
     change_images(caches(project))
     again = project.play("train", f"run={name}", f"dataset={pictures}", *SMALL, "preflight=false")

@@ -65,7 +65,7 @@ def parts(run: Path, worker: int) -> list[Path]:
 
 
 def test_a_workers_lost_part_is_replaced_or_missed(project, grown):
-    """A damaged one comes from the copy here; one that is missing here, too, is told and stays in the result."""
+    """The control node's copy replaces a damaged part; the loss of one that is missing there, too, is reported and kept in the result."""
     flip_a_bit(parts(project.node(2, "grown"), 2)[-1])
     for run in (project.node(1, "grown"), project.run("grown")):
         shutil.rmtree(parts(run, 1)[0].parent)

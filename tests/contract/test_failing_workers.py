@@ -3,11 +3,9 @@
 That a real worker notices the end of another inside TensorFlow: tests/training/test_reduction.py.
 """
 
-import dataclasses
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -18,7 +16,7 @@ import pytest
 
 from tests.contract.held import await_held, finish
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, ROOT, await_until
+from tests.project import EXHAUSTIVE, await_until
 from trainer.files import read_json
 
 ONCE = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed,recovery.max_restarts=0")
@@ -38,14 +36,13 @@ class Both:
 @pytest.fixture(scope="module")
 def both(project, pictures) -> Both:
     """Their commands have failed."""
-    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default", dirs_exist_ok=True)
-    default, playbooks = dataclasses.replace(project, inventory="inventory/default"), {}
+    default, playbooks = project.as_cloned(), {}
     for name, silence in (("frozen", 12), ("killed", 300)):
         project.hold(name, 6)
         playbooks[name] = default.start("train", f"run={name}", f"dataset={pictures}", *ONCE, f"worker_silence={silence}")
     for name, playbook in playbooks.items():
         await_held(project, name, 6, playbook)
-    ports = {name: {host["port"] for host in read_json(project.run(name) / "cluster.json")["hosts"]} for name in playbooks}
+    ports = {name: project.ports_of(name) for name in playbooks}
     frozen = project.trainer_pid(2, "frozen")
     os.kill(frozen, signal.SIGSTOP)
     os.kill(project.trainer_pid(2, "killed"), signal.SIGKILL)

@@ -1,6 +1,5 @@
-"""The life of a run whose nodes come into another's hands while it trains: followed, looked at, deleted; who may read what it leaves."""
+"""A run whose hosts are taken over while it trains: its logs are followed, it is shown and deleted; who may read what it leaves."""
 
-import contextlib
 import json
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.held import SMALL, await_held
-from tests.local_project import LocalProject
+from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, SLOWEST
 
 OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3", "preflight=false")
@@ -48,15 +47,6 @@ def plant(folder: Path, own: Path, target: Path) -> None:
     (own / "exit.json").write_text('["no end"]')
 
 
-def command_lines() -> str:
-    """Of all processes of this machine."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(path.read_text(errors="replace"))
-    return "".join(lines)
-
-
 @dataclass
 class Attacked:
     """A run whose nodes were tampered with while it trained."""
@@ -85,7 +75,7 @@ def attacked(project, pictures, tmp_path_factory) -> Attacked:
         training = subprocess.Popen(argv, cwd=project.root, env=project.environment(), stdout=stream, stderr=stream, start_new_session=True)
     project.started.append(training)
     await_held(project, "attacked", 10, training)
-    lines = command_lines()
+    lines = "".join(command_lines().values())
     environments = [Path(f"/proc/{project.trainer_pid(worker, 'attacked')}/environ").read_text() for worker in (1, 2)]
     for worker in (1, 2):
         folder = project.node(worker, "attacked")

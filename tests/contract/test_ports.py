@@ -3,8 +3,6 @@
 Two runs at once: tests/contract/test_failing_workers.py.
 """
 
-import dataclasses
-import json
 import os
 import re
 import shutil
@@ -16,35 +14,30 @@ import sys
 import pytest
 
 from tests.contract.held import SMALL, begin
-from tests.project import EXHAUSTIVE, ROOT, Project, await_until
+from tests.local_project import LocalProject
+from tests.project import EXHAUSTIVE, await_until
 
 QUICK = ("config=task_cnn", "quick=true")
 
 
 @pytest.fixture(scope="module")
-def default(project) -> Project:
+def default(project) -> LocalProject:
     """The project with the inventory that a clone has."""
-    shutil.copytree(ROOT / "inventory/local", project.root / "inventory/default", dirs_exist_ok=True)
-    return dataclasses.replace(project, inventory="inventory/default")
-
-
-def ports(project, name: str) -> set[int]:
-    """Of a run's workers."""
-    return {host["port"] for host in json.loads((project.run(name) / "cluster.json").read_text())["hosts"]}
+    return project.as_cloned()
 
 
 @EXHAUSTIVE
 def test_run_is_found_on_its_ports(default, pictures):
     default.hold("steady", 6)
     default.play("train", "run=steady", f"dataset={pictures}", *SMALL, "detach=true")
-    before = ports(default, "steady")
+    before = default.ports_of("steady")
     assert "steady is under way" in default.play("train", "run=steady", "detach=true").stdout
-    assert ports(default, "steady") == before
+    assert default.ports_of("steady") == before
     default.play("stop", "run=steady")
     default.hold("steady", 20)
     with socket.create_server(("", min(before))):
         default.play("train", "run=steady", "detach=true")
-    assert ports(default, "steady") != before
+    assert default.ports_of("steady") != before
     default.play("stop", "run=steady")
 
 

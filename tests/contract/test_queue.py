@@ -14,7 +14,7 @@ from subprocess import Popen
 import pytest
 
 from tests.contract.held import finish
-from tests.local_project import LocalProject
+from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, await_until
 from trainer.supervision.turn import QUEUED
 from trainer.telemetry import read_records
@@ -74,14 +74,10 @@ def reason(project: LocalProject, run: str) -> str:
 
 def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
     """Process id of what waits for a worker's turn."""
-    own = f"--folder={project.node(worker, run)}/workers/worker{worker}".encode()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if own in words and b"trainer.supervision.turn" in words:
-            return int(entry.parent.name)
+    own = f"--folder={project.node(worker, run)}/workers/worker{worker}"
+    for pid, line in command_lines().items():
+        if {own, "trainer.supervision.turn"} <= {*line.split("\0")}:
+            return pid
     return None
 
 

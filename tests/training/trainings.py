@@ -1,12 +1,13 @@
 """Trainings without Ansible: each is planned, launched and collected as `train.yml` does it, by processes of `tests.preloaded`."""
 
 import json
+import os
 import secrets
 import shutil
 import signal
 import subprocess
-from collections import Counter
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ from typing import Any
 from control.datasets import publish
 from control.runs import plan, supervision
 from control.runs.cluster import tf_config
-from tests import preloaded
-from tests.ports import free_ports
+from tests import launching, preloaded
 from tests.project import SLOWEST
 from trainer import config as configs
 from trainer.files import read_json, write_json
 
 SILENCE_S = 60.0
 END_S = 120.0
+LOG = "worker.log"
 
 
 @dataclass
@@ -30,7 +31,6 @@ class Trainings:
 
     root: Path
     processes: list[preloaded.Process] = field(default_factory=list)
-    launches: Counter[str] = field(default_factory=Counter)
 
     def run(self, name: str) -> Path:
         """The run directory on the control node."""
@@ -42,7 +42,7 @@ class Trainings:
 
     def log(self, worker: int, name: str) -> str:
         """The text of worker.log."""
-        return (self.node(worker, name) / "workers" / f"worker{worker}" / "worker.log").read_text()
+        return (self.node(worker, name) / "workers" / f"worker{worker}" / LOG).read_text()
 
     def summary(self, name: str) -> dict[str, Any]:
         """summary.json of a run."""
@@ -53,12 +53,11 @@ class Trainings:
         options = dict(one.split("=", 1) for one in given)
         name, workers = options["run"], len(codes)
         planned = self._planned({**options, "workers": str(workers)})
-        ports = free_ports(2 * workers)
-        hosts = [
-            {**host, "address": "127.0.0.1", "port": ports[2 * rank], "direct_port": ports[2 * rank + 1], "threads": 1}
-            for rank, host in enumerate(planned["hosts"])
-        ]
-        started = [self._start(planned, hosts, rank) for rank in range(workers)]
+        hosts = launching.addressed(planned["hosts"])
+        record = {"run": name, "id": name, "hosts": hosts, **{key: planned[key] for key in ("dataset", "counts", "parameters", "compiled")}}
+        self.run(name).mkdir(parents=True, exist_ok=True)
+        write_json(self.run(name) / "cluster.json", record)
+        started = [self._start(planned, record, rank) for rank in range(workers)]
         self.processes += started
         ended = [process.wait(SLOWEST * END_S) for process in started]
         assert ended == list(codes), "\n".join(f"--- worker{rank + 1}\n{self.log(rank + 1, name)[-4000:]}" for rank in range(workers))
@@ -75,45 +74,39 @@ class Trainings:
         """What `evaluate.yml` leaves of each epoch."""
         out = self.run(name) / "evaluate"
         out.mkdir()
-        words = ["-m", "trainer", "evaluate", *self._data(name, 1), "--epochs", ",".join(map(str, epochs)), "--out", str(out)]
-        process = preloaded.python(words, out, out / "worker.log", {})
-        assert process.wait(SLOWEST * END_S) == 0, (out / "worker.log").read_text()
+        words = ("-m", "trainer", "evaluate", *self._reads(name, 1), "--epochs", ",".join(map(str, epochs)), "--out", str(out))
+        process = _process(preloaded.python, words, out, {})
+        assert process.wait(SLOWEST * END_S) == 0, (out / LOG).read_text()
         return [dict(read_json(out / f"epoch-{epoch:04d}.json")) for epoch in epochs]
 
-    def _data(self, name: str, worker: int) -> list[str]:
-        run = self.node(worker, name)
-        place = publish.place_of(self.root / "packs", read_json(run / "cluster.json")["dataset"]["manifest"])
-        own = ["--run", str(run), "--host", f"worker{worker}", "--caches", str(self.root / f"worker{worker}" / "caches")]
-        return [*own, "--packs", str(place.folder), "--manifest", place.sha256]
+    def _reads(self, name: str, worker: int) -> list[str]:
+        place = publish.place_of(self.root / "packs", read_json(self.run(name) / "cluster.json")["dataset"]["manifest"])
+        return launching.reading(self.node(worker, name), f"worker{worker}", place, self.root / f"worker{worker}" / "caches")
 
     def _planned(self, options: dict[str, str]) -> dict[str, Any]:
-        """The plan, with the data set published; the run directory has what a launch writes."""
-        self.launches[options["run"]] += 1
-        folder = self.root / f"plan-{options['run']}-{self.launches[options['run']]}"
-        folder.mkdir(parents=True)
-        hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0} for number in range(1, 6)]
+        """The plan, with the data set published."""
+        folder = Path(tempfile.mkdtemp(dir=self.root, prefix="plan-"))
+        hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0, "threads": 1} for number in range(1, 6)]
         places = {"runs": str(self.root / "runs"), "packs": str(self.root / "packs"), "parameter_cache": str(self.root / "parameters")}
         request = {"options": options, "hosts": hosts, "default_workers": 2, "write": True, **places}
-        process = preloaded.Process(_plan, (request, str(folder / "plan.json")), folder, folder / "log", {})
-        assert process.wait(SLOWEST * END_S) == 0, (folder / "log").read_text()
+        process = _process(_plan, (request, str(folder / "plan.json")), folder, {})
+        assert process.wait(SLOWEST * END_S) == 0, (folder / LOG).read_text()
         return {**read_json(folder / "plan.json"), "nonce": secrets.token_hex(16)}
 
-    def _start(self, planned: dict[str, Any], hosts: list[dict[str, Any]], rank: int) -> preloaded.Process:
-        run = self.node(rank + 1, planned["run"])
-        own = run / "workers" / f"worker{rank + 1}"
-        own.mkdir(parents=True, exist_ok=True)
-        record = {"run": planned["run"], "id": planned["run"], **{key: planned[key] for key in ("dataset", "counts", "parameters")}}
-        for folder in (run, self.run(planned["run"])):
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.yml").write_text(planned["config_yaml"])
-            write_json(folder / "cluster.json", {**record, "hosts": hosts, "compiled": planned["compiled"]})
-        (own / "secret").write_text(planned["nonce"] * 2)
-        worker = ["train", *self._data(planned["run"], rank + 1), "--direct-port", str(hosts[rank]["direct_port"])]
-        if planned["weights"]:
-            worker += ["--weights", planned["weights"]["local"]]
+    def _start(self, planned: dict[str, Any], record: dict[str, Any], rank: int) -> preloaded.Process:
+        name, hosts = planned["run"], record["hosts"]
+        own = launching.write(self.node(rank + 1, name), f"worker{rank + 1}", planned["config_yaml"], record, planned["nonce"] * 2)
+        weights = planned["weights"] and planned["weights"]["local"]
+        worker = launching.training(self._reads(name, rank + 1), hosts[rank], weights)
         words = supervision.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
         environment = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), **hosts[rank].get("environment", {})}
-        return preloaded.python(words, own, own / "worker.log", environment)
+        return _process(preloaded.python, words, own, environment)
+
+
+def _process(
+    work: Callable[..., int], given: Sequence[Any], folder: Path, environment: Mapping[str, str] | None = None
+) -> preloaded.Process:
+    return preloaded.Process(work, given, folder, [Path(os.devnull), *[folder / LOG] * 2], environment or {})
 
 
 def _plan(request: dict[str, Any], answer: str) -> int:

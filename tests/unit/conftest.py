@@ -16,7 +16,6 @@ import pytest
 
 from tests.fake_clock import FakeClock
 from tests.ports import free_ports
-from tests.unit.forked import Forks
 from tests.unit.samples import idx_bytes, image_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,12 +103,4 @@ def clock(monkeypatch):
     yield made
     # As without pytest, whose own hook warns of it.
     monkeypatch.setattr(threading, "excepthook", lambda given: None if given.exc_type is SystemExit else others(given))
-    made.close()
-
-
-@pytest.fixture(scope="session")
-def forks():
-    """A Python with TensorFlow, from which programs are forked."""
-    made = Forks()
-    yield made
     made.close()

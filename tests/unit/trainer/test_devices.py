@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.unit import forked
+
 SCRIPT = """
 import dataclasses, json
 from trainer import worker
@@ -75,8 +77,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual(forks):
-    return forks.answer(SCRIPT)
+def actual():
+    return forked.answer(SCRIPT)
 
 
 def test_each_device_counts(actual):

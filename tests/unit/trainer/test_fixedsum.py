@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.unit import forked
+
 SCRIPT = """
 import json, sys
 from trainer import worker
@@ -21,8 +23,8 @@ print(json.dumps(found))
 """
 
 
-def test_bits_do_not_depend_on_threads(forks):
-    one, eight = (forks.answer(SCRIPT, threads) for threads in ("1", "8"))
+def test_bits_do_not_depend_on_threads():
+    one, eight = (forked.answer(SCRIPT, threads) for threads in ("1", "8"))
     assert one == eight
     for actual, expected in one:
         assert actual == pytest.approx(expected, rel=1e-6)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.unit import forked
+
 SCRIPT = """
 import json
 from trainer import worker
@@ -237,8 +239,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual(forks):
-    return forks.answer(SCRIPT)
+def actual():
+    return forked.answer(SCRIPT)
 
 
 @pytest.mark.parametrize("case", ["plain", "clipped", "adam", "varied", "later", "dry"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import forked
 from trainer import models
 from trainer.errors import ConfigError
 from trainer.models.cnn import DeepOptions
@@ -60,8 +61,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def built(forks):
-    return forks.answer(SCRIPT, json.dumps(CASES))
+def built():
+    return forked.answer(SCRIPT, json.dumps(CASES))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import forked
 from trainer import config as configs
 from trainer.config import OPTIMIZERS
 from trainer.errors import ConfigError
@@ -72,9 +73,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def far(forks):
+def far():
     """By name: the largest difference of any weight."""
-    return forks.answer(SCRIPT)
+    return forked.answer(SCRIPT)
 
 
 @pytest.mark.parametrize("case", [*OPTIMIZERS, "sgd constrained", "adamw constrained", "lion constrained"])

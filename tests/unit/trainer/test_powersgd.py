@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit import forked
 from trainer.bfloat16 import widen
 from trainer.config import Reduction
 from trainer.hostarray import RowPool
@@ -401,7 +402,7 @@ print(json.dumps({"worst": worst, "memory": [list(array.shape) for array in meth
 """
 
 
-def test_in_tensorflows_ops_it_is_the_same(forks):
-    actual = forks.answer(OPS)
+def test_in_tensorflows_ops_it_is_the_same():
+    actual = forked.answer(OPS)
     assert actual["worst"] < 2e-3
     assert actual["memory"] == [[1, 54, 20], [1, 300, 40], [1, 20, 2], [1, 40, 2], [1, 54, 3], [1, 300, 3]]

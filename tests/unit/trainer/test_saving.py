@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer import sealed
 from trainer.checkpoint import Progress, States
@@ -227,11 +228,11 @@ print(sum(1 for _ in tf.compat.v1.train.summary_iterator(str(last))))
 """
 
 
-def test_full_disk_is_reported_and_events_go_on(forks, disk):
+def test_full_disk_is_reported_and_events_go_on(disk):
     """Events and snapshots say that the disk is full and events go on in a new file."""
     fill(disk)
     (disk / "train").mkdir()
-    done = forks.run("-c", SCRIPT, str(disk))
+    done = forked.run("-c", SCRIPT, str(disk))
     assert done.returncode == 0, done.stderr
     failed, events = done.stdout.splitlines()[-2:]
     assert failed == "[1, 'snapshot']"

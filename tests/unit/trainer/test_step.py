@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit import forked
 from trainer.asks import SAVE, STOP, requests
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -181,8 +182,8 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def actual(forks, tmp_path_factory):
-    done = forks.run("-c", SCRIPT, str(tmp_path_factory.mktemp("logs")))
+def actual(tmp_path_factory):
+    done = forked.run("-c", SCRIPT, str(tmp_path_factory.mktemp("logs")))
     assert done.returncode == 0, done.stderr
     assert "retracing" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -4,23 +4,24 @@ import json
 
 import pytest
 
+from tests.unit import forked
 from trainer import config as configs
 from trainer import records
 
 
-def timed(forks, workers, spec=None, **changes):
+def timed(workers, spec=None, **changes):
     """What the command answers for a small model."""
     small = {"data.image_size": [16, 16, 3], "model": {"name": "task_cnn"}, "reduction.min_elements": 1024}
     config = configs.dump(configs.build(configs.override({}, small | changes)))
     options = ["--classes", "3", "--batch", "4", "--workers", str(workers), "--threads", "1", "--seconds", "0.01"]
-    completed = forks.run("-m", "trainer", "steptime", *options, text=json.dumps({"config": config, "spec": spec}))
+    completed = forked.run("-m", "trainer", "steptime", *options, text=json.dumps({"config": config, "spec": spec}))
     assert completed.returncode == 0, completed.stderr
     return records.step_time(completed.stdout.strip().splitlines()[-1], "here")
 
 
-def test_every_candidate_of_auto_is_timed(forks):
+def test_every_candidate_of_auto_is_timed():
     """Every method that auto may choose is timed with its sums and its exchange."""
-    answer = timed(forks, 3)
+    answer = timed(3)
     assert (answer["batch"], answer["transport"], sorted(answer["methods"])) == (4, "direct", ["packed", "powersgd"])
     packed, compressed = (answer["methods"][name] for name in ("packed", "powersgd"))
     assert (len(packed["sums"]), len(compressed["sums"])) == (1, 2)
@@ -30,14 +31,14 @@ def test_every_candidate_of_auto_is_timed(forks):
 
 
 @pytest.mark.parametrize("transport", ["direct", "tensorflow"])
-def test_method_that_is_set_is_only_one(forks, transport):
-    answer = timed(forks, 2, **{"reduction.name": "half", "reduction.transport": transport})
+def test_method_that_is_set_is_only_one(transport):
+    answer = timed(2, **{"reduction.name": "half", "reduction.transport": transport})
     assert (answer["transport"], list(answer["methods"])) == (transport, ["half"])
     assert list(answer["methods"]["half"]["exchange_seconds"]) == (["2"] if transport == "direct" else [])
 
 
-def test_one_worker_sends_nothing(forks):
-    assert timed(forks, 1)["methods"] == {}
+def test_one_worker_sends_nothing():
+    assert timed(1)["methods"] == {}
 
 
 TABLE = {
@@ -72,9 +73,9 @@ def own():
 
 
 @pytest.mark.parametrize("function", ["build", "own"])
-def test_a_compiled_model_is_timed_on_columns(forks, function):
+def test_a_compiled_model_is_timed_on_columns(function):
     model = {"name": "own", "file": "m.py", "function": function, "source": SOURCE}
-    answer = timed(forks, 3, TABLE, model=model, **{"reduction.name": "packed"})
+    answer = timed(3, TABLE, model=model, **{"reduction.name": "packed"})
     (method,) = answer["methods"].values()
     assert answer["step_seconds"] > 0
     assert list(method["exchange_seconds"]) == ["2", "3"]

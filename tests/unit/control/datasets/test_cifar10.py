@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from control.datasets import cifar10, convert, publish, sources, tfrecords
+from tests.unit import forked
 from tests.unit.samples import ROOT, real_data
 from trainer import config as configs
 from trainer import schedule
@@ -288,10 +289,10 @@ print(json.dumps(found))
 """
 
 
-def test_archive_becomes_tfrecords_once_and_looking_writes_nothing(forks, archives, tmp_path):
+def test_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, tmp_path):
     out = tmp_path / "made" / "out"
     out.parent.mkdir()
-    actual = forks.answer(CONVERTED, str(archives["binary"]), str(archives["python"]), str(out))
+    actual = forked.answer(CONVERTED, str(archives["binary"]), str(archives["python"]), str(out))
     assert actual["looked"] == [True, []]
     assert "its digest is" in actual["digest"][0]
     assert actual["digest"][1] == []
@@ -372,7 +373,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def helper():
-    """TensorFlow in a process of its own, once for all tests: this one forks."""
+    """TensorFlow in a process of its own, once for all tests: this one forked."""
     with subprocess.Popen([sys.executable, "-c", HELPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as process:
 
         def call(*command):

@@ -10,6 +10,7 @@ from control.datasets import own as data
 from control.datasets import publish
 from control.datasets.sources import detect
 from control.runs import plan
+from tests.unit import forked
 from tests.unit.samples import image_bytes
 from trainer import models, own
 from trainer.data.images import decode
@@ -161,9 +162,9 @@ print(json.dumps(found))
 """
 
 
-def test_what_a_function_returns_is_checked_and_reopens(forks, tmp_path):
+def test_what_a_function_returns_is_checked_and_reopens(tmp_path):
     """What a function returns is checked and snapshots of it open."""
-    done = forks.run("-c", BUILT, str(tmp_path))
+    done = forked.run("-c", BUILT, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "chatter" not in done.stdout
     actual = json.loads(done.stdout.splitlines()[-1])

@@ -11,6 +11,7 @@ from control.datasets import columns, own, publish
 from control.datasets.sources import detect, open_source
 from control.report import trained
 from control.runs import plan
+from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer import config as configs
 from trainer.data import manifest
@@ -418,8 +419,8 @@ print(json.dumps(results))
 """
 
 
-def test_what_tensorflow_and_keras_give(forks, tmp_path):
-    assert forks.answer(OF_TENSORFLOW, str(tmp_path)) == {
+def test_what_tensorflow_and_keras_give(tmp_path):
+    assert forked.answer(OF_TENSORFLOW, str(tmp_path)) == {
         "dataset": [["x float32 [3]", "y int64"], 20, []],
         "infinite": "dataset=m.py:data: the tf.data.Dataset of train is infinite; leave out repeat(): Lockstep repeats by itself",
         "unbatched": "dataset=m.py:data: batch 0 of train: y is a single value, 0; the first dimension of an array is that of the "
