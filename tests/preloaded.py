@@ -12,6 +12,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
@@ -140,3 +141,5 @@ def _as_if_executed(environment: Mapping[str, str] | None) -> None:
 def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
+    # Is chosen anew: by TMPDIR.
+    tempfile.tempdir = None

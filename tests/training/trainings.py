@@ -99,7 +99,11 @@ class Trainings:
         weights = planned["weights"] and planned["weights"]["local"]
         worker = launching.training(self._reads(name, rank + 1), hosts[rank], weights)
         words = supervision.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
-        environment = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), **hosts[rank].get("environment", {})}
+        # What a killed worker leaves there goes with its run.
+        temporary = own / "tmp"
+        temporary.mkdir(exist_ok=True)
+        more = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), "TMPDIR": str(temporary)}
+        environment = {**more, **hosts[rank].get("environment", {})}
         return _process(preloaded.python, words, own, environment)
 
 
