@@ -1,6 +1,7 @@
 """Which tests run: those marked `exhaustive` only where they are asked for."""
 
 import compileall
+import gc
 import os
 import sys
 
@@ -16,6 +17,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # NumPy's threads, which wait in loops, cost each of them 5% more.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Thousands of tests, and TensorFlow, are garbage never: to look through them again and again takes a sixth of the unit suite.
+gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for package in PACKAGES:
             compileall.compile_dir(ROOT / package, quiet=1)
+
+
+def pytest_collection_finish() -> None:
+    """Look only at what tests make from here on."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

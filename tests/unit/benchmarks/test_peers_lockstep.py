@@ -2,15 +2,19 @@
 
 import json
 import os
-import subprocess
+import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from benchmarks.analysis import peers_results
 from benchmarks.analysis.peers import SYSTEMS
+from tests import preloaded
 from tests.ports import worker_ports
+from tests.project import SLOWEST
+from tests.unit import forked
 from tests.unit.conftest import ROOT, load_file
 
 for name in ("common", "tensorflow_model"):
@@ -96,9 +100,15 @@ for variant in ("ideal", "in-step", "profiled", "parts"):
 
 def test_every_variant_trains():
     # A process of its own: TensorFlow's threads can be set only once.
-    argv = [sys.executable, "-c", VARIANTS, str(PROGRAMS)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = forked.run("-c", VARIANTS, str(PROGRAMS))
     assert done.stdout.split() == ["ideal", "in-step", "profiled", "parts"], done.stderr
+
+
+CELL = """
+import runpy, sys
+sys.path.insert(0, sys.argv.pop(1))
+runpy.run_module("lockstep", run_name="__main__")
+"""
 
 
 def test_a_cell_of_two_workers_measures_and_trains(tmp_path):
@@ -106,17 +116,16 @@ def test_a_cell_of_two_workers_measures_and_trains(tmp_path):
     first, second = worker_ports(2)
     addresses = f"127.0.0.1:{first},127.0.0.1:{second}"
     given = ["--addresses", addresses, "--steps", "8", "--warm-up", "16", "--batch", "2", "--variant", SYSTEMS["lockstep-balanced"].variant]
-    argv = [[sys.executable, "lockstep.py", *given, "--rank", str(rank), "--result", str(tmp_path / f"{rank}.json")] for rank in (0, 1)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    workers = [subprocess.Popen(one, cwd=PROGRAMS, env=environment, text=True, **pipes) for one in argv]
+    files, log = [tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "log"
+    words = [("-c", CELL, str(PROGRAMS), *given, "--rank", str(rank), "--result", str(file)) for rank, file in enumerate(files)]
+    streams = [Path(os.devnull), log, log]
+    workers = [preloaded.Process(preloaded.python, one, PROGRAMS, streams, forked.ENVIRONMENT) for one in words]
     try:
-        output = "".join(worker.communicate(timeout=240)[0] for worker in workers)
+        assert [worker.wait(240 * SLOWEST) for worker in workers] == [0, 0], log.read_text()
     finally:
         for worker in workers:
-            worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0], output
-    results = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+            worker.send_signal(signal.SIGKILL)
+    results = [json.loads(file.read_text()) for file in files]
     assert results[0]["weights_sha256"] == results[1]["weights_sha256"] != results[0]["weights_before"]
     assert [sum(result["batch"] for result in results), {result["steps"] for result in results}] == [4, {8}]
     assert results[0]["settings"]["reduction"]["name"] in ("packed", "powersgd")
