@@ -113,11 +113,16 @@ class Run:
             return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
     def await_generation(self, number):
-        for own in self.folders[:2]:
-            await_until((own / f"up-{number}").is_file, LONG_S, f"generation {number}", 0.02)
+        for rank, own in enumerate(self.folders[:2]):
+            self.until(rank, (own / f"up-{number}").is_file, f"generation {number}")
 
     def await_phase(self, rank, phase):
-        await_until(lambda: phase in self.phases(rank), LONG_S, phase, 0.02)
+        self.until(rank, lambda: phase in self.phases(rank), phase)
+
+    def until(self, rank, condition, what):
+        """Wait for what a supervisor does; fail if it ends before."""
+        await_until(lambda: condition() or self.processes[rank].poll() is not None, LONG_S, what, 0.02)
+        assert condition(), f"{what}: {self.names[rank]} has ended\n{self.log(rank)}"
 
     def worker(self, rank, generation):
         return int((self.folders[rank] / f"up-{generation}").read_text())
@@ -171,7 +176,7 @@ def test_a_killed_supervisor_ends_its_worker_and_returns(begin):
 
 def await_standby(run, rank, other_than=""):
     path = run.folders[rank] / "standby"
-    await_until(lambda: path.is_file() and path.read_text() not in ("", other_than), LONG_S, "the standby", 0.02)
+    run.until(rank, lambda: path.is_file() and path.read_text() not in ("", other_than), "the standby")
     return path.read_text()
 
 
