@@ -102,6 +102,13 @@ def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, mon
     assert watch.gone_at is None
 
 
+def test_an_end_is_told_in_our_time(monkeypatch, clock):
+    """Of several ends the earliest is the cause, and a host's clock may be ahead of ours."""
+    watch, seen = watcher(clock), SimpleNamespace(exit={"exit_code": FAILED, "ended_at": 1000.0}, more=False, ahead=30.0)
+    monkeypatch.setattr(watch, "_verdict", lambda _, **told: told["at"])
+    assert watch._ended(seen) == 970.0
+
+
 @pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
 def test_restarting_host_may_take_the_others_wait(phase, away, monkeypatch, clock):
     watch = watcher(clock)

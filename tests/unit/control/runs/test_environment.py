@@ -1,5 +1,6 @@
 """Environment variables for workers: which may be given, and that the start script passes them on as they are."""
 
+import os
 import subprocess
 
 import jinja2
@@ -79,16 +80,20 @@ def test_the_runs_own_win_over_the_hosts():
     assert "environment" not in with_environment({"name": "a"}, configs.build({}))
 
 
+def rendered(name, **variables):
+    templates = jinja2.Environment(undefined=jinja2.ChainableUndefined, trim_blocks=True, keep_trailing_newline=True)
+    templates.filters |= FilterModule().filters() | {"quote": str, "checked_code": lambda *_: ["python"]}
+    return templates.from_string((ROOT / "templates" / name).read_text()).render(**variables, slurm_arguments=[])
+
+
 @pytest.mark.parametrize(
     ("name", "variables"), [("run_worker.sh.j2", {"worker_threads": 1}), ("train.sbatch.j2", {"slurm_devices": 0, "slurm_threads": 1})]
 )
 def test_scripts_pass_them_on_as_they_are(name, variables, tmp_path):
     """Only the lines of the script that export; in a shell of their own."""
     given = {"A": NASTY, "B": ""}
-    templates = jinja2.Environment(undefined=jinja2.ChainableUndefined, trim_blocks=True, keep_trailing_newline=True)
-    templates.filters |= FilterModule().filters() | {"quote": str, "checked_code": lambda *_: ["python"]}
     more = {"worker_exports": environment.exports(given), "plan": {"hosts": [{"environment": given}]}, "job_arguments": ["-m", "trainer"]}
-    script = templates.from_string((ROOT / "templates" / name).read_text()).render(**more, **variables, slurm_arguments=[])
+    script = rendered(name, **more, **variables)
     start = script.index("export A=")
     lines = script[start : script.index("\nexport B=") + len("\nexport B=''")]
     done = subprocess.run(
@@ -101,6 +106,19 @@ def test_scripts_pass_them_on_as_they_are(name, variables, tmp_path):
     assert done.stdout == f"{NASTY}||1\n"
     assert list(tmp_path.iterdir()) == []
     assert script.index("export A=") < script.index("-m trainer")
+
+
+@pytest.mark.parametrize(("codes", "code"), [("0", 0), ("1", 1), ("75 0", 0), ("137 75 1", 1), ("75 75 75", 75)])
+def test_a_slurm_job_ends_with_its_runs_code(codes, code, tmp_path):
+    """A lost or killed worker is tried again, as often as allowed; any other end is the job's."""
+    (tmp_path / "codes").write_text(codes.replace(" ", "\n") + "\n")
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\ncode=$(head -n 1 codes); sed -i 1d codes; exit "$code"\n')
+    srun.chmod(0o755)
+    script = rendered("train.sbatch.j2", slurm_attempts=3, slurm_start_deadline=60, slurm_threads=1, plan={"hosts": [{}]})
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, (tmp_path / "codes").read_text()) == (code, "")
 
 
 def test_scripts_without_any_have_no_such_line():

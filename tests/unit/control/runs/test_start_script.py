@@ -90,6 +90,16 @@ def test_worker_whose_host_goes_down_has_not_ended(code, supervised, recorded, w
     assert (folder / "exit.json").exists() is recorded
 
 
+def test_a_killed_supervisor_is_started_again(worker):
+    """Without its file, which it leaves only if it is killed, the end is one."""
+    folder, start = worker
+    start("[ -f supervisor.json ] && rm supervisor.json && exit 3; touch supervisor.json; kill -9 $$").wait()
+    assert (folder / "worker.log").read_text().count("line of launch") == 2
+    assert json.loads((folder / "exit.json").read_text())["exit_code"] == 3
+    start("kill -9 $$").wait()
+    assert json.loads((folder / "exit.json").read_text())["exit_code"] == 137
+
+
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
     folder, start = worker

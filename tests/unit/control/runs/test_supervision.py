@@ -3,6 +3,7 @@
 import pytest
 
 from control.runs import supervision
+from plugins.filter.lockstep import FilterModule
 from trainer import config as configs
 from trainer.errors import ConfigError
 
@@ -32,6 +33,12 @@ def test_a_supervisor_knows_where_all_workers_listen():
 def test_process_stands_by_if_it_is_asked_for(standby):
     given = command(max_restarts=3, standby=standby)
     assert ("--standby" in given[: given.index("--")]) is standby
+
+
+def test_spares_wait_behind_those_that_train():
+    posts = FilterModule().filters()["posts"]
+    assert posts({"hosts": HOSTS[:3], "spares": HOSTS[3:]}) == HOSTS
+    assert posts({"hosts": HOSTS[:3]}) == HOSTS[:3]
 
 
 def test_an_elastic_run_has_its_limits():
