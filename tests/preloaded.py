@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -29,6 +28,8 @@ from trainer.supervision import __main__ as supervision
 FORKED = ("trainer", "control")
 """`python -m` of these is forked where the product starts it, too."""
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
+ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+"""For programs so small that threads cost more than they save."""
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload([*backend.MODULES, "trainer.cli", "control.runs.model", "control.runs.plan", __name__])
 
@@ -87,6 +88,7 @@ class Fork(subprocess.Popen):
 def python(kind: str, program: str, *arguments: str) -> int:
     """What `python -c PROGRAM ...` or `python -m MODULE ...` does; supervisors fork their workers."""
     sys.argv = [kind, *arguments]
+    sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder and folder not in sys.path]
     random.seed()
     np.random.seed()
     if kind == "-c":
@@ -119,8 +121,8 @@ def _end(work: Callable[..., int], given: Sequence[Any]) -> NoReturn:
         code = work(*given)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     ctypes.pythonapi.Py_Exit(code)
 
