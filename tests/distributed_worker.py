@@ -48,9 +48,9 @@ def stopped(rows, model):
 
 
 WAYS = {
-    "adam": arrays,
+    "row_weights": arrays,
     "two_inputs": arrays,
-    "masked": arrays,
+    "masked_mean_with_sample_weight": arrays,
     "accumulation": dataset,
     "adversarial": dataset,
     "sgd": eagerly,

@@ -61,10 +61,10 @@ def two_inputs_rows(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     return x, {"size": x["a"].sum(1, keepdims=True), "kind": random.integers(0, 3, count)}
 
 
-def tagger(reduction: str = "sum_over_batch_size") -> keras.Model:
+def tagger(hidden_layer: layers.Layer, reduction: str = "sum_over_batch_size") -> keras.Model:
     """A tag for each word of a sentence, padding masked: how many words count differs from worker to worker."""
     words = keras.Input((None,), dtype="int32")
-    hidden = layers.LSTM(8, return_sequences=True)(layers.Embedding(20, 6, mask_zero=True)(words))
+    hidden = hidden_layer(layers.Embedding(20, 6, mask_zero=True)(words))
     model = keras.Model(words, layers.Dense(4)(hidden))
     model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), weighted_metrics=["accuracy"])
     return model
@@ -179,9 +179,9 @@ PROGRAMS = {name: with_optimizer(make) for name, make in (OPTIMIZERS | SETTINGS)
     "scalar_function": Program(lambda: dense("adam", "l2", loss=lambda y, p: keras.ops.mean(keras.ops.abs(y - p))), table),
     "penalised": Program(penalised, table),
     "two_inputs": Program(two_inputs, two_inputs_rows),
-    "masked": Program(tagger, sentences),
-    "masked_mean_with_sample_weight": Program(lambda: tagger("mean_with_sample_weight"), sentences),
-    "masked_sum": Program(lambda: tagger("sum"), sentences),
+    "masked": Program(lambda: tagger(layers.LSTM(8, return_sequences=True)), sentences),
+    "masked_mean_with_sample_weight": Program(lambda: tagger(layers.Dense(8, "relu"), "mean_with_sample_weight"), sentences),
+    "masked_sum": Program(lambda: tagger(layers.Dense(8, "relu"), "sum"), sentences),
     "adversarial": Program(adversarial, pictures_and_noise),
 }
 
