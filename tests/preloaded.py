@@ -5,6 +5,7 @@ their own is proven around the stub worker, in the lab, and by the trainings tha
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import random
@@ -101,6 +102,8 @@ def python(kind: str, program: str, *arguments: str) -> int:
 
 
 def _begin(work: Callable[..., int], given: Sequence[Any], folder: str, streams: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    # What was there before is neither looked through nor freed object by object at the end, which takes 0.8 s of processor time.
+    gc.freeze()
     multiprocessing.set_start_method(None, force=True)
     os.setsid()
     os.chdir(folder)
