@@ -22,7 +22,7 @@ from unittest import mock
 
 import numpy as np
 
-from tests.project import ROOT
+from tests.project import ROOT, SLOWEST
 from trainer import backend
 from trainer.supervision import __main__ as supervision
 
@@ -99,6 +99,14 @@ def python(kind: str, program: str, *arguments: str) -> int:
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     return 0
+
+
+def by_itself(folder: Path, *words: str, **environment: str) -> str:
+    """What a program prints that `python` runs to a good end, in a folder."""
+    streams = [Path(os.devnull), folder / "printed", folder / "log"]
+    process = Process(python, words, folder, streams, {**ONE_THREAD, **environment})
+    assert process.wait(60 * SLOWEST) == 0, (folder / "log").read_text()
+    return (folder / "printed").read_text()
 
 
 def _begin(work: Callable[..., int], given: Sequence[Any], folder: str, streams: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -75,11 +75,8 @@ def two_epochs(project):
 
 
 def by_itself(folder: Path, script: str, *arguments) -> dict:
-    """What a script prints that runs in a process of its own."""
-    streams = [Path(os.devnull), folder / "printed", folder / "log"]
-    process = preloaded.Process(preloaded.python, ("-c", script, *map(str, arguments)), folder, streams, preloaded.ONE_THREAD)
-    assert process.wait(60 * SLOWEST) == 0, (folder / "log").read_text()
-    return json.loads((folder / "printed").read_text().splitlines()[-1])
+    """What a script prints last that runs in a process of its own."""
+    return json.loads(preloaded.by_itself(folder, "-c", script, *map(str, arguments)).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

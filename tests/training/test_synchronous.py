@@ -13,7 +13,8 @@ STEPS = 20
 
 ALIKE = EXHAUSTIVE("trainer/synchronous.py", "trainer/applying.py", "requirements")
 """For optimizers that move each weight by its own gradients only, in the same calls as Adam and SGD."""
-NAMES = [pytest.param(name, marks=ALIKE if name in ("adadelta", "adagrad", "adamax", "adamw", "lion", "rmsprop") else ()) for name in PROGRAMS]
+MARKS = dict.fromkeys(("adadelta", "adagrad", "adamax", "adamw", "lion", "rmsprop"), ALIKE)
+NAMES = [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS]
 
 
 @pytest.fixture(scope="module")
