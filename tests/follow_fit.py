@@ -3,60 +3,64 @@
 python -m tests.follow_fit    prints the table of docs/optimizers.md: the largest difference of a weight after 50 steps
 """
 
+import os
 import socket
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from tests import keras_programs
-from tests.keras_programs import OPTIMIZERS, PROGRAMS, SETTINGS
-from tests.project import ROOT
+from tests import keras_programs, preloaded
+from tests.keras_programs import OPTIMIZERS, SETTINGS
+from tests.project import SLOWEST
+from trainer.direct import Direct
+
+STEPS = 50
+Trained = dict[str, np.ndarray]
+"""`NAME/weights` of each program, and its metrics as `NAME/metric/METRIC`."""
 
 
-def train_pair(folder: Path) -> list[dict[str, np.ndarray]]:
-    """By rank: weights and states of metrics of each program after training on two workers, two processes."""
-    pair = socket.socketpair()
-    files = [folder / f"{rank}.npz" for rank in range(2)]
-    command = [sys.executable, "-m", "tests.follow_fit"]
-    workers = [
-        subprocess.Popen([*command, str(rank), str(end.fileno()), str(files[rank])], cwd=ROOT, pass_fds=[end.fileno()])
-        for rank, end in enumerate(pair)
-    ]
-    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+def train(folder: Path, names: Iterable[str], steps: int) -> list[Trained]:
+    """Train programs in three processes: on the first of two workers, on the second, and by `fit` alone."""
+    given = [*enumerate(socket.socketpair()), (None, None)]
+    files = [folder / f"{number}.npz" for number in range(len(given))]
+    started = []
+    for (rank, connection), file in zip(given, files, strict=True):
+        streams = [Path(os.devnull), *[file.with_suffix(".log")] * 2]
+        arguments = (list(names), steps, rank, connection, str(file))
+        started.append(preloaded.Process(work, arguments, folder, streams, preloaded.ONE_THREAD))
+    codes = [process.wait(600 * SLOWEST) for process in started]
+    assert codes == [0, 0, 0], "\n".join(file.with_suffix(".log").read_text() for file in files)
     return [dict(np.load(file)) for file in files]
 
 
-def work(rank: int, number: int, out: str) -> None:
-    """Train every program as one of two workers, connected by this socket."""
-    from trainer.direct import Direct
-
-    connection = socket.socket(fileno=number)
-    connection.setblocking(False)
-    direct = Direct(rank, {1 - rank: connection}, timeout=60.0)
+def work(names: Iterable[str], steps: int, rank: int | None, connection: socket.socket | None, out: str) -> int:
+    """Train programs as one of two workers, connected by this socket, or alone."""
+    direct = None
+    if rank is not None and connection is not None:
+        connection.setblocking(False)
+        direct = Direct(rank, {1 - rank: connection}, timeout=60.0)
     arrays = {}
-    for name in PROGRAMS:
-        weights, states = keras_programs.on_a_worker(name, rank, direct)
-        arrays |= {f"{name}/weights": weights, **{f"{name}/{number}": state for number, state in enumerate(states)}}
+    for name in names:
+        weights, metrics = keras_programs.by_fit(name, steps) if direct is None else keras_programs.on_a_worker(name, steps, direct)
+        arrays |= {f"{name}/weights": weights, **{f"{name}/{metric}": np.array(value) for metric, value in metrics.items()}}
     np.savez(out, **arrays)
+    return 0
 
 
 def table() -> str:
     """A row per optimizer and setting: the largest difference of a weight, relative to the largest weight, and to that weight itself."""
+    names = (*OPTIMIZERS, *SETTINGS)
     with tempfile.TemporaryDirectory() as folder:
-        trained = train_pair(Path(folder))[0]
+        trained, _, fitted = train(Path(folder), names, STEPS)
     lines = ["| optimizer | of the largest weight | of the weight itself |", "| --- | ---: | ---: |"]
-    for name in (*OPTIMIZERS, *SETTINGS):
-        ours, alone = trained[f"{name}/weights"], keras_programs.weights(keras_programs.by_fit(name))
+    for name in names:
+        ours, alone = trained[f"{name}/weights"], fitted[f"{name}/weights"]
         apart = np.abs(ours - alone)
         lines.append(f"| `{name}` | {apart.max() / np.abs(alone).max():.1e} | {(apart / np.maximum(np.abs(alone), 1e-12)).max():.1e} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        work(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    else:
-        print(table())
+    print(table())

@@ -9,16 +9,20 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, losses, optimizers
 
-BATCH, STEPS, FIRST, WHOLE = 32, 50, 20, 10
-"""Rows of a batch, steps, rows of the first worker, and the step in which it has all rows."""
+from trainer import collective, keras_metrics
+from trainer.direct import Direct
+from trainer.synchronous import Synchronous
+
+BATCH, FIRST, WHOLE = 32, 20, 10
+"""Rows of a batch, rows of the first worker, and the step in which it has all rows."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled model, and rows for all steps: `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays."""
+    """A compiled model, and so many rows: `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays."""
 
     build: Callable[[], keras.Model]
-    rows: Callable[[np.random.Generator], tuple[Any, ...]]
+    rows: Callable[[np.random.Generator, int], tuple[Any, ...]]
 
 
 def dense(optimizer: Any, regularizer: Any = None, loss: Any = "mse") -> keras.Model:
@@ -29,15 +33,15 @@ def dense(optimizer: Any, regularizer: Any = None, loss: Any = "mse") -> keras.M
     return model
 
 
-def table(random: np.random.Generator) -> tuple[Any, ...]:
+def table(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     """Eight numbers to three."""
-    x = random.normal(size=(BATCH * STEPS, 8)).astype(np.float32)
+    x = random.normal(size=(count, 8)).astype(np.float32)
     return x, np.tanh(x @ random.normal(size=(8, 3)).astype(np.float32))
 
 
-def weighted_table(random: np.random.Generator) -> tuple[Any, ...]:
+def weighted_table(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     """A table with a weight for each row."""
-    return *table(random), random.uniform(0, 2, BATCH * STEPS).astype(np.float32)
+    return *table(random, count), random.uniform(0, 2, count).astype(np.float32)
 
 
 def two_inputs() -> keras.Model:
@@ -51,25 +55,25 @@ def two_inputs() -> keras.Model:
     return model
 
 
-def two_inputs_rows(random: np.random.Generator) -> tuple[Any, ...]:
+def two_inputs_rows(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     """For `two_inputs`."""
-    x = {"a": random.normal(size=(BATCH * STEPS, 4)).astype(np.float32), "b": random.normal(size=(BATCH * STEPS, 5)).astype(np.float32)}
-    return x, {"size": x["a"].sum(1, keepdims=True), "kind": random.integers(0, 3, BATCH * STEPS)}
+    x = {"a": random.normal(size=(count, 4)).astype(np.float32), "b": random.normal(size=(count, 5)).astype(np.float32)}
+    return x, {"size": x["a"].sum(1, keepdims=True), "kind": random.integers(0, 3, count)}
 
 
-def tagger(reduction: str = "sum_over_batch_size") -> keras.Model:
+def tagger(hidden_layer: layers.Layer, reduction: str = "sum_over_batch_size") -> keras.Model:
     """A tag for each word of a sentence, padding masked: how many words count differs from worker to worker."""
     words = keras.Input((None,), dtype="int32")
-    hidden = layers.LSTM(8, return_sequences=True)(layers.Embedding(20, 6, mask_zero=True)(words))
+    hidden = hidden_layer(layers.Embedding(20, 6, mask_zero=True)(words))
     model = keras.Model(words, layers.Dense(4)(hidden))
     model.compile("sgd", loss=losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), weighted_metrics=["accuracy"])
     return model
 
 
-def sentences(random: np.random.Generator) -> tuple[Any, ...]:
+def sentences(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     """Up to 9 words, padded with 0."""
-    words = random.integers(1, 20, (BATCH * STEPS, 9))
-    words[np.arange(9) >= random.integers(1, 10, BATCH * STEPS)[:, np.newaxis]] = 0
+    words = random.integers(1, 20, (count, 9))
+    words[np.arange(9) >= random.integers(1, 10, count)[:, np.newaxis]] = 0
     return words.astype(np.int32), words % 4
 
 
@@ -129,9 +133,9 @@ def adversarial() -> keras.Model:
     return model
 
 
-def pictures_and_noise(random: np.random.Generator) -> tuple[Any, ...]:
+def pictures_and_noise(random: np.random.Generator, count: int) -> tuple[Any, ...]:
     """For `Adversarial`."""
-    return random.normal(2, 1, (BATCH * STEPS, 8)).astype(np.float32), random.normal(size=(BATCH * STEPS, 2)).astype(np.float32)
+    return random.normal(2, 1, (count, 8)).astype(np.float32), random.normal(size=(count, 2)).astype(np.float32)
 
 
 def half(**more: Any) -> Any:
@@ -175,18 +179,18 @@ PROGRAMS = {name: with_optimizer(make) for name, make in (OPTIMIZERS | SETTINGS)
     "scalar_function": Program(lambda: dense("adam", "l2", loss=lambda y, p: keras.ops.mean(keras.ops.abs(y - p))), table),
     "penalised": Program(penalised, table),
     "two_inputs": Program(two_inputs, two_inputs_rows),
-    "masked": Program(tagger, sentences),
-    "masked_mean_with_sample_weight": Program(lambda: tagger("mean_with_sample_weight"), sentences),
-    "masked_sum": Program(lambda: tagger("sum"), sentences),
+    "masked": Program(lambda: tagger(layers.LSTM(8, return_sequences=True)), sentences),
+    "masked_mean_with_sample_weight": Program(lambda: tagger(layers.Dense(8, "relu"), "mean_with_sample_weight"), sentences),
+    "masked_sum": Program(lambda: tagger(layers.Dense(8, "relu"), "sum"), sentences),
     "adversarial": Program(adversarial, pictures_and_noise),
 }
 
 
-def made(name: str) -> tuple[keras.Model, tuple[Any, ...]]:
-    """A program's model with its first weights, and its rows."""
+def made(name: str, count: int) -> tuple[keras.Model, tuple[Any, ...]]:
+    """A program's model with its first weights, and so many rows."""
     keras.utils.set_random_seed(3)
     program = PROGRAMS[name]
-    return program.build(), program.rows(np.random.default_rng(5))
+    return program.build(), program.rows(np.random.default_rng(5), count)
 
 
 def weights(model: keras.Model) -> np.ndarray:
@@ -194,19 +198,22 @@ def weights(model: keras.Model) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-def by_fit(name: str) -> keras.Model:
-    """The model after Keras' own training on one worker."""
-    model, rows = made(name)
+def by_fit(name: str, steps: int) -> tuple[np.ndarray, dict[str, float]]:
+    """Weights and metrics after Keras' own training on one worker."""
+    model, rows = made(name, BATCH * steps)
+    # Else `fit` would trace the step twice: once with what the first creates.
+    model._symbolic_build(data_batch=tf.nest.map_structure(lambda array: array[:BATCH], rows))
     model.fit(tf.data.Dataset.from_tensor_slices(rows).batch(BATCH), epochs=1, verbose=0)
-    return model
+    metrics = {metric: float(value) for metric, value in model.get_metrics_result().items()}
+    count = keras_metrics.loss_count(model)
+    if count is not None and not count.numpy():
+        del metrics["loss"]  # Keras says 0 of a loss that a step of the model's own never counted.
+    return weights(model), metrics
 
 
-def on_a_worker(name: str, rank: int, direct: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Weights, and states of the metrics, after training on this worker's rows of the same batches."""
-    from trainer import collective, keras_metrics
-    from trainer.synchronous import Synchronous
-
-    model, rows = made(name)
+def on_a_worker(name: str, steps: int, direct: Direct) -> tuple[np.ndarray, dict[str, float]]:
+    """Weights and metrics after training on this worker's rows of the same batches."""
+    model, rows = made(name, BATCH * steps)
     synchronous = Synchronous(model, collective.direct(direct))
 
     anysize = tf.nest.map_structure(lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), rows)
@@ -215,15 +222,18 @@ def on_a_worker(name: str, rank: int, direct: Any) -> tuple[np.ndarray, list[np.
     def step(data: Any, share: tf.Tensor) -> Any:
         return synchronous.train_step(data, share, [tf.ones([2])])[1]
 
-    for number in range(STEPS):
-        first, last = (0, FIRST) if rank == 0 else (FIRST, BATCH)
+    for number in range(steps):
+        first, last = (0, FIRST) if direct.rank == 0 else (FIRST, BATCH)
         if number == WHOLE:
-            first, last = (0, BATCH) if rank == 0 else (BATCH, BATCH)
+            first, last = (0, BATCH) if direct.rank == 0 else (BATCH, BATCH)
         start, stop = number * BATCH + first, number * BATCH + max(last, first + 1)
-        stop = min(stop, BATCH * STEPS)
+        stop = min(stop, BATCH * steps)
         data = tf.nest.map_structure(lambda array: array[start:stop], rows)  # noqa: B023 - called at once
         if number == 0:
             synchronous.build(data)
         sums = step(data, tf.constant((last - first) / BATCH))
         assert np.array_equal(sums[0], [2, 2])
-    return weights(model), [variable.numpy() for variable in keras_metrics.states(model)]
+    states = direct.all_reduce([variable.numpy() for variable in keras_metrics.states(model)])
+    results = keras_metrics.Results(model)
+    model.reset_metrics()
+    return weights(model), results(np.concatenate([np.ravel(state) for state in states]))

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until
 from tests.training.trainings import Trainings
 from trainer.records import read_history
 
@@ -74,20 +74,17 @@ def two_epochs(project):
     return train(project, "table", "epochs=2", "evaluate=true")
 
 
-def by_itself(script: str, *arguments) -> dict:
-    """What a script prints that runs in a process of its own."""
-    argv = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def by_itself(folder: Path, script: str, *arguments) -> dict:
+    """What a script prints last that runs in a process of its own."""
+    return json.loads(preloaded.by_itself(folder, "-c", script, *map(str, arguments)).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def fitted(project, two_epochs, tmp_path_factory):
     """The same by Keras' own `fit` in one process."""
     run = project.run("table")
-    packs, caches = project.root / ".lockstep" / "dfs" / "datasets", tmp_path_factory.mktemp("fitted")
-    return by_itself(BY_FIT, FILE, packs, caches, run / "checkpoints" / "epoch-0002.keras", run / "cluster.json")
+    packs, folder = project.root / ".lockstep" / "dfs" / "datasets", tmp_path_factory.mktemp("fitted")
+    return by_itself(folder, BY_FIT, FILE, packs, folder, run / "checkpoints" / "epoch-0002.keras", run / "cluster.json")
 
 
 def test_two_workers_train_as_fit_does(project, fitted):
@@ -243,10 +240,10 @@ print(json.dumps({"steps": int(model.get_layer("counter").steps.numpy()), "apart
 """
 
 
-def test_averages_behind_a_scaled_loss_are_kept(trainings):
+def test_averages_behind_a_scaled_loss_are_kept(trainings, tmp_path):
     """The snapshot has the averages of the weights, and a layer's count of steps, as after `fit`."""
     apart(trainings, "averaged", "epochs=1", model="averaged")
-    snapshot = by_itself(SNAPSHOT, FILE, trainings.run("averaged") / "checkpoints" / "epoch-0001.keras")
+    snapshot = by_itself(tmp_path, SNAPSHOT, FILE, trainings.run("averaged") / "checkpoints" / "epoch-0001.keras")
     assert snapshot == {"steps": trainings.summary("averaged")["steps"], "apart": pytest.approx(0.0, abs=1e-6)}
 
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import preloaded
 from tests.distributed_worker import WAYS
 from tests.ports import free_ports
 from tests.project import ROOT, SLOWEST
@@ -15,14 +15,14 @@ from tests.project import ROOT, SLOWEST
 USER = ROOT / "trainer" / "user"
 
 
-def start(argv, **more):
-    """A process of a script that imports lockstep."""
-    environment = {**os.environ, "PYTHONPATH": f"{USER}{os.pathsep}{ROOT}", "TF_CPP_MIN_LOG_LEVEL": "2", **more}
-    return subprocess.Popen([sys.executable, *map(str, argv)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+def start(words, folder, name, **more):
+    """A process of a script that imports lockstep; its output goes to a file."""
+    environment = {**preloaded.ONE_THREAD, "PYTHONPATH": f"{USER}{os.pathsep}{ROOT}", **more}
+    return preloaded.Process(preloaded.python, words, folder, [Path(os.devnull), *[folder / f"{name}.log"] * 2], environment)
 
 
-def together(argv, folder):
-    """Two processes as Lockstep starts them; `argv` by rank."""
+def together(words, folder):
+    """Two processes as Lockstep starts them; `words` by rank."""
     secret, ports = folder / "secret", free_ports(4)
     secret.write_text("5e" * 32)
     secret.chmod(0o600)
@@ -30,7 +30,7 @@ def together(argv, folder):
     workers = {"worker": addresses[:2]}
     shared = {"LOCKSTEP_PEERS": ",".join(addresses[2:]), "LOCKSTEP_SECRET": str(secret)}
     configs = [json.dumps({"cluster": workers, "task": {"type": "worker", "index": rank}}) for rank in (0, 1)]
-    return [start(argv(rank), TF_CONFIG=config, **shared) for rank, config in enumerate(configs)]
+    return [start(words(rank), folder, rank, TF_CONFIG=config, **shared) for rank, config in enumerate(configs)]
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,10 @@ def trained(tmp_path_factory):
     """Weights and histories of each program: on rank 0, on rank 1, alone."""
     folder = tmp_path_factory.mktemp("distributed")
     files = [folder / f"{name}.npz" for name in ("0", "1", "alone")]
-    both = together(lambda rank: ["-m", "tests.distributed_worker", files[rank]], folder)
-    errors = [worker.communicate(timeout=300 * SLOWEST)[1] for worker in both]
-    assert [worker.returncode for worker in both] == [0, 0], errors
-    alone = start(["-m", "tests.distributed_worker", files[2]])
-    assert alone.communicate(timeout=300 * SLOWEST)[1] is not None
+    words = [("-m", "tests.distributed_worker", str(file)) for file in files]
+    started = [*together(lambda rank: words[rank], folder), start(words[2], folder, "alone")]
+    codes = [process.wait(300 * SLOWEST) for process in started]
+    assert codes == [0, 0, 0], "\n".join(file.with_suffix(".log").read_text() for file in files)
     return [dict(np.load(file)) for file in files]
 
 
@@ -66,9 +65,8 @@ lockstep.distribute(model).fit(x, x[:, :1], verbose=0)
 
 
 def test_different_data_is_refused_with_the_reason(tmp_path):
-    (tmp_path / "script.py").write_text(DIFFERENT)
-    both = together(lambda rank: [tmp_path / "script.py"], tmp_path)
-    for worker in both:
-        error = worker.communicate(timeout=120 * SLOWEST)[1]
-        assert worker.returncode == 1
+    both = together(lambda rank: ("-c", DIFFERENT), tmp_path)
+    assert [process.wait(120 * SLOWEST) for process in both] == [1, 1]
+    for rank in (0, 1):
+        error = (tmp_path / f"{rank}.log").read_text()
         assert "LockstepError: the workers have different batches, and each takes its rows of the same one. Fix: shuffle by a seed" in error

@@ -1,13 +1,12 @@
 """What a step is fed: class weights, mixup, a user's `augment`, buckets; exact on any number of workers."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.project import EXHAUSTIVE, ROOT
+from tests import preloaded
+from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
 from trainer.records import read_history
 
@@ -68,13 +67,10 @@ def parts(trainings):
     return [sequences(trainings, "parts", f"{SEQUENCES},train.steps={steps}") for steps in (7, 20)]
 
 
-def test_sequences_are_fed_as_keras_would(trainings, parts):
+def test_sequences_are_fed_as_keras_would(trainings, parts, tmp_path):
     """Augmented, padded and weighed as the whole batch, and drawn in the second launch as if there had been one only."""
-    packs, caches = trainings.root / "packs", trainings.root / "fitted"
-    argv = [sys.executable, "-c", BY_KERAS, *map(str, (FILE, packs, caches, trainings.run("parts")))]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    fed = json.loads(done.stdout.splitlines()[-1])
+    given = (FILE, trainings.root / "packs", trainings.root / "fitted", trainings.run("parts"))
+    fed = json.loads(preloaded.by_itself(tmp_path, "-c", BY_KERAS, *map(str, given)).splitlines()[-1])
     assert fed["left"] == 0
     assert fed["classes"][-1] > 1.3 * fed["classes"][0], "the classes are uneven"
     assert fed["apart"] < 1e-4

@@ -1,11 +1,8 @@
 """Scripts of the user's own that train with TensorFlow: one line for Keras, and TensorFlow's tutorial as it is."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 
+from tests import preloaded
 from tests.project import EXHAUSTIVE, ROOT
 
 SCRIPTS = ROOT / "tests" / "scripts"
@@ -15,8 +12,7 @@ def test_one_line_makes_fit_that_of_all_workers(project, tmp_path):
     given = ("args=0.01", "run=distributed", "outputs=none", "preflight=false")
     done = project.play("train", f"script={SCRIPTS}/distributed.py", *given).stdout
     assert done.count("Epoch 4/4") == 1
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer" / "user"), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    subprocess.run([sys.executable, SCRIPTS / "distributed.py", "0.01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    preloaded.by_itself(tmp_path, "-c", (SCRIPTS / "distributed.py").read_text(), "0.01", PYTHONPATH=str(ROOT / "trainer" / "user"))
     alone = np.load(tmp_path / "result.npz")
     for where in ("output", "workers/worker2/output"):
         result = np.load(project.run("distributed") / where / "result.npz")

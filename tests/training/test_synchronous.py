@@ -3,27 +3,36 @@
 import numpy as np
 import pytest
 
-from tests.follow_fit import train_pair
-from tests.keras_programs import PROGRAMS, by_fit, weights
-from trainer import keras_metrics
+from tests.follow_fit import train
+from tests.keras_programs import PROGRAMS
+from tests.project import EXHAUSTIVE
+
+STEPS = 20
+"""They end a period of accumulation, of averages and of the warm-up; steps follow the one in which a worker has no row."""
+
+
+ALIKE = EXHAUSTIVE("trainer/synchronous.py", "trainer/applying.py", "requirements")
+"""For optimizers that move each weight by its own gradients only, in the same calls as Adam and SGD."""
+MARKS = dict.fromkeys(("adadelta", "adagrad", "adamax", "adamw", "lion", "rmsprop"), ALIKE)
+NAMES = [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """By rank: weights and states of metrics of each program after training on two workers."""
-    return train_pair(tmp_path_factory.mktemp("pair"))
+def trained(request, tmp_path_factory):
+    """Weights and metrics of each program that is tested: on rank 0, on rank 1, alone."""
+    names = [item.callspec.params["name"] for item in request.session.items if item.module is request.module]
+    return train(tmp_path_factory.mktemp("pair"), names, STEPS)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_workers_train_as_one(trained, name):
-    first, second = (arrays[f"{name}/weights"] for arrays in trained)
-    assert np.array_equal(first, second), "both workers have the same bits"
-    alone = by_fit(name)
-    np.testing.assert_allclose(first, weights(alone), rtol=1e-4, atol=1e-5)
-    count = len(keras_metrics.states(alone))
-    states = [np.ravel(sum(arrays[f"{name}/{number}"] for arrays in trained)) for number in range(count)]
-    expected = {metric: float(value) for metric, value in alone.get_metrics_result().items()}
-    if keras_metrics.loss_count(alone) is not None and not keras_metrics.loss_count(alone).numpy():
-        del expected["loss"]  # Keras says 0 of a loss that a step of the model's own never counted.
-    alone.reset_metrics()
-    assert keras_metrics.Results(alone)(np.concatenate(states)) == pytest.approx(expected, rel=1e-4)
+    weights, (*metrics, alone) = zip(*[of(name, arrays) for arrays in trained], strict=True)
+    assert np.array_equal(weights[0], weights[1]), "both workers have the same bits"
+    np.testing.assert_allclose(weights[0], weights[2], rtol=1e-4, atol=1e-5)
+    assert metrics == [pytest.approx(alone, rel=1e-4)] * 2
+
+
+def of(name, arrays):
+    """A program's weights, and its metrics by name."""
+    own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+    return own.pop("weights"), {key: float(value) for key, value in own.items()}
