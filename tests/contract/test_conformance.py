@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.contract.hosts import Hosts
-from tests.project import copy_project
+from tests.project import Project, copy_project
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK
 from trainer.telemetry import read_records
@@ -43,11 +44,11 @@ def story(hosts: Hosts) -> list[int]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, scratch, pictures):
     """The hosts and exit codes of the story as the stub and as the real worker tell it."""
-    code = tmp_path_factory.mktemp("real")
-    copy_project(code)
+    real = tmp_path_factory.mktemp("real")
+    copy_project(real)
     told = {}
-    for name, root in (("stub", scratch.root), ("real", code)):
-        hosts = Hosts(tmp_path_factory.mktemp(f"{name} hosts"), root, pictures)
+    for name, code in (("stub", scratch), ("real", Project(real, popen=preloaded.with_tensorflow(real).popen))):
+        hosts = Hosts(tmp_path_factory.mktemp(f"{name} hosts"), code, pictures)
         try:
             told[name] = hosts, story(hosts)
         finally:

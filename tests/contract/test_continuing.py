@@ -40,7 +40,7 @@ def losses(run: Path):
 
 def test_more_epochs_continue_to_equal_weights(project, pictures, grown, tmp_path):
     """From the control node's copy of the state, and of what the reduction had not sent."""
-    whole = Hosts(tmp_path, project.root, pictures)
+    whole = Hosts(tmp_path, project, pictures)
     expected = whole.train(SETTINGS, POWERSGD, {"train.steps": None, "train.steps_per_epoch": None, "train.epochs": 2})
     summary = project.summary("grown")
     assert (summary["steps"], summary["restarts"], summary["exact"]) == (16, 1, True)

@@ -70,9 +70,9 @@ def attacked(project, pictures, tmp_path_factory) -> Attacked:
     outside = tmp_path_factory.mktemp("outside")
     project.hold("attacked", 10)
     path = tmp_path_factory.mktemp("output") / "train"
-    argv = project.argv("train", "run=attacked", f"dataset={pictures}", *OPTIONS, "-vvvv")
+    given = ("run=attacked", f"dataset={pictures}", *OPTIONS, "-vvvv")
     with path.open("w") as stream:
-        training = subprocess.Popen(argv, cwd=project.root, env=project.environment(), stdout=stream, stderr=stream, start_new_session=True)
+        training = project.launch("train", *given, stdout=stream, stderr=stream, start_new_session=True)
     project.started.append(training)
     await_held(project, "attacked", 10, training)
     lines = "".join(command_lines().values())

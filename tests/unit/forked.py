@@ -1,23 +1,24 @@
 """Python programs that need TensorFlow fresh."""
 
 import json
+import os
 import subprocess
-import tempfile
-from pathlib import Path
+import sys
 
 from tests import preloaded
 from tests.project import ROOT
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+_SERVER = preloaded.with_tensorflow(ROOT)
 
 
 def run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run `python ARGV`, `-c PROGRAM ...` or `-m MODULE ...`, in the project's folder, with `text` as its standard input."""
-    with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder, name) for name in ("in", "out", "err")]
-        streams[0].write_text(text)
-        code = preloaded.Process(preloaded.python, argv, ROOT, streams, ENVIRONMENT).wait()
-        return subprocess.CompletedProcess(argv, code, *(path.read_text() for path in streams[1:]))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    settings = {"cwd": ROOT, "env": {**os.environ, **preloaded.ENVIRONMENT, **ENVIRONMENT}, "start_new_session": True}
+    with _SERVER.popen([sys.executable, *argv], **settings, **pipes) as process:
+        printed = process.communicate(text)
+    return subprocess.CompletedProcess(argv, process.returncode, *printed)
 
 
 def answer(program: str, *arguments: str):
