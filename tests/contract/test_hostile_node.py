@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.held import SMALL, await_held
+from tests.contract.held import SETTINGS, SMALL, await_held
 from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, SLOWEST
 
-OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3", "preflight=false")
+OPTIONS = (*SMALL, f"set={SETTINGS},telemetry.profile_every=4", "epochs=3")
 ESCAPE = "\x1b]0;evil\x07\x1b[2J\x9b31m"
 SHOWN = r"\x1b]0;evil\x07\x1b[2J\x9b31m"
 HUGE = 2**42
