@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn
@@ -35,11 +36,13 @@ FORKED = ("trainer", "control")
 SERVED = ["control", "serve"]
 """But this goes on without its command."""
 ENVIRONMENT = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
+PLAYBOOK = "ansible-playbook"
 COMMANDS = ("ansible.cli.playbook", "ansible.executor.task_executor", "ansible.plugins.strategy.linear", "ansible.plugins.callback.default")
 PLANNING = ("control.__main__", "control.runs.plan", "control.runs.model", "control.runs.tasks.plan", "control.runs.tasks.conclude")
 WORKERS = ("trainer.cli", "trainer.worker", "trainer.loop")
 _FORKS = multiprocessing.get_context("forkserver")
 _PREPARED = spawn.get_preparation_data
+_ONE_AT_A_TIME = threading.Lock()
 _PATH = [*sys.path]
 
 
@@ -59,6 +62,7 @@ class Server:
         """Run `_begin` in a new process."""
         process = _FORKS.Process(target=_begin, args=begun)
         with (
+            _ONE_AT_A_TIME,
             mock.patch.object(spawn, "get_preparation_data", _prepared),
             mock.patch.object(popen_forkserver.forkserver, "connect_to_new_process", self._connect),
         ):
@@ -73,6 +77,16 @@ class Server:
         return self._forks.connect_to_new_process(descriptors)
 
 
+class _Parent(Server):
+    """In a process that a server has forked, that server."""
+
+    def __init__(self) -> None:
+        """It runs."""
+
+    def _connect(self, descriptors: Sequence[int]) -> tuple[int, int]:
+        return forkserver._forkserver.connect_to_new_process(descriptors)
+
+
 def _prepared(name: str) -> dict[str, Any]:
     """What a new process is told of this one, but for its main program, which it would import."""
     return {key: value for key, value in _PREPARED(name).items() if not key.startswith("init_main")}
@@ -81,26 +95,33 @@ def _prepared(name: str) -> dict[str, Any]:
 class Popen(subprocess.Popen):
     """A program in a process that a `Server` forks."""
 
-    def __init__(self, args: Sequence[str], server: Server, **settings: Any):
-        """Start it; `settings` as of `subprocess.Popen`."""
+    _process: multiprocessing.process.BaseProcess | None = None
+
+    def __init__(self, args: Sequence[str], *positional: Any, server: Server | None = None, **settings: Any):
+        """Start it; the rest as of `subprocess.Popen`."""
         self._server = server
-        super().__init__(args, **settings)
+        super().__init__(args, *positional, **settings)
 
     def _execute_child(self, args, *given):
+        assert self._server
         folder, environment, own, session = given[4], given[5], (given[9], given[12], given[14]), given[20]
         streams = [_Stream(number if descriptor == -1 else descriptor) for number, descriptor in enumerate(own)]
-        work, words = (ansible, args) if Path(args[0]).name == "ansible-playbook" else (python, args[1:])
+        work, words = (ansible, args) if Path(args[0]).name == PLAYBOOK else (python, args[1:])
         environment = dict(os.environ if environment is None else environment)
         self._process = self._server.fork(work, words, streams, str(folder or Path.cwd()), environment, session)
         self.pid, self._child_created = self._process.pid, True
         self._close_pipe_fds(*given[9:15])
 
     def _internal_poll(self, *_, **__):
-        if self.returncode is None and hasattr(self, "_process"):
+        if self._process is None:
+            return super()._internal_poll(*_, **__)
+        if self.returncode is None:
             self.returncode = self._process.exitcode
         return self.returncode
 
     def _wait(self, timeout):
+        if self._process is None:
+            return super()._wait(timeout)
         self._process.join(timeout)
         if self._internal_poll() is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
@@ -121,12 +142,19 @@ def _received(passed: Any) -> int:
     return passed.detach()
 
 
-class Fork(subprocess.Popen):
-    """`Popen`, but `python -m MODULE ...` for one of `FORKED` becomes a child of this process, which has its modules already."""
+class Fork(Popen):
+    """`subprocess.Popen`, but `python -m MODULE ...` for one of `FORKED` becomes a child of this process, which has its modules already.
+
+    And a playbook is started by the process that forked this one.
+    """
 
     def _execute_child(self, args, *given):
+        if [*args[1:4]] == ["-m", "ansible", "playbook"]:
+            self._server = _Parent()
+            super()._execute_child([PLAYBOOK, *args[4:]], *given)
+            return
         if [*args[1:2]] != ["-m"] or args[2] not in FORKED or args[2:4] == SERVED:
-            super()._execute_child(args, *given)
+            super(Popen, self)._execute_child(args, *given)
             return
         folder, environment, pipes = given[4], given[5], (given[9:11], given[12:10:-1], given[14:12:-1])
         sys.stdout.flush()
@@ -177,6 +205,8 @@ def _begin(
     work: Callable[..., int], given: Sequence[str], streams: Sequence[int], folder: str, environment: Mapping[str, str], session: bool
 ) -> NoReturn:
     multiprocessing.set_start_method(None, force=True)
+    # It would start another.
+    forkserver._forkserver.ensure_running = lambda: None
     # A collection would copy all pages.
     gc.freeze()
     sys.path[:] = _PATH
