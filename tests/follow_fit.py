@@ -5,6 +5,8 @@ python -m tests.follow_fit    prints the table of docs/optimizers.md: the larges
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,29 +18,29 @@ from tests.keras_programs import OPTIMIZERS, SETTINGS
 from tests.project import SLOWEST
 from trainer.direct import Direct
 
-STEPS = 50
+STEPS, ALONE = 50, 2
 Trained = dict[str, np.ndarray]
 """`NAME/weights` of each program, and its metrics as `NAME/metric/METRIC`."""
 
 
 def train(folder: Path, names: Iterable[str], steps: int) -> list[Trained]:
     """Train programs in three processes: on the first of two workers, on the second, and by `fit` alone."""
-    given = [*enumerate(socket.socketpair()), (None, None)]
-    files = [folder / f"{number}.npz" for number in range(len(given))]
+    given = [*enumerate(socket.socketpair()), (ALONE, subprocess.DEVNULL)]
+    files = [folder / f"{rank}.npz" for rank, _ in given]
     started = []
     for (rank, connection), file in zip(given, files, strict=True):
-        streams = [Path(os.devnull), *[file.with_suffix(".log")] * 2]
-        arguments = (list(names), steps, rank, connection, str(file))
-        started.append(preloaded.Process(work, arguments, folder, streams, preloaded.ONE_THREAD))
+        words = ("-m", "tests.follow_fit", str(rank), str(steps), str(file), *names)
+        started.append(preloaded.logged(words, folder, file.with_suffix(".log"), preloaded.ONE_THREAD, connection))
     codes = [process.wait(600 * SLOWEST) for process in started]
     assert codes == [0, 0, 0], "\n".join(file.with_suffix(".log").read_text() for file in files)
     return [dict(np.load(file)) for file in files]
 
 
-def work(names: Iterable[str], steps: int, rank: int | None, connection: socket.socket | None, out: str) -> int:
-    """Train programs as one of two workers, connected by this socket, or alone."""
+def work(rank: int, steps: int, out: str, names: Iterable[str]) -> None:
+    """Train programs as one of two workers, connected by this process' standard input, or alone."""
     direct = None
-    if rank is not None and connection is not None:
+    if rank != ALONE:
+        connection = socket.socket(fileno=os.dup(0))
         connection.setblocking(False)
         direct = Direct(rank, {1 - rank: connection}, timeout=60.0)
     arrays = {}
@@ -46,7 +48,6 @@ def work(names: Iterable[str], steps: int, rank: int | None, connection: socket.
         weights, metrics = keras_programs.by_fit(name, steps) if direct is None else keras_programs.on_a_worker(name, steps, direct)
         arrays |= {f"{name}/weights": weights, **{f"{name}/{metric}": np.array(value) for metric, value in metrics.items()}}
     np.savez(out, **arrays)
-    return 0
 
 
 def table() -> str:
@@ -63,4 +64,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    if sys.argv[1:]:
+        work(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        print(table())

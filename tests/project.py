@@ -42,11 +42,18 @@ class Project:
     inventory: str = ""
     started: list[subprocess.Popen[str]] = field(default_factory=list, kw_only=True)
     """Commands that were started and not waited for at once."""
+    popen: Callable[..., subprocess.Popen[str]] = field(default=subprocess.Popen, kw_only=True)
+    """What starts commands."""
 
     def play(self, command: str, *arguments: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """Run a root playbook to its end; `timeout` in seconds of a usual machine."""
-        settings = {"cwd": self.root, "env": self.environment(), "capture_output": True, "text": True, "timeout": SLOWEST * timeout}
-        done = subprocess.run(self.argv(command, *arguments), check=False, **settings)
+        with self.launch(command, *arguments, stderr=subprocess.PIPE) as playbook:
+            try:
+                printed = playbook.communicate(timeout=SLOWEST * timeout)
+            except BaseException:
+                playbook.kill()
+                raise
+        done = subprocess.CompletedProcess(playbook.args, playbook.returncode, *printed)
         if check:
             assert done.returncode == 0, f"{command} {arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
         return done
@@ -58,10 +65,13 @@ class Project:
 
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a root playbook and return at once."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        settings = {"cwd": self.root, "env": self.environment(), "text": True, "start_new_session": True}
-        self.started.append(subprocess.Popen(self.argv(command, *arguments), **settings, **pipes))
+        self.started.append(self.launch(command, *arguments, stderr=subprocess.STDOUT, start_new_session=True))
         return self.started[-1]
+
+    def launch(self, command: str, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
+        """Start a root playbook with settings of `Popen` other than a person's shell, the copy's folder, and a pipe."""
+        usual = {"cwd": self.root, "env": self.environment(), "stdout": subprocess.PIPE, "text": True}
+        return self.popen(self.argv(command, *arguments), **{**usual, **settings})
 
     def end_started(self) -> None:
         """Kill the commands that were started and have not ended."""

@@ -1,11 +1,13 @@
 """What needs no TensorFlow: commands and workers around the stub worker, `tests.stub_worker`."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.commands import Commands, make_commands
 from tests.contract.hosts import Hosts
 from tests.local_project import LocalProject, make_project, without_runs
@@ -15,8 +17,9 @@ from tests.project import ending_after_a_failure
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> LocalProject:
-    """A copy of the project for this session, with what it prepares once."""
-    return make_project(tmp_path_factory.mktemp("lockstep project"), stub=True)
+    """A copy of the project for this session, with what it prepares once; its commands are forked."""
+    made = make_project(tmp_path_factory.mktemp("lockstep project"), stub=True)
+    return dataclasses.replace(made, popen=preloaded.around_the_stub(made.root).popen)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +45,7 @@ def hosts(tmp_path: Path, scratch: LocalProject, pictures: Path) -> Iterator[Cal
     def make(**options: Any) -> Hosts:
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(Hosts(folder, scratch.root, pictures, **options))
+        made.append(Hosts(folder, scratch, pictures, **options))
         return made[-1]
 
     yield make

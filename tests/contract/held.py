@@ -6,8 +6,11 @@ from pathlib import Path
 from tests.local_project import LocalProject
 from tests.project import SLOWEST, await_until
 
-SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed")
-"""An epoch has eight steps."""
+SETTINGS = "train.global_batch=20,train.steps_per_call=2,reduction.name=packed"
+CHECKED = ("config=task_cnn", f"set={SETTINGS}")
+"""An epoch has eight steps; the hosts are looked at before."""
+SMALL = (*CHECKED, "preflight=false")
+"""The same without that look."""
 
 
 def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: str, how: tuple[str, ...] = SMALL) -> subprocess.Popen[str]:

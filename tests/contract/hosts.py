@@ -18,7 +18,7 @@ from control.datasets import publish, sources
 from control.runs import supervision
 from control.runs.cluster import tf_config
 from tests import launching
-from tests.project import SLOWEST, await_until
+from tests.project import SLOWEST, Project, await_until
 from trainer import config as configs
 from trainer import schedule, sealed
 from trainer.files import read_json, write_json
@@ -46,7 +46,7 @@ END_S = 60.0
 class Hosts:
     """Hosts `worker1`, `worker2`, ... that train one run of the stub worker; those after the first `workers` are spares."""
 
-    def __init__(self, root: Path, code: Path, pictures: Path, workers: int = 2, spares: int = 0):
+    def __init__(self, root: Path, code: Project, pictures: Path, workers: int = 2, spares: int = 0):
         """Publish `pictures`; `code` is a scratch copy of the project with the stub worker."""
         self.root, self._code, self.workers = root, code, workers
         self.names = [f"worker{number}" for number in range(1, workers + spares + 1)]
@@ -118,12 +118,12 @@ class Hosts:
         own = self.own(worker)
         given = {
             "TF_CONFIG": (own / "tf_config.json").read_text(),
-            "PYTHONPATH": str(self._code),
+            "PYTHONPATH": str(self._code.root),
             "PYTHONUNBUFFERED": "1",
             "TF_CPP_MIN_LOG_LEVEL": "2",
         }
         with (own / "worker.log").open("ab") as log:
-            process = subprocess.Popen(
+            process = self._code.popen(
                 [sys.executable, *self._scripts[worker]],
                 env={**os.environ, **given},
                 stdin=subprocess.DEVNULL,

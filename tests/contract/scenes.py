@@ -84,9 +84,8 @@ class Scene:
         (project.root / "plugins/callback/tasks.py").write_text(TASKS)
         environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks)}
         with self.output.open("w") as stream:
-            argv = project.argv("train", f"run={name}", f"dataset={pictures}", *SMALL, epochs)
-            settings = {"cwd": project.root, "env": environment, "start_new_session": True}
-            self.process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, **settings)
+            settings = {"env": environment, "stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
+            self.process = project.launch("train", f"run={name}", f"dataset={pictures}", *SMALL, epochs, **settings)
 
     def interrupt_at(self, moment: str) -> str:
         """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""

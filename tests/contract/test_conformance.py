@@ -7,12 +7,15 @@ import csv
 import json
 import re
 import signal
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.contract.hosts import Hosts
-from tests.project import copy_project
+from tests.project import Project, copy_project
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK
 from trainer.telemetry import read_records
@@ -36,18 +39,19 @@ def story(hosts: Hosts) -> list[int]:
     codes = [hosts.ended(worker) for worker in (1, 2)]
     for worker in (1, 2):
         (hosts.own(worker) / MARK).unlink()
-    hosts.launch(SETTINGS, {"train.steps": 10 * (hosts.summary()["steps"] // 10 + 1)})
+    # A whole epoch at least, of which some steps are profiled.
+    hosts.launch(SETTINGS, {"train.steps": 10 * (hosts.summary()["steps"] // 10 + 2)})
     return [*codes, *(hosts.ended(worker) for worker in (1, 2))]
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory, scratch, pictures):
     """The hosts and exit codes of the story as the stub and as the real worker tell it."""
-    code = tmp_path_factory.mktemp("real")
-    copy_project(code)
+    real = tmp_path_factory.mktemp("real")
+    copy_project(real)
     told = {}
-    for name, root in (("stub", scratch.root), ("real", code)):
-        hosts = Hosts(tmp_path_factory.mktemp(f"{name} hosts"), root, pictures)
+    for name, code in (("stub", scratch), ("real", Project(real, popen=preloaded.with_tensorflow(real).popen))):
+        hosts = Hosts(tmp_path_factory.mktemp(f"{name} hosts"), code, pictures)
         try:
             told[name] = hosts, story(hosts)
         finally:
@@ -102,7 +106,8 @@ def test_summary_and_history(both):
     assert _columns(stub.run(1) / "history.csv") == _columns(real.run(1) / "history.csv")
     for hosts in (stub, real):
         summary = hosts.summary()
-        assert (summary["state"], summary["exact"], summary["steps"] % 10) == ("SUCCEEDED", True, 0)
+        # Whether it is exact depends on what was being saved when the worker was killed.
+        assert (summary["state"], summary["exact"], summary["steps"] % 10) == ("SUCCEEDED", not summary["inexact_because"], 0)
         assert len(set(summary["weights_sha256_by_rank"])) == 1
 
 
@@ -113,8 +118,10 @@ def _shape(value: object) -> object:
     return type(value).__name__
 
 
-def test_states_and_events(both):
+def test_states_and_events(both, monkeypatch):
     """Entries of a state, and tags of TensorBoard's events."""
+    # TensorBoard's own switch: it reads files without TensorFlow.
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     described = []

@@ -30,7 +30,7 @@ def grown(project, pictures) -> str:
     output = project.play("train", *given(pictures, "grown", "epochs=1")).stdout
     for worker in (1, 2):
         shutil.rmtree(project.node(worker, "grown"))
-    project.play("train", "run=grown", "epochs=2")
+    project.play("train", "run=grown", "epochs=2", "preflight=false")
     return output
 
 
@@ -40,7 +40,7 @@ def losses(run: Path):
 
 def test_more_epochs_continue_to_equal_weights(project, pictures, grown, tmp_path):
     """From the control node's copy of the state, and of what the reduction had not sent."""
-    whole = Hosts(tmp_path, project.root, pictures)
+    whole = Hosts(tmp_path, project, pictures)
     expected = whole.train(SETTINGS, POWERSGD, {"train.steps": None, "train.steps_per_epoch": None, "train.epochs": 2})
     summary = project.summary("grown")
     assert (summary["steps"], summary["restarts"], summary["exact"]) == (16, 1, True)
@@ -69,7 +69,7 @@ def test_a_workers_lost_part_is_replaced_or_missed(project, grown):
     flip_a_bit(parts(project.node(2, "grown"), 2)[-1])
     for run in (project.node(1, "grown"), project.run("grown")):
         shutil.rmtree(parts(run, 1)[0].parent)
-    shown = project.play("train", "run=grown", "epochs=3").stdout
+    shown = project.play("train", "run=grown", "epochs=3", "preflight=false").stdout
     assert "worker2's part of the state of step 16 on worker2 is damaged (its digest differs) and put aside" in shown
     reason = "what the reduction had not sent at step 16 started anew (missing or damaged on rank 0)"
     assert f"worker1: {reason}: the weights will differ a little" in shown

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.held import SMALL, await_held
+from tests.contract.held import SETTINGS, SMALL, await_held
 from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, SLOWEST
 
-OPTIONS = (SMALL[0], f"{SMALL[1]},telemetry.profile_every=4", "epochs=3", "preflight=false")
+OPTIONS = (*SMALL, f"set={SETTINGS},telemetry.profile_every=4", "epochs=3")
 ESCAPE = "\x1b]0;evil\x07\x1b[2J\x9b31m"
 SHOWN = r"\x1b]0;evil\x07\x1b[2J\x9b31m"
 HUGE = 2**42
@@ -70,9 +70,9 @@ def attacked(project, pictures, tmp_path_factory) -> Attacked:
     outside = tmp_path_factory.mktemp("outside")
     project.hold("attacked", 10)
     path = tmp_path_factory.mktemp("output") / "train"
-    argv = project.argv("train", "run=attacked", f"dataset={pictures}", *OPTIONS, "-vvvv")
+    given = ("run=attacked", f"dataset={pictures}", *OPTIONS, "-vvvv")
     with path.open("w") as stream:
-        training = subprocess.Popen(argv, cwd=project.root, env=project.environment(), stdout=stream, stderr=stream, start_new_session=True)
+        training = project.launch("train", *given, stdout=stream, stderr=stream, start_new_session=True)
     project.started.append(training)
     await_held(project, "attacked", 10, training)
     lines = "".join(command_lines().values())

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.contract.held import SMALL
+from tests.contract.held import SETTINGS, SMALL
 from tests.contract.scenes import BACK, EARLY, EPOCHS, MOMENTS, ON, Scene, kill_hard, last_word, launched_half, sessions
 from tests.project import EXHAUSTIVE, await_until
 
@@ -88,5 +88,5 @@ def test_ctrl_c_between_two_workers_takes_one_back(project, pictures, tmp_path):
     await_until(lambda: not scene.processes(), 30, "the end of what was killed")
     # Nothing is fixed by a launch that never was: another configuration is welcome under the same name.
     project.release("half-cut")
-    done = project.play("train", "run=half-cut", f"dataset={pictures}", SMALL[0], f"{SMALL[1]},optimizer.learning_rate=0.01", EPOCHS)
+    done = project.play("train", "run=half-cut", f"dataset={pictures}", *SMALL, f"set={SETTINGS},optimizer.learning_rate=0.01", EPOCHS)
     assert "half-cut: SUCCEEDED" in done.stdout

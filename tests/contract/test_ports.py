@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.contract.held import SMALL, begin
+from tests.contract.held import CHECKED, begin
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, await_until
 
@@ -29,7 +29,7 @@ def default(project) -> LocalProject:
 @EXHAUSTIVE
 def test_run_is_found_on_its_ports(default, pictures):
     default.hold("steady", 6)
-    default.play("train", "run=steady", f"dataset={pictures}", *SMALL, "detach=true")
+    default.play("train", "run=steady", f"dataset={pictures}", *CHECKED, "detach=true")
     before = default.ports_of("steady")
     assert "steady is under way" in default.play("train", "run=steady", "detach=true").stdout
     assert default.ports_of("steady") == before

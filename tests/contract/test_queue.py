@@ -44,10 +44,10 @@ class Queue:
 def queue(project, pictures, tmp_path_factory) -> Queue:
     """A script has both workers; a training, a script and another script wait, in this order."""
     scripts = tmp_path_factory.mktemp("scripts")
-    tells = (f"script={scripts}/tells.py", f"args={scripts}/go")
+    tells = (f"script={scripts}/tells.py", f"args={scripts}/go", "preflight=false")
     for name, text in (("holds.py", HOLDS), ("tells.py", TELLS)):
         (scripts / name).write_text(text)
-    output = project.play("train", "run=holder", "queue=true", f"script={scripts}/holds.py").stdout
+    output = project.play("train", "run=holder", "queue=true", "preflight=false", f"script={scripts}/holds.py").stdout
     assert re.search("holder is (under way|queued: next)", output), output
     log = project.node(2, "holder") / "workers/worker2/worker.log"
     await_until(lambda: log.is_file() and "it waits" in log.read_text(), 60, "the first script's turn")

@@ -15,7 +15,7 @@ from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, scratch, pictures) -> str:
     """The weights' digest of a run that nothing disturbs, and that nobody supervises."""
-    return Hosts(tmp_path_factory.mktemp("undisturbed"), scratch.root, pictures).train()["weights_sha256"]
+    return Hosts(tmp_path_factory.mktemp("undisturbed"), scratch, pictures).train()["weights_sha256"]
 
 
 def begun(hosts, settings, step=14, silence=60.0, **options) -> Hosts:

@@ -123,8 +123,10 @@ def test_train_waits_for_a_host_that_restarts(project, pictures):
     again = project.start("train", f"run={run}", "worker_silence=30")
     # The host is back only after the command has looked.
     assert any("the others wait for worker2" in line for line in again.stdout)
-    project.release(run)
     bring_back(project, 2, run)
+    # Before that a run that has ended would be started once more.
+    assert any("--- Train" in line for line in again.stdout)
+    project.release(run)
     ended(again)
     summary = project.summary(run)
     assert (summary["state"], summary["restarts"]) == ("SUCCEEDED", 1)

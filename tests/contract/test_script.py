@@ -69,7 +69,7 @@ def shown(project, tmp_path_factory) -> Shown:
     failed = project.play("train", json.dumps(given), check=False)
     assert failed.returncode != 0
     ends = [json.loads((project.run("shown") / f"workers/worker{number}/exit.json").read_text())["ended_at"] for number in (1, 2)]
-    return Shown(failed.stdout, ends, project.play("train", "run=shown").stdout)
+    return Shown(failed.stdout, ends, project.play("train", "run=shown", "preflight=false").stdout)
 
 
 def seen(project: LocalProject, name: str, where: str) -> dict:

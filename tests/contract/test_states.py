@@ -31,7 +31,7 @@ UNDISTURBED = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, scratch, pictures) -> dict[int, Hosts]:
     """The hosts of runs of 40 steps that nothing has disturbed, by their number."""
-    made = {workers: Hosts(tmp_path_factory.mktemp("undisturbed"), scratch.root, pictures, workers) for workers in UNDISTURBED}
+    made = {workers: Hosts(tmp_path_factory.mktemp("undisturbed"), scratch, pictures, workers) for workers in UNDISTURBED}
     for workers, run in made.items():
         run.train(UNDISTURBED[workers])
     return made
@@ -45,7 +45,7 @@ def undisturbed(trained) -> str:
 
 def life(tmp_path_factory, scratch, pictures) -> Iterator[Hosts]:
     """Two hosts for several tests."""
-    run = Hosts(tmp_path_factory.mktemp("life"), scratch.root, pictures)
+    run = Hosts(tmp_path_factory.mktemp("life"), scratch, pictures)
     yield run
     run.close()
 

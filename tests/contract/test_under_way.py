@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from control.remote.tmux import by_hand
-from tests.contract.held import SMALL, await_held
+from tests.contract.held import CHECKED, await_held
 from tests.contract.scenes import ON, Scene, kill_hard, last_word, launched_half, sessions
 from tests.local_project import LocalProject, all_sessions
 from tests.project import EXHAUSTIVE, await_until
@@ -76,7 +76,7 @@ def test_status_of_a_running_run(project, interrupted):
 
 
 def test_second_run_is_refused_with_fixes(project, pictures, interrupted):
-    done = project.play("train", "run=second", f"dataset={pictures}", *SMALL, check=False)
+    done = project.play("train", "run=second", f"dataset={pictures}", *CHECKED, check=False)
     assert done.returncode != 0
     assert re.search(rf"\[FAIL\] worker1 +port +run left is training on {project.ports[0]}", done.stdout), done.stdout
     ended = [by_hand(session) for session in project.sessions("left")]

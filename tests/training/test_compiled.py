@@ -76,7 +76,7 @@ def two_epochs(project):
 
 def by_itself(folder: Path, script: str, *arguments) -> dict:
     """What a script prints last that runs in a process of its own."""
-    return json.loads(preloaded.by_itself(folder, "-c", script, *map(str, arguments)).splitlines()[-1])
+    return json.loads(preloaded.printed(folder, "-c", script, *map(str, arguments)).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

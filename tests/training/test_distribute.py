@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ USER = ROOT / "trainer" / "user"
 def start(words, folder, name, **more):
     """A process of a script that imports lockstep; its output goes to a file."""
     environment = {**preloaded.ONE_THREAD, "PYTHONPATH": f"{USER}{os.pathsep}{ROOT}", **more}
-    return preloaded.Process(preloaded.python, words, folder, [Path(os.devnull), *[folder / f"{name}.log"] * 2], environment)
+    return preloaded.logged(words, folder, folder / f"{name}.log", environment)
 
 
 def together(words, folder):

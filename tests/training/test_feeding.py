@@ -70,7 +70,7 @@ def parts(trainings):
 def test_sequences_are_fed_as_keras_would(trainings, parts, tmp_path):
     """Augmented, padded and weighed as the whole batch, and drawn in the second launch as if there had been one only."""
     given = (FILE, trainings.root / "packs", trainings.root / "fitted", trainings.run("parts"))
-    fed = json.loads(preloaded.by_itself(tmp_path, "-c", BY_KERAS, *map(str, given)).splitlines()[-1])
+    fed = json.loads(preloaded.printed(tmp_path, "-c", BY_KERAS, *map(str, given)).splitlines()[-1])
     assert fed["left"] == 0
     assert fed["classes"][-1] > 1.3 * fed["classes"][0], "the classes are uneven"
     assert fed["apart"] < 1e-4

@@ -1,13 +1,12 @@
 """Trainings without Ansible: each is planned, launched and collected as `train.yml` does it, by processes of `tests.preloaded`."""
 
 import json
-import os
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from trainer.files import read_json, write_json
 SILENCE_S = 60.0
 END_S = 120.0
 LOG = "worker.log"
+PLAN = "import json, sys; from tests.training import trainings; trainings.make_plan(json.loads(sys.argv[1]), sys.argv[2])"
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Trainings:
     """Runs on this machine's `worker1`, `worker2`, ..., each a folder."""
 
     root: Path
-    processes: list[preloaded.Process] = field(default_factory=list)
+    processes: list[preloaded.Popen] = field(default_factory=list)
 
     def run(self, name: str) -> Path:
         """The run directory on the control node."""
@@ -75,7 +75,7 @@ class Trainings:
         out = self.run(name) / "evaluate"
         out.mkdir()
         words = ("-m", "trainer", "evaluate", *self._reads(name, 1), "--epochs", ",".join(map(str, epochs)), "--out", str(out))
-        process = _process(preloaded.python, words, out, {})
+        process = preloaded.logged(words, out, out / LOG, {})
         assert process.wait(SLOWEST * END_S) == 0, (out / LOG).read_text()
         return [dict(read_json(out / f"epoch-{epoch:04d}.json")) for epoch in epochs]
 
@@ -89,11 +89,11 @@ class Trainings:
         hosts = [{"name": f"worker{number}", "address": "127.0.0.1", "port": 0, "threads": 1} for number in range(1, 6)]
         places = {"runs": str(self.root / "runs"), "packs": str(self.root / "packs"), "parameter_cache": str(self.root / "parameters")}
         request = {"options": options, "hosts": hosts, "default_workers": 2, "write": True, **places}
-        process = _process(_plan, (request, str(folder / "plan.json")), folder, {})
+        process = preloaded.logged(("-c", PLAN, json.dumps(request), str(folder / "plan.json")), folder, folder / LOG, {})
         assert process.wait(SLOWEST * END_S) == 0, (folder / LOG).read_text()
         return {**read_json(folder / "plan.json"), "nonce": secrets.token_hex(16)}
 
-    def _start(self, planned: dict[str, Any], record: dict[str, Any], rank: int) -> preloaded.Process:
+    def _start(self, planned: dict[str, Any], record: dict[str, Any], rank: int) -> preloaded.Popen:
         name, hosts = planned["run"], record["hosts"]
         own = launching.write(self.node(rank + 1, name), f"worker{rank + 1}", planned["config_yaml"], record, planned["nonce"] * 2)
         weights = planned["weights"] and planned["weights"]["local"]
@@ -103,17 +103,11 @@ class Trainings:
         temporary = own / "tmp"
         temporary.mkdir(exist_ok=True)
         more = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), "TMPDIR": str(temporary)}
-        environment = {**more, **hosts[rank].get("environment", {})}
-        return _process(preloaded.python, words, own, environment)
+        return preloaded.logged(words, own, own / LOG, {**more, **hosts[rank].get("environment", {})})
 
 
-def _process(
-    work: Callable[..., int], given: Sequence[Any], folder: Path, environment: Mapping[str, str] | None = None
-) -> preloaded.Process:
-    return preloaded.Process(work, given, folder, [Path(os.devnull), *[folder / LOG] * 2], environment or {})
-
-
-def _plan(request: dict[str, Any], answer: str) -> int:
+def make_plan(request: dict[str, Any], answer: str) -> None:
+    """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
     made = plan.make(plan.Request.parsed(request))
     config = configs.build(made["config"])
@@ -121,4 +115,3 @@ def _plan(request: dict[str, Any], answer: str) -> int:
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
     made["dataset"]["manifest"] = manifest.sha256
     write_json(Path(answer), made)
-    return 0

@@ -2,8 +2,7 @@
 
 import json
 import subprocess
-import tempfile
-from pathlib import Path
+from typing import Any
 
 from tests import preloaded
 from tests.project import ROOT
@@ -13,14 +12,10 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 def run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     """Run `python ARGV`, `-c PROGRAM ...` or `-m MODULE ...`, in the project's folder, with `text` as its standard input."""
-    with tempfile.TemporaryDirectory() as folder:
-        streams = [Path(folder, name) for name in ("in", "out", "err")]
-        streams[0].write_text(text)
-        code = preloaded.Process(preloaded.python, argv, ROOT, streams, ENVIRONMENT).wait()
-        return subprocess.CompletedProcess(argv, code, *(path.read_text() for path in streams[1:]))
+    return preloaded.run(argv, ROOT, ENVIRONMENT, text)
 
 
-def answer(program: str, *arguments: str):
+def answer(program: str, *arguments: str) -> Any:
     """What a program prints in its last line, JSON."""
     done = run("-c", program, *arguments)
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,8 @@
 """This project among the peers: the table of parts, how parts are counted, and that its variants train."""
 
 import json
-import os
-import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -118,13 +115,12 @@ def test_a_cell_of_two_workers_measures_and_trains(tmp_path):
     given = ["--addresses", addresses, "--steps", "8", "--warm-up", "16", "--batch", "2", "--variant", SYSTEMS["lockstep-balanced"].variant]
     files, log = [tmp_path / "0.json", tmp_path / "1.json"], tmp_path / "log"
     words = [("-c", CELL, str(PROGRAMS), *given, "--rank", str(rank), "--result", str(file)) for rank, file in enumerate(files)]
-    streams = [Path(os.devnull), log, log]
-    workers = [preloaded.Process(preloaded.python, one, PROGRAMS, streams, forked.ENVIRONMENT) for one in words]
+    workers = [preloaded.logged(one, PROGRAMS, log, forked.ENVIRONMENT) for one in words]
     try:
         assert [worker.wait(240 * SLOWEST) for worker in workers] == [0, 0], log.read_text()
     finally:
         for worker in workers:
-            worker.send_signal(signal.SIGKILL)
+            worker.kill()
     results = [json.loads(file.read_text()) for file in files]
     assert results[0]["weights_sha256"] == results[1]["weights_sha256"] != results[0]["weights_before"]
     assert [sum(result["batch"] for result in results), {result["steps"] for result in results}] == [4, {8}]
