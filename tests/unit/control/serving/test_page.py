@@ -55,7 +55,7 @@ def test_error_is_shown_until_the_next_answer(exports, browser, tmp_path):
             assert "Fill in every field" in page.inner_text("#error")
             page.fill("[name=miles]", '"far"')
             page.click("text=Predict")
-            page.wait_for_function("document.getElementById('error').textContent.includes('not of type float32')")
+            page.wait_for_selector("#error:has-text('not of type float32')")
             page.fill("[name=miles]", "2")
             page.click("text=Predict")
             page.wait_for_selector("#answer table")
