@@ -2,6 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 LANES ?= 2
+MORE = $(shell expr $(LANES) + 1)
 N ?= 10
 SUITE ?=
 BIN := .venv/bin
@@ -26,11 +27,11 @@ train: setup ## set up, prepare the example data, train, print what came out (AR
 
 test: unit contract training ## all tests that need no root
 
-unit: setup-dev ## tests of single functions, two at a time (minutes)
-	@$(BIN)/python -m pytest tests/unit -q -n 2 --dist loadfile --durations=10
+unit: setup-dev ## tests of single functions (minutes)
+	@$(BIN)/python -m pytest tests/unit -q -n $(MORE) --dist loadfile --durations=10
 
 contract: setup-dev ## commands, supervisors and workers around a stub worker, without TensorFlow
-	@$(BIN)/python -m pytest tests/contract -q -n $(shell expr $(LANES) + 1) --dist loadfile --durations=10
+	@$(BIN)/python -m pytest tests/contract -q -n $(MORE) --dist loadfile --durations=10
 
 training: setup-dev ## real trainings of two and more workers on this machine: weights and numbers
 	@$(BIN)/python -m pytest tests/training -q -n $(LANES) --dist loadfile --durations=10

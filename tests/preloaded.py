@@ -54,7 +54,7 @@ class Server:
     def __init__(self, code: Path, modules: Iterable[str]):
         """Import these modules, the project's own from one of its copies."""
         self._code, self._forks = code, forkserver.ForkServer()
-        self._forks.set_forkserver_preload([*modules, __name__])
+        self._forks.set_forkserver_preload(["tests.uncollected", *modules, __name__])
 
     def popen(self, args: Sequence[str], **settings: Any) -> "Popen":
         """`subprocess.Popen` of `python -c`, `python -m` or `ansible-playbook`."""
@@ -212,6 +212,7 @@ def _begin(
     forkserver._forkserver.ensure_running = lambda: None
     # What was there before is neither looked through, which would copy all pages, nor freed object by object at the end, which takes 0.8 s.
     gc.freeze()
+    gc.enable()
     sys.path[:] = _PATH
     if session:
         os.setsid()

@@ -25,9 +25,17 @@ def given(pictures: Path, name: str, *more: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def grown(project, pictures) -> str:
+def initial(tmp_path_factory) -> Path:
+    """Weights to start with."""
+    file = tmp_path_factory.mktemp("weights") / "epoch-0002.keras"
+    file.write_bytes(b"weights")
+    return file
+
+
+@pytest.fixture(scope="module")
+def grown(project, pictures, initial) -> str:
     """A run of one epoch that is continued with another, after all hosts have lost their disks; the output of the first launch."""
-    output = project.play("train", *given(pictures, "grown", "epochs=1")).stdout
+    output = project.play("train", *given(pictures, "grown", "epochs=1", f"weights={initial}")).stdout
     for worker in (1, 2):
         shutil.rmtree(project.node(worker, "grown"))
     project.play("train", "run=grown", "epochs=2", "preflight=false")
@@ -38,19 +46,19 @@ def losses(run: Path):
     return [(row["epoch"], row["loss"], row["val_loss"]) for row in read_history(run / "history.csv")]
 
 
-def test_more_epochs_continue_to_equal_weights(project, pictures, grown, tmp_path):
-    """From the control node's copy of the state, and of what the reduction had not sent."""
-    whole = Hosts(tmp_path, project, pictures)
-    expected = whole.train(SETTINGS, POWERSGD, {"train.steps": None, "train.steps_per_epoch": None, "train.epochs": 2})
-    summary = project.summary("grown")
+def test_more_epochs_continue_to_equal_weights(project, pictures, grown, initial, tmp_path):
+    """From the weights it was given, the control node's copy of the state, and of what the reduction had not sent."""
+    whole, two_epochs = Hosts(tmp_path, project, pictures), {"train.steps": None, "train.steps_per_epoch": None, "train.epochs": 2}
+    whole.launch(SETTINGS, POWERSGD, two_epochs, {"train.weights": plan._weights(str(initial))}, weights=initial)
+    whole.end()
+    expected, summary = whole.summary(), project.summary("grown")
     assert (summary["steps"], summary["restarts"], summary["exact"]) == (16, 1, True)
     assert summary["weights_sha256"] == expected["weights_sha256"]
     assert losses(project.run("grown")) == losses(whole.run(1))
 
 
-def test_weights_changed_on_the_way_are_not_loaded(hosts, tmp_path):
-    file, run = tmp_path / "epoch-0002.keras", hosts()
-    file.write_bytes(b"weights")
+def test_weights_changed_on_the_way_are_not_loaded(hosts, initial, tmp_path):
+    file, run = Path(shutil.copy(initial, tmp_path)), hosts()
     given = {"train.weights": plan._weights(str(file))}
     file.write_bytes(b"others")
     run.launch(ONCE, given, weights=file)

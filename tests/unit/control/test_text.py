@@ -115,6 +115,13 @@ def test_plan_names_a_persons_own_functions_once():
     assert "70 per epoch x 1 epoch = 210" in shown
 
 
+@pytest.mark.parametrize(("last", "layers"), [(1, "layer"), (2, "2 layers")])
+def test_plan_says_how_many_parameters_train(last, layers):
+    made = made_plan()
+    made["parameters"]["trainable"], made["config"]["train"] = 5130, {"last_layers": last}
+    assert f"2,770,634 parameters, of which 5,130 in the last {layers} train, input" in text.plan(made, "runs")
+
+
 # --- progress
 
 
