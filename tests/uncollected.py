@@ -1,4 +1,4 @@
-"""Imported first by a process that only imports, and is forked: all stays, so nothing looks for garbage, which takes 1.3 s of TensorFlow's."""
+"""Imported first by what only imports and is forked: all of it stays, and looking for garbage takes 1.3 s of the import of TensorFlow."""
 
 import gc
 
