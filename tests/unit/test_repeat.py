@@ -93,8 +93,8 @@ def test_a_busy_process_ends_with_its_parent():
 @pytest.mark.parametrize(
     ("arguments", "commands", "runs"),
     [
-        ([], [["tests/unit", "-q", "-n", "2", "--dist", "loadfile", "--durations=10"]], 10),
-        (["3", "tests/unit/test_repeat.py"], [["tests/unit/test_repeat.py", "-q", "-n", "2", "--dist", "loadfile", "--durations=10"]], 3),
+        ([], [["tests/unit", "-q", "-n", "3", "--dist", "loadfile", "--durations=10"]], 10),
+        (["3", "tests/unit/test_repeat.py"], [["tests/unit/test_repeat.py", "-q", "-n", "3", "--dist", "loadfile", "--durations=10"]], 3),
     ],
 )
 def test_the_suite_is_that_of_make_test(arguments, commands, runs, monkeypatch):
