@@ -164,7 +164,7 @@ def test_a_changed_lock_sets_up_again(install, project, begins):
 
 @pytest.mark.parametrize("uv", [None, "/usr/bin/uv"])
 def test_set_up_runs_one_locked_install(uv, install, project, monkeypatch):
-    """Set up runs one locked install and leaves its stamp."""
+    """And compiles what is imported often, and leaves its stamp."""
     ran = []
     packages = project / ".venv" / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
@@ -172,8 +172,14 @@ def test_set_up_runs_one_locked_install(uv, install, project, monkeypatch):
     monkeypatch.setattr(install, "find_uv", lambda: uv)
     monkeypatch.setattr(install, "pip", lambda: ["python", "-m", "pip"])
     monkeypatch.setattr(install, "run", lambda command, *arguments: ran.append([*command, *map(str, arguments)]))
+    (packages / "some.py").write_text("some = 1\n")
+    (packages / "ansible_collections").mkdir()
+    (packages / "ansible_collections" / "rare.py").write_text("rare = 1\n")
+    monkeypatch.setattr(install, "PYTHON", sys.executable)
     assert install.install("control") == 0
     assert len(ran) == 1
+    assert len(list(packages.rglob("some.*.pyc"))) == 1
+    assert not list(packages.rglob("rare.*.pyc"))
     assert ran[0][0] == (uv or "python")
     assert "--require-hashes" in ran[0]
     assert ran[0][-1] == str(project / "requirements" / "control.txt")
