@@ -129,18 +129,23 @@ def _modules(file: str, root: Path) -> Iterator[str]:
 
 @functools.cache
 def _named(test: Path) -> frozenset[str]:
-    """What a test file imports, the parameters of its functions, and its texts that are names of files."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+    """What a test file imports, the parameters of its functions, and its texts that are names of files; of programs in it, too."""
+    return frozenset(_names(test.read_text(encoding="utf-8")))
+
+
+def _names(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         elif isinstance(node, ast.arg):
-            names.add(node.arg)
+            yield node.arg
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
-            names.update([node.value, Path(node.value).name, node.value.partition("::")[0]])
-    return frozenset(names)
+            yield from (node.value, Path(node.value).name, node.value.partition("::")[0])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            with contextlib.suppress(SyntaxError):
+                yield from _names(node.value)
 
 
 def files_of(arguments: Sequence[Sequence[str]], root: Path = ROOT) -> list[str]:

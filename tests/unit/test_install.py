@@ -187,6 +187,11 @@ def test_set_up_runs_one_locked_install(uv, install, project, monkeypatch):
     assert install.stamp("control").read_text() == install.state("control")
 
 
+def test_a_command_that_fails_ends_the_set_up(install):
+    with pytest.raises(subprocess.CalledProcessError):
+        install.run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
 def test_a_failed_set_up_leaves_no_stamp(install, project, monkeypatch):
     def fail(*_):
         raise subprocess.CalledProcessError(1, ["pip"])

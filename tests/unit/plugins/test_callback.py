@@ -133,8 +133,8 @@ def test_when_a_process_began_is_when_it_was_started_and_not_when_it_asks():
     assert before - 0.05 < began < asked
 
 
-def play(tmp_path, tasks, *options, action=None, **environment):
-    (tmp_path / "some.yml").write_text(json.dumps([{"name": "Some", "hosts": "localhost", "gather_facts": False, "tasks": tasks}]))
+def play(tmp_path, tasks, *options, action=None, hosts="localhost", **environment):
+    (tmp_path / "some.yml").write_text(json.dumps([{"name": "Some", "hosts": hosts, "gather_facts": False, "tasks": tasks}]))
     (tmp_path / "say.py").write_text(action or TELL)
     argv = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", *options, str(tmp_path / "some.yml")]
     argv += ["-e", f"ansible_python_interpreter={sys.executable}"]
@@ -165,6 +165,10 @@ def test_a_command_ends_with_its_result_and_not_with_counts_of_tasks(tmp_path):
     failed = play(tmp_path, BADLY)
     assert "the run is gone" in failed
     assert "PLAY RECAP" not in failed
+
+
+def test_an_error_of_all_hosts_is_shown_once(tmp_path):
+    assert play(tmp_path, BADLY, "-i", "first,second,", hosts="first,second").count("the run is gone") == 1
 
 
 @pytest.mark.parametrize("options", [(), ("-v",)])

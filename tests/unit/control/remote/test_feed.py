@@ -86,6 +86,16 @@ def told(folder, capsys, every, happens=None, seconds=12.0):
     return lines
 
 
+def test_links_in_a_runs_folder_lead_nowhere(tmp_path, alive, capsys):
+    """Else whoever can write there shows any file of the host to whoever watches."""
+    own = tmp_path / "own"
+    own.mkdir()
+    append(tmp_path, "others' lines\n")
+    for name in ("metrics.jsonl", "exit.json"):
+        (own / name).symlink_to(tmp_path / "metrics.jsonl")
+    assert told(own, capsys, 60.0, seconds=0.5) == [(0.0, "", "")]
+
+
 def test_a_host_is_heard_of_every_five_seconds(tmp_path, alive, capsys):
     assert told(tmp_path, capsys, 60.0) == [(0.0, "", ""), (5.0, "", ""), (10.0, "", "")]
 

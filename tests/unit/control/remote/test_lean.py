@@ -96,6 +96,12 @@ def action(stdout="", stderr="", code=0, seen=None, variables=None):
     return SimpleNamespace(_low_level_execute_command=execute, _templar=Templar(loader=DataLoader()), task_vars=variables or {})
 
 
+def test_only_the_module_of_this_call_answers():
+    """Not what a host's login script prints, nor an earlier answer."""
+    with pytest.raises(AnsibleActionFail, match=r"tmux_session got no answer"):
+        lean.execute(action(stdout='lean-0123456789abcdef:{"changed": false}\n'), "tmux_session", {"name": "s", "state": "absent"})
+
+
 def test_a_host_without_python_gets_a_plain_message():
     with pytest.raises(AnsibleActionFail, match=r"tmux_session got no answer \(exit code 127\): sh: python3: not found"):
         lean.execute(action(stderr="sh: python3: not found\n", code=127), "tmux_session", {})

@@ -913,6 +913,14 @@ def test_runs_of_different_trainers(tmp_path, run):
     assert "code/trainer/loop.py" not in actual
 
 
+def test_a_lost_trainer_is_replaced_by_todays(tmp_path, run):
+    """Beside that of the other run."""
+    make_archive(tmp_path / "code")
+    actual, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
+    assert actual["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
+    assert actual["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
+
+
 def test_a_lost_snapshot_is_told(tmp_path, run):
     (run.folder / "checkpoints/epoch-0003.keras").unlink()
     actual, sentences = entries(tmp_path, [run])

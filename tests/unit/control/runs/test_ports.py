@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from ansible.errors import AnsibleFilterError
 
 from control.runs import ports
 from control.runs.cluster import cluster_hosts, session_name
+from trainer.files import write_json
 from trainer.ports import holder, taken
 
 HOSTS = {name: {"worker_port": "auto", "ansible_connection": "local", "worker_address": "127.0.0.1"} for name in ("w1", "w2")}
@@ -80,6 +82,13 @@ def test_what_one_command_chose_no_other_does(monkeypatch):
     assert first | second == {20000, 20001, 20002, 20003}
     monkeypatch.setattr(ports, "RESERVED_S", 0.0)
     assert ports.choose(hosts(), "c")[0]["port"] in first | second
+
+
+def test_a_choice_of_the_future_is_none(monkeypatch):
+    """It was made before the clock was set back."""
+    monkeypatch.setattr(ports, "RANGE", range(20000, 20002))
+    write_json(ports.RESERVED, {"20000": {"run": "a", "at": time.time() + 3600}})
+    assert {host["port"] for host in ports.choose(hosts(), "b")} == {20000, 20001}
 
 
 def test_commands_at_the_same_moment_choose_apart(scratch):
