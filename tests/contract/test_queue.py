@@ -83,7 +83,7 @@ def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
 
 def tickets(project: LocalProject, worker: int = 1) -> list[Path]:
     """Files of the runs that wait on a worker."""
-    return list((project.root / f".lockstep/worker{worker}/queue").iterdir())
+    return list((project.root / f".lockstep/worker{worker}/queue").glob("*"))
 
 
 def end(project: LocalProject, worker: int, run: str) -> dict[str, float]:

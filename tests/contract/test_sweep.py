@@ -43,14 +43,19 @@ def _left(project: LocalProject, name: str) -> list[Path]:
     return files + claims + list((project.root / "sweeps" / name).glob("under_way/*.json"))
 
 
-def test_each_trial_is_measured_once(project, pictures):
-    done = project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=1"))
+@pytest.fixture(scope="module")
+def measured(project, pictures) -> str:
+    """What the sweep `pi` prints, of one trial."""
+    return project.play("sweep", *asked(pictures, "pi", "workers=2", "repeats=1")).stdout
+
+
+def test_each_trial_is_measured_once(project, measured):
     (row,) = rows(project, "pi")
     assert (row.workers, row.repeat, row.state, row.hosts) == (2, 1, "SUCCEEDED", "worker1 worker2")
     assert row.seconds_end_to_end > row.seconds_training > 0
     assert row.images_per_s > 0
-    assert "No answer" in done.stdout, done.stdout
-    assert "ansible-playbook sweep.yml -e sweep=pi" in done.stdout, done.stdout
+    assert "No answer" in measured, measured
+    assert "ansible-playbook sweep.yml -e sweep=pi" in measured, measured
     folder = project.root / "sweeps" / "pi"
     assert {"analysis.md", "config.yml", "summary.json"} <= {path.name for path in folder.iterdir()}
     assert nothing_is_left(project, "pi")
@@ -60,6 +65,7 @@ def test_each_trial_is_measured_once(project, pictures):
 
 
 @EXHAUSTIVE("control/sweep", "playbooks/stages")
+@pytest.mark.usefixtures("measured")
 def test_more_trials_are_added(project, pictures):
     first = rows(project, "pi")
     more = project.play("sweep", *asked(pictures, "pi", "workers=1,2", "repeats=1"))
@@ -101,14 +107,15 @@ def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
 
 
 def await_running(project: LocalProject, name: str, playbook: Popen[str], after: str = "") -> str:
-    """Name of a sweep's trial of which a worker has started, other than `after`; fail if the command ends before."""
+    """Name of a sweep's trial of which a worker has started, other than the warm-up and `after`; fail if the command ends before."""
     found: list[str] = []
 
     def running() -> bool:
         with contextlib.suppress(FileNotFoundError):  # a trial that has ended is being removed
             paths = [*(project.root / ".lockstep").glob(f"worker*/trials/{name}/*/workers/*/metrics.jsonl")]
             trials = [(path.parents[2].name, path) for path in paths]
-            found.extend(trial for trial, path in trials if trial != after and '"restoring"' in path.read_text())
+            others = (after, f"{name}.warm-up")
+            found.extend(trial for trial, path in trials if trial not in others and '"restoring"' in path.read_text())
         return bool(found)
 
     await_until(lambda: playbook.poll() is not None or running(), 120, "a trial to run")
@@ -154,7 +161,8 @@ def test_saved_states_are_a_column_of_their_own(project, pictures):
 
 
 @EXHAUSTIVE
-def test_next_command_measures_more(project, pictures):
+@pytest.mark.usefixtures("measured")
+def test_next_command_measures_more(project):
     folder = project.root / "sweeps" / "pi"
     shown = project.play("sweep", "sweep=pi", "measure=false").stdout
     command = re.search(r"measure for an answer +ansible-playbook sweep\.yml((?: -e \S+)+)", shown)
