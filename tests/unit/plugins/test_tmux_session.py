@@ -71,7 +71,7 @@ def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path
     assert (tmux.MARK in (folder / "seen").read_text().split()) is supervised
 
 
-def test_the_wish_to_end_is_left_before_the_end(module, tmp_path):
+def test_the_wish_is_left_before_the_end(module, tmp_path):
     """By it a supervisor tells a user's wish from the end of its host."""
     start(module, "a-w0", ["sleep", "60"], tmp_path)
     module.params |= {"state": "absent", "grace": 1, "mark": str(tmp_path / tmux.MARK)}
