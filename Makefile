@@ -2,7 +2,8 @@
 PYTHON ?= python3
 ARGS ?=
 LANES ?= 2
-MORE = $(shell expr $(LANES) + 1)
+# One more than LANES, for tests that spend part of their time waiting.
+WAITING_LANES = $(shell expr $(LANES) + 1)
 N ?= 10
 SUITE ?=
 BIN := .venv/bin
@@ -28,10 +29,10 @@ train: setup ## set up, prepare the example data, train, print what came out (AR
 test: unit contract training ## all tests that need no root
 
 unit: setup-dev ## tests of single functions (minutes)
-	@$(BIN)/python -m pytest tests/unit -q -n $(MORE) --dist loadfile --durations=10
+	@$(BIN)/python -m pytest tests/unit -q -n $(WAITING_LANES) --dist loadfile --durations=10
 
 contract: setup-dev ## commands, supervisors and workers around a stub worker, without TensorFlow
-	@$(BIN)/python -m pytest tests/contract -q -n $(MORE) --dist loadfile --durations=10
+	@$(BIN)/python -m pytest tests/contract -q -n $(WAITING_LANES) --dist loadfile --durations=10
 
 training: setup-dev ## real trainings of two and more workers on this machine: weights and numbers
 	@$(BIN)/python -m pytest tests/training -q -n $(LANES) --dist loadfile --durations=10

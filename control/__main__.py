@@ -39,9 +39,9 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def parameters(arguments: argparse.Namespace) -> int:
     """Read the arguments of `control.runs.model.examine` as JSON from standard input; print its result as JSON."""
-    from trainer import backend
+    from trainer import worker
 
-    backend.load()
+    worker.load_tensorflow()
     from control.runs import model
 
     given = json.load(sys.stdin)
@@ -83,10 +83,10 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def batch(arguments: argparse.Namespace) -> int:
     """Write the images of one step; print an empty JSON object."""
-    from trainer import backend
     from trainer import config as configs
+    from trainer import worker
 
-    backend.load()
+    worker.load_tensorflow()
     from control.datasets import batch as making
 
     config = configs.build(configs.load(arguments.config))
@@ -108,9 +108,9 @@ def new_examples(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Read the arguments of `control.serving.saved_model.export` as JSON from standard input; print its result as JSON."""
-    from trainer import backend
+    from trainer import worker
 
-    backend.load()
+    worker.load_tensorflow()
     from control.serving import saved_model
 
     print(json.dumps(saved_model.export(**json.load(sys.stdin))))

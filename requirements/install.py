@@ -79,15 +79,15 @@ def install(group: str) -> int:
     else:
         run([uv], "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes", *offline(), "-r", lock)
     packages = next((VENV / "lib").glob("python3.*/site-packages"))
-    compile_all(packages)
+    compile_packages(packages)
     (packages / "lockstep.pth").write_text(f"{ROOT}\n")
     stamp(group).write_text(wanted)
     return 0
 
 
-def compile_all(packages: Path) -> None:
-    """Compile what is imported again and again, on all cores: of Ansible's collections, half of the files, that is next to nothing."""
-    # Some packages bring templates of code that are no Python.
+def compile_packages(packages: Path) -> None:
+    """Compile all packages on all cores, except Ansible's collections: they are half of all files, and hardly ever imported."""
+    # Some packages contain templates that are not valid Python.
     subprocess.run([PYTHON, "-m", "compileall", "-q", "-q", "-j", "0", "-x", "/ansible_collections/", packages], check=False)
 
 

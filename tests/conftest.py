@@ -17,7 +17,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # NumPy's threads, which wait in loops, cost each of them 5% more.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Thousands of tests, and TensorFlow, are garbage never: to look through them again and again takes a sixth of the unit suite.
+# The collected tests and TensorFlow never become garbage: scanning them repeatedly would take a sixth of the unit suite.
 gc.disable()
 
 
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look only at what tests make from here on."""
+    """From here on, the collector scans only what the tests create."""
     gc.collect()
     gc.freeze()
     gc.enable()

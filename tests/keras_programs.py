@@ -19,7 +19,7 @@ BATCH, FIRST, WHOLE = 32, 20, 10
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled model, and so many rows: `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays."""
+    """How to build a compiled model, and how to make a number of rows: `(x, y)` or `(x, y, sample_weight)`, each a structure of arrays."""
 
     build: Callable[[], keras.Model]
     rows: Callable[[np.random.Generator, int], tuple[Any, ...]]
@@ -187,7 +187,7 @@ PROGRAMS = {name: with_optimizer(make) for name, make in (OPTIMIZERS | SETTINGS)
 
 
 def made(name: str, count: int) -> tuple[keras.Model, tuple[Any, ...]]:
-    """A program's model with its first weights, and so many rows."""
+    """A program's model with its initial weights, and `count` rows."""
     keras.utils.set_random_seed(3)
     program = PROGRAMS[name]
     return program.build(), program.rows(np.random.default_rng(5), count)
@@ -201,7 +201,7 @@ def weights(model: keras.Model) -> np.ndarray:
 def by_fit(name: str, steps: int) -> tuple[np.ndarray, dict[str, float]]:
     """Weights and metrics after Keras' own training on one worker."""
     model, rows = made(name, BATCH * steps)
-    # Else `fit` would trace the step twice: once with what the first creates.
+    # Otherwise `fit` would trace the step twice, the second time with the variables that the first has created.
     model._symbolic_build(data_batch=tf.nest.map_structure(lambda array: array[:BATCH], rows))
     model.fit(tf.data.Dataset.from_tensor_slices(rows).batch(BATCH), epochs=1, verbose=0)
     metrics = {metric: float(value) for metric, value in model.get_metrics_result().items()}

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import json
 import multiprocessing
 import os
 import random
@@ -90,7 +91,7 @@ class _Parent(Server):
 
 
 def _prepared(name: str) -> dict[str, Any]:
-    """What a new process is told of this one, but for its main program, which it would import."""
+    """The preparation data of a new process, without this process' main module, which the new one would import."""
     return {key: value for key, value in _PREPARED(name).items() if not key.startswith("init_main")}
 
 
@@ -197,7 +198,7 @@ def ansible(*words: str) -> int:
 
     for setting in constants.config.get_configuration_definitions():
         constants.set_constant(setting, constants.config.get_config_value(setting, variables=vars(constants)))
-    # What the command does at its end is not for them to do.
+    # Its forks must not run the exit handlers of the command.
     os.register_at_fork(after_in_child=atexit._clear)
     subprocess.Popen = Fork
     sys.argv = [*words]
@@ -210,7 +211,7 @@ def _begin(
     multiprocessing.set_start_method(None, force=True)
     # It would start another.
     forkserver._forkserver.ensure_running = lambda: None
-    # What was there before is neither looked through, which would copy all pages, nor freed object by object at the end, which takes 0.8 s.
+    # Inherited objects are not scanned, which would copy all pages, nor freed one by one at the end, which takes 0.8 s.
     gc.freeze()
     gc.enable()
     sys.path[:] = _PATH
@@ -257,7 +258,7 @@ def _as_if_executed(environment: Mapping[str, str] | None) -> None:
 def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    # Is chosen anew: by TMPDIR.
+    # To be chosen anew, by TMPDIR.
     tempfile.tempdir = None
 
 
@@ -292,8 +293,13 @@ def run(words: Sequence[str], folder: Path, environment: Mapping[str, str], text
     return subprocess.CompletedProcess(words, process.returncode, *printed)
 
 
-def printed(folder: Path, *words: str, **environment: str) -> str:
-    """What a program prints that comes to a good end."""
-    done = run(words, folder, {**ONE_THREAD, **environment})
+def printed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """What a program prints that ends with exit code 0."""
+    done = run(words, folder, environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def answer(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Any:
+    """What such a program prints in its last line, as JSON."""
+    return json.loads(printed(words, folder, environment).splitlines()[-1])

@@ -69,7 +69,7 @@ class Project:
         return self.started[-1]
 
     def launch(self, command: str, *arguments: str, **settings: Any) -> subprocess.Popen[str]:
-        """Start a root playbook with settings of `Popen` other than a person's shell, the copy's folder, and a pipe."""
+        """Start a root playbook in the copy's folder, with a user's environment and a pipe; `settings` of `Popen` override these."""
         usual = {"cwd": self.root, "env": self.environment(), "stdout": subprocess.PIPE, "text": True}
         return self.popen(self.argv(command, *arguments), **{**usual, **settings})
 

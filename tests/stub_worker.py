@@ -41,6 +41,7 @@ from trainer.member import Member, address
 from trainer.peerwatch import Answer
 from trainer.reduction.cost_model import Choice, sent_bytes, sums_of
 
+LIBRARIES = ()
 MODULES = ("trainer.worker", "trainer.loop")
 METRICS = ("loss", "loss", "accuracy", "accuracy")
 PARTS = ("forward_backward", "compression", "all_reduce", "apply")
@@ -143,10 +144,6 @@ def _connected(endpoint: str, greeting: bytes) -> Connection:
             time.sleep(AGAIN_S)
         else:
             return Connection(connection.detach())
-
-
-def load() -> None:
-    """There is nothing to import."""
 
 
 def join(task: Any, threads: int, gpus: int, direct_port: int) -> Cluster:

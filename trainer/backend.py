@@ -3,10 +3,7 @@
 Nothing else between a worker's command line and its files needs TensorFlow.
 """
 
-import gc
-import importlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +20,9 @@ if TYPE_CHECKING:
     from trainer.peerwatch import Answer
 
 LIBRARIES = ("tensorflow", "keras")
+"""What takes most of the time to import."""
 MODULES = (*LIBRARIES, "trainer.worker", "trainer.cluster", "trainer.loop", "trainer.engines")
 """What a standby process imports ahead of its worker's start."""
-
-
-def load() -> None:
-    """Import TensorFlow ahead of what needs it, without its start-up chatter; its errors stay."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # All of it stays: to look for garbage again and again takes 1.3 of 3.4 s of processor time.
-    gc.disable()
-    for name in LIBRARIES:
-        importlib.import_module(name)
-    gc.freeze()
-    gc.enable()
 
 
 def join(task: "Task | None", threads: int, gpus: int, direct_port: int) -> "Cluster":

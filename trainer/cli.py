@@ -59,7 +59,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 def parameter_server(arguments: argparse.Namespace) -> int:
     """Keep weights for the cluster in TF_CONFIG, until the parent ends."""
-    from trainer import backend
+    from trainer import worker
     from trainer.asynchronous import server
     from trainer.asynchronous.roles import Task
     from trainer.errors import ClusterError
@@ -68,7 +68,7 @@ def parameter_server(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # The chief reads the weights from here when it saves the state.
         signal.signal(number, signal.SIG_IGN)
-    backend.load()
+    worker.load_tensorflow()
     task = Task.from_environment()
     if task is None:
         raise ClusterError("TF_CONFIG has no parameter servers")
@@ -97,11 +97,11 @@ def steptime(arguments: argparse.Namespace) -> int:
     """Read `config` (YAML) and `spec` (of columns) as JSON from standard input, time a step on this host alone, print JSON."""
     import yaml
 
-    from trainer import backend
     from trainer import config as configs
+    from trainer import worker
     from trainer.data.spec import Spec, of_images
 
-    backend.load()
+    worker.load_tensorflow()
     from trainer.steptime import measure
 
     given = json.load(sys.stdin)
@@ -114,11 +114,11 @@ def steptime(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate snapshots on the test images."""
-    from trainer import backend
     from trainer import evaluate as evaluating
+    from trainer import worker
     from trainer.metrics import Metrics
 
-    backend.load()
+    worker.load_tensorflow()
     epochs = [int(epoch) for epoch in arguments.epochs.split(",")]
     metrics = Metrics(arguments.out / "metrics.jsonl")
     evaluating.evaluate(arguments.run, epochs, published(arguments), arguments.caches, arguments.out, metrics)
@@ -127,10 +127,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Predict the examples of a folder with the snapshot in it."""
-    from trainer import backend
+    from trainer import worker
     from trainer.metrics import Metrics
 
-    backend.load()
+    worker.load_tensorflow()
     from trainer import predict as predicting
 
     predicting.predict(arguments.folder, Metrics(arguments.folder / "metrics.jsonl"))

@@ -28,9 +28,9 @@ def time_loaders(arguments: argparse.Namespace) -> int:
 
 def time_inference(arguments: argparse.Namespace) -> int:
     """Time the predictions of a snapshot (or a new model) by devices and batch size; writes results.json."""
-    from trainer import backend
+    from trainer import worker
 
-    backend.load()
+    worker.load_tensorflow()
     from benchmarks.node import inference
 
     wanted = inference.Wanted(numbers(arguments.devices), numbers(arguments.batches), arguments.passes)

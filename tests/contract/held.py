@@ -8,9 +8,9 @@ from tests.project import SLOWEST, await_until
 
 SETTINGS = "train.global_batch=20,train.steps_per_call=2,reduction.name=packed"
 CHECKED = ("config=task_cnn", f"set={SETTINGS}")
-"""An epoch has eight steps; the hosts are looked at before."""
+"""Eight steps per epoch; preflight checks the hosts first."""
 SMALL = (*CHECKED, "preflight=false")
-"""The same without that look."""
+"""The same without preflight."""
 
 
 def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: str, how: tuple[str, ...] = SMALL) -> subprocess.Popen[str]:

@@ -80,7 +80,7 @@ def test_changed_files_are_refused_and_published_again(kind, project, pictures, 
     weights = peaceful.train(configs.load(project.run(name) / "config.yml"))["weights_sha256"]
     shutil.copytree(peaceful.root / "caches", caches(project), dirs_exist_ok=True)
     change_images(caches(project))
-    again = project.play("train", f"run={name}", f"dataset={pictures}", *SMALL, "preflight=false")
+    again = project.play("train", f"run={name}", f"dataset={pictures}", *SMALL)
     assert f"{name}: SUCCEEDED" in again.stdout
     assert project.summary(name)["weights_sha256"] == weights
     logs = "".join((project.run(name) / f"workers/worker{number}/worker.log").read_text() for number in (1, 2))

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import json
 import os
 import signal
 import subprocess
@@ -76,7 +75,7 @@ def two_epochs(project):
 
 def by_itself(folder: Path, script: str, *arguments) -> dict:
     """What a script prints last that runs in a process of its own."""
-    return json.loads(preloaded.printed(folder, "-c", script, *map(str, arguments)).splitlines()[-1])
+    return preloaded.answer(("-c", script, *map(str, arguments)), folder, preloaded.ONE_THREAD)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What a step is fed: class weights, mixup, a user's `augment`, buckets; exact on any number of workers."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ def parts(trainings):
 def test_sequences_are_fed_as_keras_would(trainings, parts, tmp_path):
     """Augmented, padded and weighed as the whole batch, and drawn in the second launch as if there had been one only."""
     given = (FILE, trainings.root / "packs", trainings.root / "fitted", trainings.run("parts"))
-    fed = json.loads(preloaded.printed(tmp_path, "-c", BY_KERAS, *map(str, given)).splitlines()[-1])
+    fed = preloaded.answer(("-c", BY_KERAS, *map(str, given)), tmp_path, preloaded.ONE_THREAD)
     assert fed["left"] == 0
     assert fed["classes"][-1] > 1.3 * fed["classes"][0], "the classes are uneven"
     assert fed["apart"] < 1e-4

@@ -8,8 +8,7 @@ from tests.keras_programs import PROGRAMS
 from tests.project import EXHAUSTIVE
 
 STEPS = 20
-"""They end a period of accumulation, of averages and of the warm-up; steps follow the one in which a worker has no row."""
-
+"""Enough for a whole period of accumulation, averaging and warm-up, and for steps after the one in which a worker has no rows."""
 
 ALIKE = EXHAUSTIVE("trainer/synchronous.py", "trainer/applying.py", "requirements")
 """For optimizers that move each weight by its own gradients only, in the same calls as Adam and SGD."""

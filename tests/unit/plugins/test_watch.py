@@ -105,7 +105,7 @@ def test_a_supervisor_may_return_in_a_new_session(rejoin_wait, since, state, mon
 def test_an_end_is_told_in_our_time(monkeypatch, clock):
     """Of several ends the earliest is the cause, and a host's clock may be ahead of ours."""
     watch, seen = watcher(clock), SimpleNamespace(exit={"exit_code": FAILED, "ended_at": 1000.0}, more=False, ahead=30.0)
-    monkeypatch.setattr(watch, "_verdict", lambda _, **told: told["at"])
+    monkeypatch.setattr(watch, "_verdict", lambda _, **verdict: verdict["at"])
     assert watch._ended(seen) == 970.0
 
 

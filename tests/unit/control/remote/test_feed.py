@@ -87,7 +87,7 @@ def told(folder, capsys, every, happens=None, seconds=12.0):
 
 
 def test_links_in_a_runs_folder_lead_nowhere(tmp_path, alive, capsys):
-    """Else whoever can write there shows any file of the host to whoever watches."""
+    """Otherwise anyone who can write there could expose any file of the host to those who watch the run."""
     own = tmp_path / "own"
     own.mkdir()
     append(tmp_path, "others' lines\n")
