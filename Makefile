@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 LANES ?= 2
 # One more than LANES, for tests that spend part of their time waiting.
-WAITING_LANES = $(shell expr $(LANES) + 1)
+WAITING_LANES = $(or $(shell expr $(LANES) + 1 2>/dev/null),$(error LANES=$(LANES): expected how many test files to run at a time, such as LANES=2))
 N ?= 10
 SUITE ?=
 BIN := .venv/bin
