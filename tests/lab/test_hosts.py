@@ -85,7 +85,7 @@ def test_status_names_every_host_that_trains(cluster, watched):
 def test_an_ordinary_user_sees_neither_run_nor_secret(cluster, watched):
     """Neither files, nor the shared folder, nor tmux, nor what /proc has of a worker; and what everybody sees there holds no secret."""
     with cluster.user(1, USER):
-        pid = cluster.on(1, "ps -eo pid,args | awk '/[t]rainer train.*watched/ {print $1; exit}'").strip()
+        pid = cluster.on(1, "ps -ww -eo pid,args | awk '/[t]rainer train.*watched/ {print $1; exit}'").strip()
         assert pid.isdecimal()
         assert python(cluster, 1, TRY, WORKER_ROOT, pid) == "[]\n"
         assert python(cluster, 1, TRY, WORKER_ROOT, pid, user="lockstep").count("write") >= 3, "the attempts are real ones"
@@ -93,7 +93,7 @@ def test_an_ordinary_user_sees_neither_run_nor_secret(cluster, watched):
         cluster.on(1, shlex.join(["rm", "-rf", *planted]))
         secret = own(cluster, 1, "watched", "secret").strip()
         assert len(bytes.fromhex(secret)) == 32
-        shown = cluster.on(1, f"cd /; runuser -u {USER} -- ps -eo args")
+        shown = cluster.on(1, f"cd /; runuser -u {USER} -- ps -ww -eo args")
         assert "--run" in shown
         assert secret not in shown
 

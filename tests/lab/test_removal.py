@@ -80,7 +80,7 @@ def test_what_provisioning_put_there_is_removed(cluster):
 
 def addresses_left() -> list[str]:
     """Lines of this machine's interfaces, routes, firewall, mounts and processes that name an address of the lab."""
-    looks = "ip -o addr; ip route; nft list ruleset; cat /proc/mounts; ps -eo args"
+    looks = "ip -o addr; ip route; nft list ruleset; cat /proc/mounts; ps -ww -eo args"
     shown = subprocess.run(["sh", "-c", looks], capture_output=True, text=True, check=False).stdout
     return [line for line in shown.splitlines() if SUBNET.rpartition(".")[0] in line]
 

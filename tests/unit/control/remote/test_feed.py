@@ -40,7 +40,7 @@ def append(folder, text):
 
 def programs():
     """Processes of the host's program that this process has started, by their command lines."""
-    children = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
+    children = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=True)
     return [line for line in children.stdout.splitlines() if "zlib.decompress" in line]
 
 
