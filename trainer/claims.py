@@ -9,20 +9,23 @@ is a link to it).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
 
 TMUX = ("tmux", "-L", "lockstep")
 """The command of our own tmux server."""
 ENDING = ("server exited", "lost server")
 """What tmux says when its server, whose last session has ended, ends before it starts another one."""
 STARTS, PAUSE_S = 50, 0.1
+LOCK = ".lock"
 CLAIMS, QUEUE = "locks", "queue"
 """Folders below `worker_root`."""
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -38,6 +41,39 @@ RETURN_S = 660.0
 """Seconds within which a worker that a restart of its host has ended may return: its shared folder may take ten minutes to be mounted."""
 SUPERVISED, MARK, EXIT = "supervisor.json", "stop", "exit.json"
 """In a worker's folder: while it is started again after a fault; once somebody has asked for its end; once it has ended."""
+
+
+class Locked(Exception):
+    """Another process keeps the claims of a host locked; its process id, as far as it is known."""
+
+
+@contextlib.contextmanager
+def locked(root: str, patience: float | None = None) -> Iterator[None]:
+    """Keep others on this host from changing claims below `root`; the kernel releases the lock when a process dies.
+
+    Raises:
+        Locked: another process kept it for `patience` seconds; None waits for ever.
+    """
+    with open(os.path.join(root, LOCK), "a+", encoding="ascii", errors="replace") as stream:
+        if patience is None:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        else:
+            _lock_within(patience, stream)
+        stream.truncate(0)
+        print(os.getpid(), end="", file=stream, flush=True)
+        yield
+
+
+def _lock_within(seconds: float, stream: IO[str]) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() >= deadline:
+            stream.seek(0)
+            raise Locked(stream.read(LARGEST))
+        time.sleep(PAUSE_S)
 
 
 def place(root: str, ticket: str, port: int) -> str:

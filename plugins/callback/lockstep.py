@@ -69,9 +69,10 @@ class CallbackModule(Default):
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
         refuse_empty_inventory(playbook)
-        from plugins.shared.interrupts import finish_messages_before_dying
+        from plugins.shared import interrupts
 
-        finish_messages_before_dying()
+        interrupts.finish_messages_before_dying()
+        interrupts.wait_for_forks()
         self._heed_interrupts()
         super().v2_playbook_on_start(playbook)
 
@@ -93,10 +94,10 @@ class CallbackModule(Default):
                 signal.signal(signal.SIGINT, interrupt)
 
         def swallowed(what):
-            # During a fork Python can't raise what a signal handler raises, and Ansible would go on.
+            # While an object is finalized, Python can't raise what a signal handler raises, and Ansible would go on.
             if what.exc_type is KeyboardInterrupt and os.getpid() == self._main:
                 signal.signal(signal.SIGALRM, lambda _, frame: ansibles(signal.SIGINT, frame))
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
             else:
                 others(what)
 
@@ -107,6 +108,9 @@ class CallbackModule(Default):
         """After Ctrl-C, or a failure: what goes on without this command, and what does not."""
         if os.getpid() != self._main:
             return
+        # Nothing may interrupt this; not SIG_IGN: child processes would inherit it.
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, lambda *_: None)
         if self._if_interrupted:
             print(f"\n{as_typed(self._if_interrupted)}", flush=True)
         if self._launch:
@@ -119,11 +123,9 @@ class CallbackModule(Default):
             print(f"\n{as_typed(self._before_start)}", flush=True)
 
     def _take_back(self):
-        """Some workers may have started, perhaps not all; a second Ctrl-C would leave them so."""
+        """Some workers may have started, perhaps not all."""
         from control.runs import launches
 
-        # Not SIG_IGN: child processes would inherit it.
-        signal.signal(signal.SIGINT, lambda *_: None)
         print(f"\nTaking the launch of {self._launch['run']} back; this takes a few seconds ...", flush=True)
         print(as_typed(launches.take_back(self._launch)), flush=True)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import json
 import os
@@ -94,6 +93,8 @@ ended: {type: str, returned: state=absent, description: "How the worker ended, a
 
 PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "pillow")
 SUPPORTED = ((3, 11), (3, 13))
+PATIENCE_S = 60.0
+"""Within this, a command that starts or ends a worker is done."""
 REVOKED_S = 86400
 """After this long, nothing of a launch that was taken back can still be on its way to a host."""
 
@@ -271,11 +272,16 @@ def keep_metrics(module):
 
 @contextlib.contextmanager
 def locked(module):
-    """Keep other launches on this host from changing claims; the kernel releases the lock when a process dies."""
+    """Keep other launches on this host from changing claims; fail if one does not come to its end."""
     os.makedirs(module.params["root"], exist_ok=True)
-    with open(os.path.join(module.params["root"], ".lock"), "a", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    try:
+        with claims.locked(module.params["root"], PATIENCE_S):
+            yield
+    except claims.Locked as error:
+        module.fail_json(
+            msg=f"{module.params['host']}: process {error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
+            f"Fix: the same command again; if it does not end: on {module.params['host']}, kill {error}"
+        )
 
 
 def worker_folder(module):

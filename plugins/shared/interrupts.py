@@ -1,6 +1,7 @@
 """Effects of Ctrl-C on Ansible's own processes."""
 
 import functools
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -37,3 +38,27 @@ def finish_messages_before_dying() -> None:
             die(process, number, frame)
 
     FinalQueue.put, WorkerProcess._term = put, term
+
+
+def wait_for_forks() -> None:
+    """Let Ctrl-C wait until a task's process exists and can pass it on.
+
+    Python drops what a signal's handler raises in the middle of a fork, and the new process would die of the signal before it knows its
+    task: Ansible would then say "A worker was found in a dead state".
+    """
+    start, run = WorkerProcess.start, WorkerProcess._run
+
+    @functools.wraps(start)
+    def started(process: WorkerProcess) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            start(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    @functools.wraps(run)
+    def ran(process: WorkerProcess) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        run(process)
+
+    WorkerProcess.start, WorkerProcess._run = started, ran

@@ -1,17 +1,22 @@
 """Commands that are interrupted at a moment of choice: by Ctrl-C, as a terminal sends it, or with all their processes killed."""
 
+import contextlib
 import os
+import shlex
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.contract.held import SMALL
 from tests.local_project import LocalProject, all_sessions, command_lines
-from tests.project import await_until
+from tests.project import SLOWEST, await_until
 
 EPOCHS = "epochs=1"
 NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
+CLAIM = "Claim the port, write the run's files, start the worker"
 TASKS = """import os
+import signal
 from ansible.plugins.callback import CallbackBase
 
 
@@ -21,8 +26,18 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_task_start(self, task, is_conditional):
         with open(os.environ["TASKS"], "a") as stream:
             stream.write(f"{task.name}\\n")
+        if task.name == os.environ["FORKING"]:
+            os.register_at_fork(after_in_parent=self.forked)
+
+    command, forks = os.getpid(), 0
+
+    def forked(self):
+        if os.getpid() == self.command:
+            self.forks += 1
+            if self.forks == 2:
+                os.killpg(0, signal.SIGINT)
 """
-"""Writes the name of each task that begins."""
+"""Writes the name of each task that begins; presses Ctrl-C in the middle of the fork for the second host of a task."""
 
 
 def task(name):
@@ -63,7 +78,7 @@ MOMENTS = {
     "the launch": task("See what is there"),
     "recording": task("Judge it and record the run on the control node"),
     "the record": recorded,
-    "starting": task("Claim the port, write the run's files, start the worker"),
+    "starting": task(CLAIM),
     "one worker": session(0),
     "the other worker": session(1),
     "both workers": lambda scene: session(0)(scene) and session(1)(scene),
@@ -76,13 +91,13 @@ MOMENTS = {
 class Scene:
     """A training that is interrupted."""
 
-    def __init__(self, project: LocalProject, name: str, pictures: Path, folder: Path, epochs: str = EPOCHS):
-        """Press Enter."""
+    def __init__(self, project: LocalProject, name: str, pictures: Path, folder: Path, epochs: str = EPOCHS, forking: str = ""):
+        """Press Enter; `forking`: the task in which Ctrl-C comes during a fork."""
         self.project, self.name, self.output, self.tasks = project, name, folder / "output", folder / "tasks"
         folder.mkdir(exist_ok=True)
         project.hold(name, 6)
         (project.root / "plugins/callback/tasks.py").write_text(TASKS)
-        environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks)}
+        environment = {**project.environment(), "ANSIBLE_CALLBACKS_ENABLED": "tasks", "TASKS": str(self.tasks), "FORKING": forking}
         with self.output.open("w") as stream:
             settings = {"env": environment, "stdout": stream, "stderr": subprocess.STDOUT, "start_new_session": True}
             self.process = project.launch("train", f"run={name}", f"dataset={pictures}", *SMALL, epochs, **settings)
@@ -96,7 +111,11 @@ class Scene:
     def interrupt(self) -> str:
         """Press Ctrl-C; gives what was printed in all."""
         os.killpg(self.process.pid, signal.SIGINT)
-        self.process.wait(120)
+        return self.ended()
+
+    def ended(self) -> str:
+        """Wait for the end of the command; gives what was printed in all."""
+        self.process.wait(SLOWEST * 120)
         return self.output.read_text()
 
     def processes(self) -> dict[int, str]:
@@ -126,7 +145,9 @@ def launched_half(project, pictures, tmp_path, name) -> Scene:
     """A launch whose command was killed when one worker had been started: the other's tmux waits."""
     slow = tmp_path / "bin"
     slow.mkdir()
-    (slow / "tmux").write_text(f'#!/bin/sh\ncase "$*" in *new-session*{name}-w1*) sleep 600;; esac\nPATH=${{PATH#*:}} exec tmux "$@"\n')
+    waits = shlex.quote(str(tmp_path / "waits"))
+    case = f'case "$*" in *new-session*{name}-w1*) touch {waits}; exec sleep 600;; esac'
+    (slow / "tmux").write_text(f'#!/bin/sh\n{case}\nPATH=${{PATH#*:}} exec tmux "$@"\n')
     (slow / "tmux").chmod(0o755)
     path = os.environ["PATH"]
     os.environ["PATH"] = f"{slow}:{path}"
@@ -134,19 +155,32 @@ def launched_half(project, pictures, tmp_path, name) -> Scene:
         scene = Scene(project, name, pictures, tmp_path)
     finally:
         os.environ["PATH"] = path
-    await_until(lambda: session(0)(scene), 90, "one of two workers")
+    await_until(lambda: session(0)(scene) and (tmp_path / "waits").exists(), 90, "one of two workers")
     return scene
 
 
 def kill_hard(scene: Scene) -> None:
     """As the kernel does when memory is short: no process of the command says anything more."""
-    members = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if descends(int(entry.name), scene.process.pid)]
-    for pid in [scene.process.pid, *members]:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    scene.process.wait(10)
+    # Those that are stopped start no others, and keep their parents.
+    members: set[int] = set()
+    while found := {scene.process.pid, *descendants(scene.process.pid)} - members:
+        members |= found
+        send(found, signal.SIGSTOP)
+    send(members, signal.SIGKILL)
+    scene.process.wait()
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, however far down."""
+    everybody = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [one for one in everybody if descends(one, pid)]
 
 
 def descends(pid: int, ancestor: int) -> bool:

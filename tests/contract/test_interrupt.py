@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.contract.held import SETTINGS, SMALL
-from tests.contract.scenes import BACK, EARLY, EPOCHS, MOMENTS, ON, Scene, kill_hard, last_word, launched_half, sessions
+from tests.contract.scenes import BACK, CLAIM, EARLY, EPOCHS, MOMENTS, ON, Scene, kill_hard, last_word, launched_half, sessions
 from tests.project import EXHAUSTIVE, await_until
 
 USUAL = ("planning", "starting")
@@ -34,7 +34,21 @@ def test_last_words_are_true_and_nothing_is_left(project, pictures, tmp_path, mo
         return
     ended.append(name)
     assert word or moment in EARLY, scene.output.read_text()
-    assert f"{name}-w" not in sessions()
+    nothing_left(scene)
+
+
+def test_ctrl_c_in_a_fork_takes_back(project, pictures, tmp_path):
+    """Python drops what is raised there, and Ansible went on, with its processes killed."""
+    scene = Scene(project, "cut-forking", pictures, tmp_path, forking=CLAIM)
+    output = scene.ended()
+    assert last_word(output) == BACK
+    assert "User interrupted execution" in output
+    nothing_left(scene)
+
+
+def nothing_left(scene: Scene) -> None:
+    """Of its launch, on any host."""
+    assert f"{scene.name}-w" not in sessions()
     assert scene.processes() == {}
     assert scene.claims() == []
 

@@ -8,13 +8,12 @@ no two runs wait for each other. Once all have met, the place in the queue is gi
 
 import argparse
 import contextlib
-import fcntl
 import hashlib
 import math
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ class Turn:
     def _claim(self) -> None:
         """Claim the port once no other run has this host, or comes before."""
         while True:
-            with _locked(self._place.root):
+            with claims.locked(str(self._place.root)):
                 ahead = self._ahead()
                 if not ahead:
                     write_json(self._place.claim, self._place.content())
@@ -265,14 +264,6 @@ class Turn:
             path.unlink(missing_ok=True)
         self._metrics.phase("ended")
         return PREEMPTED
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Keep launches and other waiting workers on this host from changing claims."""
-    with (root / ".lock").open("a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
 
 
 def main(clock: Clock = CLOCK) -> int:

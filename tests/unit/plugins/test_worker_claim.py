@@ -17,6 +17,7 @@ import pytest
 from control.remote import lean
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.samples import flip_a_bit, write_state
+from trainer import claims
 
 
 class Failed(Exception):
@@ -117,6 +118,18 @@ def test_start_leaves_claim_files_and_session(place):
     assert place.sessions == ["new-w0"]
     assert (script.read_text(), script.stat().st_mode & 0o777) == ("true", 0o755)
     assert place.asked("query")["running"] is True
+
+
+def test_a_hanging_launch_is_named_with_its_end(place, worker_claim, monkeypatch):
+    """One whose tmux does not answer would otherwise keep all others waiting without a word."""
+    monkeypatch.setattr(worker_claim, "PATIENCE_S", 0.0)
+    place.root.mkdir()
+    with claims.locked(str(place.root)):
+        assert place.refused("start") == (
+            f"pi1: process {os.getpid()} has been starting or ending a worker for 0 s. "
+            f"Fix: the same command again; if it does not end: on pi1, kill {os.getpid()}"
+        )
+    assert place.asked("start") == {"changed": True}
 
 
 def test_check_mode_starts_nothing(place):
