@@ -126,12 +126,26 @@ def copy_project(root: Path, stub: bool = False) -> None:
         shutil.copy(ROOT / source, root / place)
 
 
-def await_until(condition: Callable[[], bool], seconds: float, what: str, every: float = 0.1) -> None:
-    """Poll a condition; fail the test when it does not come true in the seconds that it takes on the slowest machine."""
+def await_until(
+    condition: Callable[[], object], seconds: float, what: str, every: float = 0.1, ended: Callable[[], str | None] = lambda: None
+) -> None:
+    """Poll a condition; fail the test when it does not come true in the seconds that it takes on the slowest machine.
+
+    `ended`: what those have left to say who were to bring it about, once they have ended; the test then fails at once.
+    """
     deadline = time.monotonic() + SLOWEST * seconds
     while not condition():
+        words = ended()
+        if words is not None:
+            assert condition(), f"ended before: {what}\n{words}"
+            return
         assert time.monotonic() < deadline, f"not within {SLOWEST * seconds:.0f} s: {what}"
         time.sleep(every)
+
+
+def words_of(playbook: subprocess.Popen[str] | None) -> Callable[[], str | None]:
+    """For `await_until`: what a command, if there is one, has printed, once it has ended."""
+    return lambda: None if playbook is None or playbook.poll() is None else playbook.communicate()[0] or ""
 
 
 def ending_after_a_failure(name: str) -> Callable[..., Iterator[None]]:

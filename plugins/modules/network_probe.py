@@ -320,14 +320,14 @@ class Probe:
                 self.pairs[peer] = {"reachable": True, **self.echo(sock)}
                 return sock
             except Unproved as error:
-                self.pairs[peer] = {**failed, "kind": error.kind, "error": str(error)}
-                if error.final:
-                    return None
+                final, found = error.final, {"kind": error.kind, "error": str(error)}
             except OSError as error:
-                # The last attempt may be cut short: an earlier finding says more.
-                if kind(error) != "timeout" or self.pairs[peer]["kind"] == "timeout":
-                    self.pairs[peer] = {**failed, "kind": kind(error), "error": error.strerror or str(error)}
-            if self.over or time.monotonic() + PAUSE_S >= self.deadline:
+                final, found = False, {"kind": kind(error), "error": error.strerror or str(error)}
+            earlier = self.pairs[peer]["kind"]
+            # The last attempt may be cut short, and another run's probe may end: then the earlier finding says more.
+            if final or earlier == "timeout" or (earlier != "other_run" and found["kind"] != "timeout"):
+                self.pairs[peer] = {**failed, **found}
+            if final or self.over or time.monotonic() + PAUSE_S >= self.deadline:
                 return None
             time.sleep(PAUSE_S)
 

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from tests.local_project import LocalProject
-from tests.project import SLOWEST, await_until
+from tests.project import SLOWEST, await_until, words_of
 
 SETTINGS = "train.global_batch=20,train.steps_per_call=2,reduction.name=packed"
 CHECKED = ("config=task_cnn", f"set={SETTINGS}")
@@ -24,12 +24,12 @@ def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: st
 def await_held(project: LocalProject, name: str, step: int, playbook: subprocess.Popen | None = None) -> None:
     """Return once the workers of a run have recorded all steps before the one that they are held at; fail if the command ends before."""
 
-    def ended() -> bool:
-        return playbook is not None and playbook.poll() is not None
+    await_until(lambda: recorded(project, name) >= step, 90, f"{name} to reach step {step}", ended=words_of(playbook))
 
-    await_until(lambda: ended() or all(project.steps(worker, name) >= step for worker in (1, 2)), 90, f"{name} to reach step {step}")
-    if playbook is not None and ended():
-        raise AssertionError(playbook.communicate()[0] or f"{name} ended early")
+
+def recorded(project: LocalProject, name: str) -> int:
+    """Steps that both workers of a run have recorded."""
+    return min(project.steps(worker, name) for worker in (1, 2))
 
 
 def finish(playbook: subprocess.Popen[str]) -> tuple[int, str]:

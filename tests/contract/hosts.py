@@ -172,11 +172,11 @@ class Hosts:
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for a condition; fail with the logs if all hosts end before."""
-        await_until(lambda: condition() or self._over(), END_S, what)
-        assert condition(), f"{what}: all hosts have ended\n" + "\n".join(self.log(worker + 1)[-3000:] for worker in range(len(self.names)))
+        await_until(condition, END_S, what, ended=self._words)
 
-    def _over(self) -> bool:
-        return all(process.poll() is not None for process in self._processes)
+    def _words(self) -> str | None:
+        over = all(process.poll() is not None for process in self._processes)
+        return "\n".join(self.log(worker + 1)[-3000:] for worker in range(len(self.names))) if over else None
 
     def pids(self, worker: int) -> dict[str, int]:
         """Process ids of a host's `supervisor` and `worker`."""

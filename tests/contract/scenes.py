@@ -104,9 +104,12 @@ class Scene:
 
     def interrupt_at(self, moment: str) -> str:
         """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""
-        await_until(lambda: MOMENTS[moment](self) or self.process.poll() is not None, 120, moment, every=0.005)
-        assert self.process.poll() is None, self.output.read_text()
+        await_until(lambda: MOMENTS[moment](self), 120, moment, every=0.005, ended=self.words)
         return self.interrupt()
+
+    def words(self) -> str | None:
+        """What was printed in all, once the command has ended."""
+        return None if self.process.poll() is None else self.output.read_text()
 
     def interrupt(self) -> str:
         """Press Ctrl-C; gives what was printed in all."""
@@ -155,7 +158,7 @@ def launched_half(project, pictures, tmp_path, name) -> Scene:
         scene = Scene(project, name, pictures, tmp_path)
     finally:
         os.environ["PATH"] = path
-    await_until(lambda: session(0)(scene) and (tmp_path / "waits").exists(), 90, "one of two workers")
+    await_until(lambda: session(0)(scene) and (tmp_path / "waits").exists(), 90, "one of two workers", ended=scene.words)
     return scene
 
 

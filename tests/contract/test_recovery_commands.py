@@ -9,7 +9,7 @@ import signal
 
 from control.runs.cluster import session_name
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, SLOWEST, await_until
+from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
 from trainer import claims
 from trainer.records import read_history
 from trainer.supervision.supervisor import REJOINING
@@ -22,9 +22,8 @@ def held(project: LocalProject, pictures, run: str, *more: str, command: str = "
     """A training whose workers wait before step 14, in their second epoch, with the state of the first on their disks."""
     project.hold(run, 14)
     playbook = getattr(project, command)("train", f"run={run}", f"dataset={pictures}", "config=task_cnn", *more)
-
-    await_until(lambda: is_held(project, run, 14) or (command == "start" and playbook.poll() is not None), 120, "step 14")
-    assert command != "start" or playbook.poll() is None, playbook.communicate()[0]
+    watched = playbook if command == "start" else None
+    await_until(lambda: is_held(project, run, 14), 120, "step 14", ended=words_of(watched))
     return playbook
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT, Project, await_until, copy_project, ending_after_a_failure
+from tests.project import ROOT, Project, await_until, copy_project, ending_after_a_failure, words_of
 
 EVERYTHING = os.environ.get("LOCKSTEP_TESTS") == "all"
 NODES = 5 if EVERYTHING else 3
@@ -156,13 +156,8 @@ class Lab(Project):
             )
 
     def await_steps(self, node: int, run: str, steps: int, playbook: subprocess.Popen[str] | None = None) -> None:
-        """Wait until a node has recorded so many steps of a run, or the command that watches it has ended, which it must not."""
-
-        def ended() -> bool:
-            return playbook is not None and playbook.poll() is not None
-
-        await_until(lambda: self.steps(node, run) >= steps or ended(), 240, f"{run}: {steps} steps")
-        assert not ended(), playbook.communicate()[0]
+        """Wait until a node has recorded so many steps of a run; the command that watches it must not end before."""
+        await_until(lambda: self.steps(node, run) >= steps, 240, f"{run}: {steps} steps", ended=words_of(playbook))
 
     def steps(self, node: int, run: str) -> int:
         """Steps that a node has recorded of a run."""

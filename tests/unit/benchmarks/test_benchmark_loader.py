@@ -56,7 +56,7 @@ def test_any_number_of_loaders_gives_the_same_images(packs, loaders):
 
 @pytest.mark.parametrize("loaders", [1, 2, 4])
 def test_so_many_loaders_decode_at_once(packs, loaders, monkeypatch):
-    images, together, seen = opened(packs, loaders), threading.Barrier(loaders, timeout=10), set()
+    images, together, seen = opened(packs, loaders), threading.Barrier(loaders, timeout=60), set()
 
     def image(index):
         if len(seen) < loaders:

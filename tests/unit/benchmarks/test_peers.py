@@ -592,7 +592,7 @@ class TestPrograms:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert actual == {rank: [[0, 10, 20], [None] * 3] for rank in range(3)}
 
     def test_the_clock_leaves_the_warm_up_out_and_stops_in_time(self, tmp_path):
@@ -625,7 +625,7 @@ class TestPrograms:
         first = str(port - common.MEETING_PORTS)
         workers = [subprocess.Popen([*argv, rank, first], stdout=subprocess.PIPE, text=True) for rank in ("0", "1")]
         try:
-            assert [worker.wait(30) for worker in workers] == [75, 3]
+            assert [worker.wait(60) for worker in workers] == [75, 3]
             assert workers[0].stdout.read() == "another worker of this cell is gone\n"
         finally:
             for worker in workers:

@@ -317,14 +317,20 @@ def test_another_host_at_an_address_is_told():
     assert actual[0]["pairs"]["pi2"] == {"reachable": False, "kind": "wrong_host", "error": "pi1 answers there"}
 
 
-def test_another_nonce_is_another_run():
-    hosts = cluster(2)
-    both, queue = start([params(rank, hosts, nonce=NONCE + str(rank), seconds=SHORT_S) for rank in (0, 1)])
-    for process in both:
-        process.join(LONG_S)
-    kinds = [pair["kind"] for _ in both for pair in queue.get()[1]["pairs"].values()]
-    assert set(kinds) <= {"other_run", "refused"}
-    assert "other_run" in kinds
+@pytest.mark.parametrize("calls", [1, 1000])
+def test_another_nonce_is_another_run(calls):
+    """Also if its probe ends, and something else is there then."""
+    other, left = probe.Probe(params(1, cluster(2), nonce=NONCE + "1")), iter(range(calls))
+
+    def handle(connection):
+        with connection:
+            if next(left, None) is not None:
+                assert other.greet(connection) is None
+
+    with listener(handle) as port:
+        hosts = cluster(2, [*free_ports(1), port])
+        actual = measure(hosts, [0], seconds=SHORT_S)[0]["pairs"]["pi1"]
+    assert actual == {"reachable": False, "kind": "other_run", "error": "the probe of another run listens there"}
 
 
 def test_a_caller_who_does_not_know_the_nonce_gets_no_service():

@@ -121,8 +121,7 @@ class Run:
 
     def until(self, rank, condition, what):
         """Wait for what a supervisor does; fail if it ends before."""
-        await_until(lambda: condition() or self.processes[rank].poll() is not None, LONG_S, what, 0.02)
-        assert condition(), f"{what}: {self.names[rank]} has ended\n{self.log(rank)}"
+        await_until(condition, LONG_S, what, 0.02, ended=lambda: None if self.processes[rank].poll() is None else self.log(rank))
 
     def worker(self, rank, generation):
         return int((self.folders[rank] / f"up-{generation}").read_text())
