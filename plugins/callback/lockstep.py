@@ -69,10 +69,9 @@ class CallbackModule(Default):
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
         refuse_empty_inventory(playbook)
-        from plugins.shared import interrupts
+        from plugins.shared.interrupts import finish_messages_before_dying
 
-        interrupts.finish_messages_before_dying()
-        interrupts.wait_for_forks()
+        finish_messages_before_dying()
         self._heed_interrupts()
         super().v2_playbook_on_start(playbook)
 
@@ -82,6 +81,8 @@ class CallbackModule(Default):
 
     def _heed_interrupts(self):
         """Make Ctrl-C end the command whatever it is doing, and only once: the final message comes after a few seconds."""
+        from plugins.shared.interrupts import after_forks
+
         ansibles, others = signal.getsignal(signal.SIGINT), sys.unraisablehook
 
         def interrupt(number, frame):
@@ -91,7 +92,7 @@ class CallbackModule(Default):
             try:
                 ansibles(number, frame)
             finally:
-                signal.signal(signal.SIGINT, interrupt)
+                signal.signal(signal.SIGINT, handler)
 
         def swallowed(what):
             # While an object is finalized, Python can't raise what a signal handler raises, and Ansible would go on.
@@ -101,7 +102,8 @@ class CallbackModule(Default):
             else:
                 others(what)
 
-        signal.signal(signal.SIGINT, interrupt)
+        handler = after_forks(interrupt)
+        signal.signal(signal.SIGINT, handler)
         sys.unraisablehook = swallowed
 
     def _last_word(self):

@@ -1,12 +1,13 @@
 """Effects of Ctrl-C on Ansible's own processes."""
 
 import functools
-import signal
 from collections.abc import Callable
 from typing import Any
 
 from ansible.executor.process.worker import WorkerProcess
 from ansible.executor.task_queue_manager import FinalQueue
+
+Handler = Callable[[int, Any], None]
 
 
 def finish_messages_before_dying() -> None:
@@ -40,25 +41,31 @@ def finish_messages_before_dying() -> None:
     FinalQueue.put, WorkerProcess._term = put, term
 
 
-def wait_for_forks() -> None:
-    """Let Ctrl-C wait until a task's process exists and can pass it on.
+def after_forks(handle: Handler) -> Handler:
+    """A handler that lets the start of a task's process come to its end first.
 
-    Python drops what a signal's handler raises in the middle of a fork, and the new process would die of the signal before it knows its
-    task: Ansible would then say "A worker was found in a dead state".
+    Python drops what a handler raises in the middle of a fork: Ansible, which has just ended its other processes, would go on, and say "A
+    worker was found in a dead state". The new process gets the signal from the command once it knows its task.
     """
-    start, run = WorkerProcess.start, WorkerProcess._run
+    start = WorkerProcess.start
+    forking: list[None] = []
+    waiting: list[tuple[int, Any]] = []
 
     @functools.wraps(start)
     def started(process: WorkerProcess) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        forking.append(None)
         try:
             start(process)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            forking.clear()
+            if waiting:
+                handle(*waiting.pop())
 
-    @functools.wraps(run)
-    def ran(process: WorkerProcess) -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        run(process)
+    def handler(number: int, frame: Any) -> None:
+        if forking:
+            waiting[:] = [(number, frame)]
+        else:
+            handle(number, frame)
 
-    WorkerProcess.start, WorkerProcess._run = started, ran
+    WorkerProcess.start = started
+    return handler

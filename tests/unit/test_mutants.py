@@ -83,6 +83,13 @@ def test_the_first_failing_test_is_named(project, tmp_path_factory, mutant, firs
     assert (scratch.root / mutant.file).read_text() == (project / mutant.file).read_text()
 
 
+def test_no_mutant_is_noticed_by_its_text(project, tmp_path_factory):
+    (project / mutants.OWN).write_text("def test_applies():\n    assert 'a + b' in open('product/sums.py').read()\n")
+    subprocess.run(["git", "add", "."], cwd=project, check=True)
+    trial = mutants.Trial(mutants.Scratch(tmp_path_factory.mktemp("scratch")), [["tests/unit", "-q"]])
+    assert trial.run(Mutant("same", MUTANT.file, "a + b", "b + a", "Nothing.")).caught_by == ""
+
+
 def test_a_test_that_fails_anyway_catches_nothing(project, tmp_path_factory):
     path = project / "tests/unit/product/test_sums.py"
     path.write_text(path.read_text().replace("== 2", "== 3"))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 from ansible import constants
+from ansible.executor.process.worker import WorkerProcess
 
 from plugins.callback.lockstep import CallbackModule
+from plugins.shared.interrupts import after_forks
 from tests.unit.conftest import ROOT
 
 SAY = """
@@ -374,3 +377,18 @@ def test_ansible_looks_for_results_rarely_while_a_run_is_watched(monkeypatch):
         callback.v2_playbook_on_task_start(SimpleNamespace(action=action), False)
         intervals.append(constants.DEFAULT_INTERNAL_POLL_INTERVAL)
     assert intervals == [default, 0.1, default]
+
+
+def test_ctrl_c_lets_a_fork_end(monkeypatch):
+    order = []
+
+    def fork(process):
+        handle(signal.SIGINT, None)
+        order.append("forked")
+
+    monkeypatch.setattr(WorkerProcess, "start", fork)
+    handle = after_forks(lambda number, frame: order.append("interrupted"))
+    WorkerProcess.start(None)
+    assert order == ["forked", "interrupted"]
+    handle(signal.SIGINT, None)
+    assert order == ["forked", "interrupted", "interrupted"]
