@@ -44,7 +44,7 @@ SUPERVISED, MARK, EXIT = "supervisor.json", "stop", "exit.json"
 
 
 class Locked(Exception):
-    """Another process keeps the claims of a host locked; its process id, as far as it is known."""
+    """Another process keeps the claims of a host locked; says which, as far as it is known."""
 
 
 @contextlib.contextmanager
@@ -54,17 +54,19 @@ def locked(root: str, patience: float | None = None) -> Iterator[None]:
     Raises:
         Locked: another process kept it for `patience` seconds; None waits for ever.
     """
-    with open(os.path.join(root, LOCK), "a+", encoding="ascii", errors="replace") as stream:
+    with open(os.path.join(root, LOCK), "ab+", buffering=0) as stream:
         if patience is None:
             fcntl.flock(stream, fcntl.LOCK_EX)
         else:
             _lock_within(patience, stream)
-        stream.truncate(0)
-        print(os.getpid(), end="", file=stream, flush=True)
+        # On a full disk, too, runs are stopped.
+        with contextlib.suppress(OSError):
+            stream.truncate(0)
+            stream.write(b"process %d" % os.getpid())
         yield
 
 
-def _lock_within(seconds: float, stream: IO[str]) -> None:
+def _lock_within(seconds: float, stream: IO[bytes]) -> None:
     deadline = time.monotonic() + seconds
     while True:
         with contextlib.suppress(BlockingIOError):
@@ -72,7 +74,7 @@ def _lock_within(seconds: float, stream: IO[str]) -> None:
             return
         if time.monotonic() >= deadline:
             stream.seek(0)
-            raise Locked(stream.read(LARGEST))
+            raise Locked(stream.read(LARGEST).decode("ascii", "replace") or "another process")
         time.sleep(PAUSE_S)
 
 

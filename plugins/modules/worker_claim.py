@@ -279,8 +279,8 @@ def locked(module):
             yield
     except claims.Locked as error:
         module.fail_json(
-            msg=f"{module.params['host']}: process {error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
-            f"Fix: the same command again; if it does not end: on {module.params['host']}, kill {error}"
+            msg=f"{module.params['host']}: {error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
+            "Fix: the same command again; if that one does not end: kill it"
         )
 
 

@@ -127,9 +127,16 @@ def test_a_hanging_launch_is_named_with_its_end(place, worker_claim, monkeypatch
     with claims.locked(str(place.root)):
         assert place.refused("start") == (
             f"pi1: process {os.getpid()} has been starting or ending a worker for 0 s. "
-            f"Fix: the same command again; if it does not end: on pi1, kill {os.getpid()}"
+            "Fix: the same command again; if that one does not end: kill it"
         )
     assert place.asked("start") == {"changed": True}
+
+
+def test_on_a_full_disk_a_run_is_stopped(place):
+    place.held("new")
+    (place.root / ".lock").symlink_to("/dev/full")
+    assert place.asked("give_back", launch="")["changed"] is True
+    assert not place.path.exists()
 
 
 def test_check_mode_starts_nothing(place):
