@@ -131,7 +131,7 @@ def await_until(
 ) -> None:
     """Poll a condition; fail the test when it does not come true in the seconds that it takes on the slowest machine.
 
-    `ended`: what those have left to say who were to bring it about, once they have ended; the test then fails at once.
+    `ended`: gives the output of what should bring it about once that has ended, None before; the test then fails at once.
     """
     deadline = time.monotonic() + SLOWEST * seconds
     while not condition():
@@ -143,9 +143,17 @@ def await_until(
         time.sleep(every)
 
 
-def words_of(playbook: subprocess.Popen[str] | None) -> Callable[[], str | None]:
-    """For `await_until`: what a command, if there is one, has printed, once it has ended."""
-    return lambda: None if playbook is None or playbook.poll() is None else playbook.communicate()[0] or ""
+def await_during(
+    playbook: subprocess.Popen[str] | None, condition: Callable[[], object], seconds: float, what: str, every: float = 0.1
+) -> None:
+    """Poll a condition that a running command should bring about; fail with its output if it ends first. None: no command to watch."""
+
+    def words() -> str | None:
+        return None if playbook is None or playbook.poll() is None else playbook.communicate()[0] or ""
+
+    await_until(condition, seconds, what, every, words)
+    left = words()
+    assert left is None, left
 
 
 def ending_after_a_failure(name: str) -> Callable[..., Iterator[None]]:

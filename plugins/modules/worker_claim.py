@@ -280,7 +280,7 @@ def locked(module):
     except claims.Locked as error:
         module.fail_json(
             msg=f"{module.params['host']}: {error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
-            "Fix: the same command again; if that one does not end: kill it"
+            "Fix: the same command again; if that process does not end: kill it"
         )
 
 

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from tests.local_project import LocalProject
-from tests.project import SLOWEST, await_until, words_of
+from tests.project import SLOWEST, await_during
 
 SETTINGS = "train.global_batch=20,train.steps_per_call=2,reduction.name=packed"
 CHECKED = ("config=task_cnn", f"set={SETTINGS}")
@@ -24,7 +24,7 @@ def begin(project: LocalProject, pictures: Path, name: str, step: int, *more: st
 def await_held(project: LocalProject, name: str, step: int, playbook: subprocess.Popen | None = None) -> None:
     """Return once the workers of a run have recorded all steps before the one that they are held at; fail if the command ends before."""
 
-    await_until(lambda: recorded(project, name) >= step, 90, f"{name} to reach step {step}", ended=words_of(playbook))
+    await_during(playbook, lambda: recorded(project, name) >= step, 90, f"{name} to reach step {step}")
 
 
 def recorded(project: LocalProject, name: str) -> int:

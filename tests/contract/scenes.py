@@ -22,14 +22,13 @@ from ansible.plugins.callback import CallbackBase
 
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME, CALLBACK_NEEDS_ENABLED = 2.0, "notification", "tasks", True
+    command, forks = os.getpid(), 0
 
     def v2_playbook_on_task_start(self, task, is_conditional):
         with open(os.environ["TASKS"], "a") as stream:
             stream.write(f"{task.name}\\n")
         if task.name == os.environ["FORKING"]:
             os.register_at_fork(after_in_parent=self.forked)
-
-    command, forks = os.getpid(), 0
 
     def forked(self):
         if os.getpid() == self.command:
@@ -105,6 +104,7 @@ class Scene:
     def interrupt_at(self, moment: str) -> str:
         """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""
         await_until(lambda: MOMENTS[moment](self), 120, moment, every=0.005, ended=self.words)
+        assert self.words() is None, self.words()
         return self.interrupt()
 
     def words(self) -> str | None:

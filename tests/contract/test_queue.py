@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.held import finish
 from tests.local_project import LocalProject, command_lines
-from tests.project import EXHAUSTIVE, await_until, words_of
+from tests.project import EXHAUSTIVE, await_during, await_until
 from trainer.supervision.turn import QUEUED
 from trainer.telemetry import read_records
 
@@ -60,7 +60,7 @@ def queue(project, pictures, tmp_path_factory) -> Queue:
 def watched(project: LocalProject, run: str, behind: str, *arguments: str) -> Popen[str]:
     """Queue a run and watch it; returns once it waits."""
     playbook = project.start("train", f"run={run}", "queue=true", "detach=false", *arguments)
-    await_until(lambda: reason(project, run) == f"behind {behind}", 60, f"{run} to wait", ended=words_of(playbook))
+    await_during(playbook, lambda: reason(project, run) == f"behind {behind}", 60, f"{run} to wait")
     return playbook
 
 

@@ -9,7 +9,7 @@ import signal
 
 from control.runs.cluster import session_name
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from trainer import claims
 from trainer.records import read_history
 from trainer.supervision.supervisor import REJOINING
@@ -23,7 +23,7 @@ def held(project: LocalProject, pictures, run: str, *more: str, command: str = "
     project.hold(run, 14)
     playbook = getattr(project, command)("train", f"run={run}", f"dataset={pictures}", "config=task_cnn", *more)
     watched = playbook if command == "start" else None
-    await_until(lambda: is_held(project, run, 14), 120, "step 14", ended=words_of(watched))
+    await_during(watched, lambda: is_held(project, run, 14), 120, "step 14")
     return playbook
 
 

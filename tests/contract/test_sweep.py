@@ -16,7 +16,7 @@ import pytest
 from control.sweep import settings, timings
 from tests.contract.held import finish
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, await_until, words_of
+from tests.project import EXHAUSTIVE, await_during, await_until
 
 QUICK = ("config=task_cnn", "set=train.batch_size=10", "epochs=1", "preflight=false")
 
@@ -91,7 +91,7 @@ def test_ended_half_way_leaves_nothing_and_continues(project, pictures, number):
     playbook = project.start("sweep", *arguments)
     first = await_running(project, name, playbook)
     project.release(first)
-    await_until(lambda: rows(project, name), 120, "one trial measured", ended=words_of(playbook))
+    await_during(playbook, lambda: rows(project, name), 120, "one trial measured")
     await_running(project, name, playbook, after=first)
     playbook.send_signal(number)
     finish(playbook)
@@ -118,7 +118,7 @@ def await_running(project: LocalProject, name: str, playbook: Popen[str], after:
             found.extend(trial for trial, path in trials if trial not in others and '"restoring"' in path.read_text())
         return bool(found)
 
-    await_until(running, 120, "a trial to run", ended=words_of(playbook))
+    await_during(playbook, running, 120, "a trial to run")
     return found[0]
 
 
@@ -195,9 +195,9 @@ def test_killed_sweep_of_settings_goes_on(project, pictures):
     def under_way() -> set[str]:
         return {path.stem for path in folder.glob("under_way/*.json")}
 
-    await_until(lambda: under_way() == set(trials), 120, "two trials at once", ended=words_of(playbook))
+    await_during(playbook, lambda: under_way() == set(trials), 120, "two trials at once")
     project.release(bad)
-    await_until(lambda: results(project), 120, "one to end", ended=words_of(playbook))
+    await_during(playbook, lambda: results(project), 120, "one to end")
     await_running(project, "best", playbook, after=bad)
     playbook.send_signal(signal.SIGKILL)
     finish(playbook)

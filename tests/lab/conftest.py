@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project import ROOT, Project, await_until, copy_project, ending_after_a_failure, words_of
+from tests.project import ROOT, Project, await_during, await_until, copy_project, ending_after_a_failure
 
 EVERYTHING = os.environ.get("LOCKSTEP_TESTS") == "all"
 NODES = 5 if EVERYTHING else 3
@@ -156,8 +156,8 @@ class Lab(Project):
             )
 
     def await_steps(self, node: int, run: str, steps: int, playbook: subprocess.Popen[str] | None = None) -> None:
-        """Wait until a node has recorded so many steps of a run; the command that watches it must not end before."""
-        await_until(lambda: self.steps(node, run) >= steps, 240, f"{run}: {steps} steps", ended=words_of(playbook))
+        """Wait until a node has recorded `steps` steps of a run; fail if the command that watches it ends first."""
+        await_during(playbook, lambda: self.steps(node, run) >= steps, 240, f"{run}: {steps} steps")
 
     def steps(self, node: int, run: str) -> int:
         """Steps that a node has recorded of a run."""

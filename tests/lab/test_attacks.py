@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.conftest import NODES, SHORT, Lab
 from tests.lab.conftest import WORKER_ROOT as ROOT
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during
 
 # --- A node in another's hands: what it lists and says
 
@@ -45,7 +45,7 @@ def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int
     run, target = f"hostile-{node}", tmp_path / "outside" / "written"
     steps = "set=train.steps=400,train.steps_per_epoch=20,data.limit_train=6400"
     playbook = cluster.start("train", f"run={run}", "config=lecture_cnn", "workers=2", steps)
-    await_until(lambda: cluster.steps(node, run) > 4, 240, f"{run} training", ended=words_of(playbook))
+    await_during(playbook, lambda: cluster.steps(node, run) > 4, 240, f"{run} training")
     cluster.on(node, hostile_node_commands(run, node, target))
     output, _ = playbook.communicate(timeout=400 * SLOWEST)
     assert not target.parent.exists()

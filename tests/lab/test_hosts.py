@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.conftest import LONG, NAMES, NODES, PREFIX, WORKER_ROOT, Lab, changed
 from tests.lab.test_attacks import USER, python
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 
 TRIGGERS = (
     "trainer/supervision",
@@ -166,7 +166,7 @@ def test_a_host_unplugged_while_provisioned_is_named(cluster):
     cluster.on(2, f"rm -rf {WORKER_ROOT}/venv")
     playbook = cluster.start("provision")
     venv = f"ls -d {WORKER_ROOT}/venv {WORKER_ROOT}/.lockstep-install-* 2>/dev/null | wc -l"
-    await_until(lambda: cluster.on(2, venv, check=False).strip() not in ("", "0"), 120, "installing", ended=words_of(playbook))
+    await_during(playbook, lambda: cluster.on(2, venv, check=False).strip() not in ("", "0"), 120, "installing")
     with cluster.unplugged(2):
         output, _ = playbook.communicate(timeout=300 * SLOWEST)
         assert playbook.returncode != 0

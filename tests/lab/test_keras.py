@@ -13,7 +13,7 @@ import pytest
 
 from control.runs import evaluations
 from tests.lab.conftest import NAMES, NODES, Lab
-from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_until, words_of
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_during, await_until
 
 pytestmark = EXHAUSTIVE
 TRIGGERS = ("trainer/user", "trainer/program.py", "trainer/distribute.py", "trainer/engines.py", "control/runs/script.py", "roles/worker")
@@ -79,7 +79,7 @@ def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(clust
     playbook = cluster.start("train", f"script={tmp_path}", "run=endless")
     log = "/home/lockstep/lockstep/runs/endless/workers/node3/worker.log"
     try:
-        await_until(lambda: "pid " in cluster.on(3, f"cat {log} 2>/dev/null", check=False), 60, "its start", ended=words_of(playbook))
+        await_during(playbook, lambda: "pid " in cluster.on(3, f"cat {log} 2>/dev/null", check=False), 60, "its start")
         cluster.on(3, f"kill -9 $(grep -oE 'pid [0-9]+' {log} | tail -n 1 | cut -c5-)")
         output, _ = playbook.communicate(timeout=90 * SLOWEST)
     finally:
@@ -129,7 +129,7 @@ def test_five_ssh_hosts_train_asynchronously_and_go_on_without_a_worker(cluster:
     supervisor = f"/home/lockstep/lockstep/runs/{run}/workers/node5/supervisor.json"
     metrics = f"/home/lockstep/lockstep/runs/{run}/workers/node1/metrics.jsonl"
     recorded = f'grep -c \'"kind": "steps"\' {metrics}'
-    await_until(lambda: cluster.on(1, recorded, check=False).strip() not in ("", "0"), 180, "the first step", ended=words_of(playbook))
+    await_during(playbook, lambda: cluster.on(1, recorded, check=False).strip() not in ("", "0"), 180, "the first step")
     before = json.loads(cluster.on(5, f"cat {supervisor}"))["pids"]["worker"]
     cluster.on(5, f"kill -9 {before}")
     output, _ = playbook.communicate(timeout=300 * SLOWEST)

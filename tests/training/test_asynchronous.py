@@ -10,7 +10,7 @@ import pytest
 
 from control.runs import evaluations
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer import sealed
 from trainer.asynchronous.server import LOG, SERVING
 from trainer.records import read_history
@@ -27,7 +27,7 @@ def arguments(run: str, pictures, settings: str = "", epochs: int = 3) -> list[s
 
 
 def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
-    await_until(lambda: project.steps(1, run) > steps, 120, f"{steps} steps", ended=words_of(playbook))
+    await_during(playbook, lambda: project.steps(1, run) > steps, 120, f"{steps} steps")
 
 
 def log(project: LocalProject, worker: int, run: str, name: str = "worker.log") -> str:
@@ -155,7 +155,7 @@ def test_others_go_on_without_a_killed_worker(project, pictures):
     before = project.pids(3, run)["worker"]
     os.kill(before, signal.SIGKILL)
     await_steps(project, playbook, run, project.steps(1, run) + 20)
-    await_until(lambda: project.has_another(3, run, before), 60, "the next worker", ended=words_of(playbook))
+    await_during(playbook, lambda: project.has_another(3, run, before), 60, "the next worker")
     output, _ = playbook.communicate(timeout=240 * SLOWEST)
     assert playbook.returncode == 0, output
     summary = project.summary(run)

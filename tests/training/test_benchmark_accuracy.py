@@ -6,7 +6,7 @@ What it refuses: tests/unit/benchmarks/test_planned.py.
 import json
 import signal
 
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 
 SETTINGS = ("accuracy=compared", "configs=task_cnn", "seeds=1", "epochs=15", "workers=2", "set=train.global_batch=20")
 
@@ -16,7 +16,7 @@ def test_ended_half_way_it_leaves_no_worker(project, pictures):
     asked = (*SETTINGS, f"dataset={pictures}")
     process = project.start("benchmarks/accuracy", *asked)
     run = "compared.task_cnn.packed.s1"
-    await_until(lambda: project.steps(1, run) > 20, 90, "the first training", ended=words_of(process))
+    await_during(process, lambda: project.steps(1, run) > 20, 90, "the first training")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60 * SLOWEST)
     assert process.returncode != 0

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 
 ASKED = ("peers=few", "workers=1,2", "rounds=1", "steps=8", "systems=lockstep,ideal,stock-loop,keras-fit-loop")
 
@@ -23,8 +23,8 @@ def test_it_measures_ends_cleanly_and_goes_on(project):
     folder = project.root / "benchmarks" / "results" / "few"
     process = project.start("benchmarks/peers", *ASKED)
     measured = folder / "results.csv"
-    await_until(measured.is_file, 180, "the first cell", ended=words_of(process))
-    await_until(lambda: "peers=-w0" in sessions(), 60, "the next cell is under way", ended=words_of(process))
+    await_during(process, measured.is_file, 180, "the first cell")
+    await_during(process, lambda: "peers=-w0" in sessions(), 60, "the next cell is under way")
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=120 * SLOWEST)[0]
     assert process.returncode != 0, output

@@ -11,7 +11,7 @@ import pytest
 
 from tests import preloaded
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from tests.training.trainings import Trainings
 from trainer.records import read_history
 
@@ -143,7 +143,7 @@ def test_two_hosts_predict_all_rows_in_order(project, fitted, tmp_path):
 
 def end(playbook: subprocess.Popen[str], number: int, begun: Path) -> None:
     """Send a command a signal once there is this file."""
-    await_until(begun.exists, 60, "its beginning", every=0.02, ended=words_of(playbook))
+    await_during(playbook, begun.exists, 60, "its beginning", every=0.02)
     os.killpg(playbook.pid, number)
     playbook.communicate(timeout=60 * SLOWEST)
     assert playbook.returncode != 0

@@ -5,11 +5,11 @@ import signal
 from pathlib import Path
 
 from tests.local_project import LocalProject
-from tests.project import EXHAUSTIVE, SLOWEST, await_until, words_of
+from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 
 
 def await_steps(project: LocalProject, playbook, run: str, steps: int) -> None:
-    await_until(lambda: project.steps(1, run) > steps, 120, f"{steps} steps", ended=words_of(playbook))
+    await_during(playbook, lambda: project.steps(1, run) > steps, 120, f"{steps} steps")
 
 
 OWN = """
@@ -58,7 +58,7 @@ def test_the_next_workers_stand_by(project, tmp_path):
         for steps in (30, 80):
             await_steps(project, playbook, run, steps)
             hold.touch()
-            await_until(is_ready, 120, "the import", ended=words_of(playbook))
+            await_during(playbook, is_ready, 120, "the import")
             first = project.pids(1, run)["worker"]
             os.kill(first, signal.SIGKILL)
             await_until(lambda before=first: project.has_another(1, run, before), 60, "the next worker")

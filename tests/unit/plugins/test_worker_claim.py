@@ -127,7 +127,7 @@ def test_a_hanging_launch_is_named_with_its_end(place, worker_claim, monkeypatch
     with claims.locked(str(place.root)):
         assert place.refused("start") == (
             f"pi1: process {os.getpid()} has been starting or ending a worker for 0 s. "
-            "Fix: the same command again; if that one does not end: kill it"
+            "Fix: the same command again; if that process does not end: kill it"
         )
     assert place.asked("start") == {"changed": True}
 
