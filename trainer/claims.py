@@ -59,11 +59,19 @@ def locked(root: str, patience: float | None = None) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX)
         else:
             _lock_within(patience, stream)
-        # On a full disk, too, runs are stopped.
-        with contextlib.suppress(OSError):
-            stream.truncate(0)
-            stream.write(b"process %d" % os.getpid())
-        yield
+        _sign(stream, b"process %d" % os.getpid())
+        try:
+            yield
+        finally:
+            # Nobody may be told to end a process that has taken over this one's id.
+            _sign(stream, b"")
+
+
+def _sign(stream: IO[bytes], holder: bytes) -> None:
+    # On a full disk, too, runs are stopped.
+    with contextlib.suppress(OSError):
+        stream.truncate(0)
+        stream.write(holder)
 
 
 def _lock_within(seconds: float, stream: IO[bytes]) -> None:
