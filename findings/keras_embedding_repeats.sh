@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Keras 3.15.1 on TensorFlow 2.21.0: an Embedding's token that is several times in a batch is updated by another rule than the optimizer's.
+# Keras 3.15.1 on TensorFlow 2.21.0: a token that an Embedding looks up several times in a batch is not updated by the optimizer's rule.
 #
-# An Embedding's gradient is a tf.IndexedSlices, with one row for each place of a token, so a repeated token has several. Keras squares such a
-# gradient row by row and adds up afterwards: the second moment of a token seen n times with the gradient g is n * g**2 for (n * g)**2.
+# An Embedding's gradient is a tf.IndexedSlices with one row per lookup, so a repeated token has several rows. Keras squares these rows first and
+# adds them up afterwards: a token looked up n times with the gradient g gets the second moment n * g**2 instead of (n * g)**2.
 #
 # Here: one step of each optimizer on one token that fills a batch of n places, all with the same gradient; and the same step of a Dense layer
 # on the token's one-hot rows, which is the same function with the same gradient, as one dense tensor.

@@ -143,6 +143,13 @@ def await_until(
         time.sleep(every)
 
 
+def await_while(words: Callable[[], str | None], condition: Callable[[], object], seconds: float, what: str, every: float = 0.1) -> None:
+    """Poll a condition that something still running should bring about; fail if it ends first. `words`: as `ended` of `await_until`."""
+    await_until(condition, seconds, what, every, words)
+    left = words()
+    assert left is None, left
+
+
 def await_during(
     playbook: subprocess.Popen[str] | None, condition: Callable[[], object], seconds: float, what: str, every: float = 0.1
 ) -> None:
@@ -151,9 +158,7 @@ def await_during(
     def words() -> str | None:
         return None if playbook is None or playbook.poll() is None else playbook.communicate()[0] or ""
 
-    await_until(condition, seconds, what, every, words)
-    left = words()
-    assert left is None, left
+    await_while(words, condition, seconds, what, every)
 
 
 def ending_after_a_failure(name: str) -> Callable[..., Iterator[None]]:

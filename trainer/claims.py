@@ -63,7 +63,7 @@ def locked(root: str, patience: float | None = None) -> Iterator[None]:
         try:
             yield
         finally:
-            # Nobody may be told to end a process that has taken over this one's id.
+            # The system reuses process ids: no later message may name this one.
             _sign(stream, b"")
 
 

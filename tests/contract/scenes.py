@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.contract.held import SMALL
 from tests.local_project import LocalProject, all_sessions, command_lines
-from tests.project import SLOWEST, await_until
+from tests.project import SLOWEST, await_until, await_while
 
 EPOCHS = "epochs=1"
 NOTHING, BACK, ON = "This command started nothing", "The launch was taken back: none of its workers is running", "Training goes on: "
@@ -103,8 +103,7 @@ class Scene:
 
     def interrupt_at(self, moment: str) -> str:
         """Press Ctrl-C at one of `MOMENTS`; gives what was printed in all."""
-        await_until(lambda: MOMENTS[moment](self), 120, moment, every=0.005, ended=self.words)
-        assert self.words() is None, self.words()
+        await_while(self.words, lambda: MOMENTS[moment](self), 120, moment, every=0.005)
         return self.interrupt()
 
     def words(self) -> str | None:

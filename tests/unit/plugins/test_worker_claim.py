@@ -129,7 +129,7 @@ def test_a_hanging_launch_is_named_with_its_end(place, worker_claim, monkeypatch
             f"pi1: process {os.getpid()} has been starting or ending a worker for 0 s. "
             "Fix: the same command again; if that process does not end: kill it"
         )
-    assert (place.root / ".lock").read_text() == "", "its process id may be another's by now"
+    assert (place.root / ".lock").read_text() == "", "a reused process id would name another process"
     assert place.asked("start") == {"changed": True}
 
 
