@@ -4,12 +4,13 @@ ARGS ?=
 LANES ?= 2
 # One more than LANES, for tests that spend part of their time waiting.
 WAITING_LANES = $(or $(shell expr $(LANES) + 1 2>/dev/null),$(error LANES=$(LANES): expected how many test files to run at a time, such as LANES=2))
-N ?= 10
+N ?=
+SEED ?= 0
 SUITE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit contract training lab exhaustive repeat mutants lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training lab oracle exhaustive repeat mutants lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,8 +41,11 @@ training: setup-dev ## real trainings of two and more workers on this machine: w
 lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what goes wrong there (root; minutes)
 	@$(BIN)/python -m pytest tests/lab -q --durations=10
 
+oracle: setup-dev ## N=300 random Keras programs, each by fit alone and on several workers; the smallest that differ (SEED=0: of the first)
+	@$(BIN)/python -m tests.oracle $(or $(N),300) --seed $(SEED) --lanes $(LANES)
+
 repeat: setup-dev ## make test N=10 times on a busy machine, and every test that ever failed (SUITE="tests/unit": only these)
-	@$(BIN)/python -m tests.repeat $(N) $(SUITE)
+	@$(BIN)/python -m tests.repeat $(or $(N),10) $(SUITE)
 
 mutants: setup-dev ## which test notices each mistake of tests/mutants.yml (hours; ARGS="--only NAME", "--first-only": minutes)
 	@$(BIN)/python -m tests.mutants --write $(ARGS)

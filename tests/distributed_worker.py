@@ -33,12 +33,12 @@ def eagerly(rows, model):
 
 
 class Stop(keras.callbacks.Callback):
-    """One worker wants to stop within an epoch; all do, a batch later."""
+    """One worker wants to stop within an epoch; all do."""
 
     def on_train_batch_end(self, batch, logs=None):
         import lockstep
 
-        if batch == (1 if lockstep.workers() > 1 else 2) and lockstep.rank() == lockstep.workers() - 1:
+        if batch == 1 and lockstep.rank() == lockstep.workers() - 1:
             self.model.stop_training = True
 
 

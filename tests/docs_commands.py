@@ -109,6 +109,7 @@ WAYS = {
         ),
     ),
     "tests.follow_fit": Way(EXHAUSTIVE),
+    "tests.oracle": Way(EXHAUSTIVE, ("2",)),
 }
 
 

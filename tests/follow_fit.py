@@ -1,4 +1,4 @@
-"""Keras programs on two workers with uneven shares of each batch, against Keras' own `fit` on one worker with the whole batch.
+"""Keras programs on two workers that share each batch unevenly, against Keras' own `fit` on one worker with the whole batch.
 
 python -m tests.follow_fit    prints the table of docs/optimizers.md: the largest difference of a weight after 50 steps
 """
@@ -17,6 +17,8 @@ from tests import keras_programs, preloaded
 from tests.keras_programs import OPTIMIZERS, SETTINGS
 from tests.project import SLOWEST
 from trainer.direct import Direct
+from trainer.distribute import SILENT_S, Peers
+from trainer.member import Member
 
 STEPS, ALONE = 50, 2
 Trained = dict[str, np.ndarray]
@@ -38,14 +40,14 @@ def train(folder: Path, names: Iterable[str], steps: int) -> list[Trained]:
 
 def work(rank: int, steps: int, out: str, names: Iterable[str]) -> None:
     """Train programs as one of two workers, connected by this process' standard input, or alone."""
-    direct = None
+    peers = None
     if rank != ALONE:
         connection = socket.socket(fileno=os.dup(0))
         connection.setblocking(False)
-        direct = Direct(rank, {1 - rank: connection}, timeout=60.0)
+        peers = Peers(Member(rank, ["first", "second"]), Direct(rank, {1 - rank: connection}, timeout=SILENT_S))
     arrays = {}
     for name in names:
-        weights, metrics = keras_programs.by_fit(name, steps) if direct is None else keras_programs.on_a_worker(name, steps, direct)
+        weights, metrics = keras_programs.trained(name, steps, peers)
         arrays |= {f"{name}/weights": weights, **{f"{name}/{metric}": np.array(value) for metric, value in metrics.items()}}
     np.savez(out, **arrays)
 

@@ -1,4 +1,4 @@
-"""Small Keras programs of many kinds, each trained by `fit` on one worker, or by one of two workers that share its batches unevenly."""
+"""Small Keras programs of many kinds, each trained by `fit` on one worker or on two."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +9,11 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, losses, optimizers
 
-from trainer import collective, keras_metrics
-from trainer.direct import Direct
-from trainer.synchronous import Synchronous
+from trainer import keras_metrics
+from trainer.distribute import Peers, distribute
 
-BATCH, FIRST, WHOLE = 32, 20, 10
-"""Rows of a batch, rows of the first worker, and the step in which it has all rows."""
+BATCH = 33
+"""Rows of a batch, which two workers divide unevenly."""
 
 
 @dataclass(frozen=True)
@@ -198,42 +197,16 @@ def weights(model: keras.Model) -> np.ndarray:
     return np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-def by_fit(name: str, steps: int) -> tuple[np.ndarray, dict[str, float]]:
-    """Weights and metrics after Keras' own training on one worker."""
+def trained(name: str, steps: int, peers: Peers | None = None) -> tuple[np.ndarray, dict[str, float]]:
+    """Weights and metrics after Keras' own training on one worker, or on this one of several."""
     model, rows = made(name, BATCH * steps)
     # Otherwise `fit` would trace the step twice, the second time with the variables that the first has created.
     model._symbolic_build(data_batch=tf.nest.map_structure(lambda array: array[:BATCH], rows))
+    if peers is not None:
+        distribute(model, peers)
     model.fit(tf.data.Dataset.from_tensor_slices(rows).batch(BATCH), epochs=1, verbose=0)
     metrics = {metric: float(value) for metric, value in model.get_metrics_result().items()}
     count = keras_metrics.loss_count(model)
     if count is not None and not count.numpy():
         del metrics["loss"]  # Keras says 0 of a loss that a step of the model's own never counted.
     return weights(model), metrics
-
-
-def on_a_worker(name: str, steps: int, direct: Direct) -> tuple[np.ndarray, dict[str, float]]:
-    """Weights and metrics after training on this worker's rows of the same batches."""
-    model, rows = made(name, BATCH * steps)
-    synchronous = Synchronous(model, collective.direct(direct))
-
-    anysize = tf.nest.map_structure(lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), rows)
-
-    @tf.function(input_signature=[anysize, tf.TensorSpec([], tf.float32)])
-    def step(data: Any, share: tf.Tensor) -> Any:
-        return synchronous.train_step(data, share, [tf.ones([2])])[1]
-
-    for number in range(steps):
-        first, last = (0, FIRST) if direct.rank == 0 else (FIRST, BATCH)
-        if number == WHOLE:
-            first, last = (0, BATCH) if direct.rank == 0 else (BATCH, BATCH)
-        start, stop = number * BATCH + first, number * BATCH + max(last, first + 1)
-        stop = min(stop, BATCH * steps)
-        data = tf.nest.map_structure(lambda array: array[start:stop], rows)  # noqa: B023 - called at once
-        if number == 0:
-            synchronous.build(data)
-        sums = step(data, tf.constant((last - first) / BATCH))
-        assert np.array_equal(sums[0], [2, 2])
-    states = direct.all_reduce([variable.numpy() for variable in keras_metrics.states(model)])
-    results = keras_metrics.Results(model)
-    model.reset_metrics()
-    return weights(model), results(np.concatenate([np.ravel(state) for state in states]))

@@ -224,7 +224,7 @@ class Results:
 class Engine:
     """See `trainer.engine.Engine`."""
 
-    rate, validates = None, True
+    rate, validates, feeds_all = None, True, False
 
     def __init__(self, job: Job, cluster: Cluster):
         self._job, self._cluster, member, config = job, cluster, cluster.member, job.config
@@ -250,7 +250,7 @@ class Engine:
 
     def trace_profiled(self) -> None: ...
 
-    def callbacks(self, given: Any, epochs: int, is_chief: bool) -> NoCallbacks:
+    def callbacks(self, given: Any, epochs: int, steps: int, is_chief: bool) -> NoCallbacks:
         return NoCallbacks()
 
     def load(self, path: Path, given: Mapping[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:

@@ -2,48 +2,54 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from trainer import augmentation, global_loss, models, optimizer, reduction, step
+from trainer import augmentation, models, optimizer, reduction, rehearsal, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data import feeding
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
-from trainer.models import own
 from trainer.models.fused import fuse
 from trainer.program import Program
 from trainer.reduction import Method, Setting, chain
 
 
-def build(cluster: Cluster, config: Config, classes: int, spec: Spec) -> step.Local | Program:
-    """A configuration's model with its initial weights, the same on all workers; a `Program` if it has a `train_step` of its own.
+def build(cluster: Cluster, config: Config, classes: int, spec: Spec, say: Callable[[str], None] = print) -> step.Local | Program:
+    """A configuration's model with its initial weights, the same on all workers.
+
+    A compiled model's steps are those of one worker: by a `Program` where a step may be more than the sum of its rows' parts.
 
     Args:
         cluster: the cluster, connected if several workers train.
         config: the configuration.
         classes: number of classes of a classifier of images.
         spec: of the examples.
+        say: tells the user of layers that see the whole batch.
 
     Raises:
         ConfigError: the model is not one that can be trained here.
     """
-    if config.model["name"] == own.NAME and cluster.on_host:
-        # Outside the strategy's scope a model can run the user's own code, and gradients are sent by ourselves.
-        model, compiled = build_model(config, classes, spec)
-        if compiled and global_loss.overridden(model):
-            return Program(cluster, model, feeding.spec_of(config, spec))
-    return build_local(cluster, config, classes, spec)
+    local = build_local(cluster, config, classes, spec)
+    if local.l2_in_update or not cluster.on_host:
+        return local
+    casting = rehearsal.Casting(local.model, cluster, say)
+    if casting.adds_up({"train": local.model.train_step}, step.rows(local.spec)):
+        return dataclasses.replace(local, seeing_all=casting.seeing_all)
+    return Program(local, casting)
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> step.Local:
     """As `build`, for a model with Keras' own `train_step`; `spec`: by default images of the configured size."""
     spec = spec or of_images(config.data.image_size)
-    with cluster.strategy.scope():
+    with cluster.scope():
         model, compiled = build_model(config, classes, spec)
-    fuse(model)
+    if not (compiled and cluster.member.workers > 1):
+        # Keras' own can have the statistics of all workers' rows.
+        fuse(model)
     local = step.Local(cluster, model, feeding.spec_of(config, spec), validated=spec, l2_in_update=not compiled)
     if augmentation.soft(config):
         local = dataclasses.replace(local, as_validated=functools.partial(augmentation.one_hot, classes))
@@ -87,13 +93,13 @@ def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     method, rule = method_and_rule(local, config, chosen, setting)
-    return step.Parts(local, rule, chain.make(method, cluster.all_reduce, cluster.direct)), method
+    return step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct)), method
 
 
 def method_and_rule(local: step.Local, config: Config, chosen: Reduction, setting: Setting) -> tuple[Method, optimizer.Rule]:
     """How gradients are sent, and the update rule: the configured one, or that of a model compiled by its function."""
     variables = local.model.trainable_variables
-    with local.cluster.strategy.scope():
+    with local.cluster.scope():
         method = reduction.make(chosen, step.shapes(local.model), setting)
         if local.l2_in_update:
             return method, optimizer.make(config.optimizer, variables, method.low_rank, local.cluster.threads)

@@ -22,29 +22,39 @@ WRITERS = (
     keras.callbacks.RemoteMonitor,
 )
 """Callbacks that write files or send reports, for which the chief is enough."""
+LEFT_OUT = (keras.callbacks.BackupAndRestore,)
+"""Callbacks that restore weights when a training begins, on one worker, over the state that the run continues from."""
 WEIGHTS = "best_weights"
 SETTINGS = ("min_delta",)
 """Not part of a state: Keras turns its sign when it learns in which direction the metric improves, which it does in every launch."""
 
 
 def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
-    """Run the function; ConfigError if it fails, or does not return a list of callbacks."""
+    """Run the function, and leave out what `sorted_out` warns of; ConfigError if it fails, or does not return a list of callbacks."""
+    every, _ = sorted_out(given)
+    return every
+
+
+def sorted_out(given: dict[str, str]) -> tuple[list[keras.callbacks.Callback], list[str]]:
+    """As `load`; also a warning for each callback that is left out."""
     function = Function.of(given)
     with own.explaining_errors("callbacks", function):
         made = own.load("callbacks", function)()
     if not isinstance(made, list | tuple) or not all(isinstance(one, keras.callbacks.Callback) for one in made):
         raise ConfigError(f"callbacks={function.called}: it returns {made!r:.80}; it must return a list of keras.callbacks.Callback")
-    return list(made)
+    warning = "callbacks={}: {} is left out: Lockstep saves states itself, and continues from the exact step"
+    out = [warning.format(function.called, type(one).__name__) for one in made if isinstance(one, LEFT_OUT)]
+    return [one for one in made if not isinstance(one, LEFT_OUT)], out
 
 
 class Callbacks:
     """The callbacks of a run on one worker."""
 
-    def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, is_chief: bool):
-        """Load them for a compiled model; `given` is `train.callbacks`."""
+    def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, steps: int, is_chief: bool):
+        """Load them for a compiled model; `given` is `train.callbacks`, `steps` are those of an epoch."""
         self._model, every = model, load(given) if given else []
         self._every, self._callbacks = every, [one for one in every if is_chief or not isinstance(one, WRITERS)]
-        self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, verbose=0)
+        self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, steps=steps, verbose=0)
         # Keras' own keep weights only if they are to restore them; those of a user's own may always do.
         restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", hasattr(one, WEIGHTS))]
         self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]
@@ -76,6 +86,10 @@ class Callbacks:
     def epoch_begins(self, epoch: int) -> None:
         """`epoch` counts from 1."""
         self._list.on_epoch_begin(epoch - 1)
+
+    def call_begins(self, step: int) -> None:
+        """Before a call of several steps, the first of which is `step` of its epoch, from 0."""
+        self._list.on_train_batch_begin(step)
 
     def call_ends(self, step: int, logs: dict[str, float]) -> None:
         """After a call of several steps, the last of which is `step` of its epoch, from 1."""

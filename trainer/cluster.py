@@ -1,5 +1,6 @@
 """The synchronous cluster: TF_CONFIG in, a strategy out, and the few collectives used outside a step."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,11 @@ class Cluster(Agreement):
         """Devices per worker, the same on all workers; each takes a part of the worker's images."""
         self.on_host = not gpus_taken and self.devices == 1
         self.direct: Direct | None = None
-        self.all_reduce = collective.packed(self.options)
+        self.group: collective.Group = (
+            collective.Collectives(member.rank, member.workers, self.options)
+            if self.strategy.num_replicas_in_sync > 1
+            else collective.Alone()
+        )
         self._sums = {dtype.name: self._make_sum(dtype) for dtype in (tf.float32, tf.int32)}
 
     def check_generation(self, generation: int) -> None:
@@ -60,17 +65,31 @@ class Cluster(Agreement):
             rank = int(different[0])
             raise PeerLost(f"rank {rank} is of generation {others[rank]}, this worker of {generation}", rank)
 
+    def replica(self) -> Any:
+        """Number of this device among those of all workers, from 0; in a function that `run` calls."""
+        return self.member.rank if self.on_host else tf.distribute.get_replica_context().replica_id_in_sync_group
+
     def device(self) -> Any:
-        """Index of this device on its worker, from 0; in replica context."""
-        return tf.distribute.get_replica_context().replica_id_in_sync_group % self.devices
+        """Index of this device on its worker, from 0; in a function that `run` calls."""
+        return self.replica() % self.devices
 
     def settle(self) -> None:
         """Wait until this worker's devices have finished; a CPU has when the function returns."""
         if not self.on_host:
             tf.test.experimental.sync_devices()
 
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Where models are made. On CPUs it is no strategy's, which would change what Keras does with the model."""
+        return contextlib.nullcontext() if self.on_host else self.strategy.scope()
+
+    def run(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Call a function of a traced step on this worker, in replica context where devices or TensorFlow's collectives need it."""
+        if self.on_host and not isinstance(self.group, collective.Collectives):
+            return function(*arguments)
+        return self.strategy.run(function, args=tuple(arguments))
+
     def local(self, result: Any) -> Any:
-        """What `strategy.run` returned on this worker's first device."""
+        """What `run` returned on this worker's first device."""
         return self.strategy.experimental_local_results(result)[0]
 
     def connect(self, transport: str) -> None:
@@ -87,7 +106,7 @@ class Cluster(Agreement):
         if wanted and self.member.workers > 1:
             sockets = handshake.connect(self.member.rank, self.member.hosts, self.sum, self._direct_port)
             self.direct = Direct(self.member.rank, sockets, COLLECTIVE_TIMEOUT_S, self.member.hosts)
-            self.all_reduce = collective.direct(self.direct)
+            self.group = collective.OnHost(self.direct)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Sum of an array over all workers, with the same shape and type (float32 or int32)."""

@@ -141,6 +141,22 @@ class Direct:
             self.lost = error
             raise
 
+    def all_gather(self, arrays: Sequence[np.ndarray]) -> Arrays:
+        """Each array's rows of all workers, in order of rank; all workers pass the same types and shapes, but for the number of rows."""
+        mine = [np.ascontiguousarray(array) for array in arrays]
+        table = np.zeros((self.workers, len(mine)), np.int32)
+        table[self.rank] = [len(array) for array in mine]
+        lengths = self.all_reduce([table])[0].tolist()
+        every = [[np.empty((length, *array.shape[1:]), array.dtype) for length, array in zip(row, mine, strict=True)] for row in lengths]
+        every[self.rank] = mine
+        flat = [[array.reshape(-1) for array in one] for one in every]
+        try:
+            self._swap(dict.fromkeys(self._peers, flat[self.rank]), {peer: flat[peer] for peer in self._peers})
+        except PeerLost as error:
+            self.lost = error
+            raise
+        return [np.concatenate(parts) for parts in zip(*every, strict=True)]
+
     def _packed(self, arrays: Arrays) -> Arrays:
         key = (arrays[0].dtype.char, *(array.shape for array in arrays))
         if key not in self._packings:

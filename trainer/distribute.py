@@ -1,7 +1,7 @@
 """One compiled Keras model whose `fit` and `evaluate` are those of all workers: what `lockstep.distribute(model)` does.
 
-Keras' own `fit` runs on every worker, with its callbacks and history. Every worker reads the same batches and takes its rows of each;
-`Synchronous` makes the step that of the whole batch. So a batch is the global one, and the result is that of one worker with it.
+Keras' own `fit` runs on every worker, with its callbacks and history. Every worker reads the same batches; layers take their rows of each
+(see `trainer.whole`). So a batch is the global one, and the result is that of one worker with it.
 """
 
 import functools
@@ -15,19 +15,21 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.utils.python_utils import is_default
 from tensorflow.python.eager import context
 
-from trainer import collective, global_loss, handshake, keras_metrics, strategy
+from trainer import additive, collective, handshake, rehearsal, strategy, whole
 from trainer.agreement import Agreement
 from trainer.callbacks import WRITERS
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address
-from trainer.synchronous import Synchronous
 
 START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
 DIFFERENT = "the workers have different batches"
+KINDS = ("train", "test")
+BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
 class Peers(Agreement):
@@ -36,7 +38,7 @@ class Peers(Agreement):
     def __init__(self, member: Member, direct: Direct):
         """Use connections that are there."""
         self.member, self.direct = member, direct
-        self.all_reduce = collective.direct(direct)
+        self.group = collective.OnHost(direct)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Peers | None":
@@ -116,10 +118,12 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     if strategy.multi_worker(model):
         strategy.take_out(model)
     distributed = Distributed(model, connected)
-    for kind in ("train", "test"):
+    for kind in KINDS:
         setattr(model, f"{kind}_on_batch", distributed.alone(kind, getattr(model, f"{kind}_on_batch")))
-    model.train_step, model.test_step = distributed.train_step, distributed.test_step
-    model._get_metrics_result_or_logs = distributed.results
+    for kind in KINDS:
+        make, step = distributed.function(kind), distributed.step(kind)
+        setattr(model, f"make_{kind}_function", make)
+        setattr(model, f"{kind}_step", step)
     model.fit = _Fit(distributed, model.fit)
     model.evaluate = distributed.method(model.evaluate, distributed.callbacks)
     model.predict = distributed.method(model.predict)
@@ -128,77 +132,90 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
 
 
 class Distributed:
-    """A model's steps, logs and files as those of one of several workers."""
+    """A model's steps and files as those of one of several workers."""
 
     def __init__(self, model: keras.Model, connected: Peers):
         """Take the model's own methods, which are about to be replaced."""
         self.model, self.peers = model, connected
-        self.synchronous = Synchronous(model, connected.all_reduce)
-        self._results = model._get_metrics_result_or_logs
-        self._seeded = False
-        with strategy.outside():
-            self._stop_asked, self._stop_agreed = (tf.Variable(0.0, trainable=False) for _ in range(2))
+        self._group, self._casting = connected.group, rehearsal.Casting(model, connected, self._say)
+        self._additive = additive.Additive(model, self._casting.seeing_all, {kind: getattr(model, f"{kind}_step") for kind in KINDS})
+        self._adds_up: dict[str, bool] = {}
+        """By kind of step, once it was tried."""
+        self._tried: dict[str, Any] = {}
+        """By kind of step, what was compiled when it was tried: a model may be compiled again."""
 
     @property
     def chief(self) -> bool:
         """Whether this worker writes files and prints progress."""
         return self.peers.member.is_chief
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """`train_step` of the whole batch, of which this worker takes its rows."""
-        part, share = self._part(data)
-        logs, (marks, stops) = self.synchronous.train_step(part, share, [self._mark(data), self._stop_asked[tf.newaxis]])
-        self._stop_agreed.assign(stops[0])
-        # Identical sums, so all workers stop here or none.
-        with tf.control_dependencies([tf.debugging.assert_equal(marks, marks[0], message=DIFFERENT)]):
-            return self._whole(logs, share) if global_loss.overridden(self.model) else {k: tf.identity(v) for k, v in logs.items()}
+    def step(self, kind: str) -> Callable[[Any], Any]:
+        """The model's `train_step` or `test_step`, with a batch that all workers have."""
+        own = getattr(self.model, f"{kind}_step")
 
-    def test_step(self, data: Any) -> dict[str, Any]:
-        """`test_step` of the whole batch."""
-        return self.synchronous.test_step(*self._part(data))
+        def stepped(data: Any) -> Any:
+            mark = self._mark(data)
+            if self._adds_up.get(kind):
+                every, (marks,) = self._additive.added(kind, self._group, data).summed(self._group, [mark])
+                with _checked(marks):
+                    return self._additive.finish(every)
+            leading = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+            with _checked(*self._group.sum([mark])), whole.Step(self._group, self._casting.seeing_all, leading.shape[0])():
+                return own(_each(tf.identity, data))
 
-    def _part(self, data: Any) -> tuple[Any, tf.Tensor]:
-        """This worker's rows of a batch, at least one, and their share of it; 0 if there are fewer rows than workers."""
-        if any(isinstance(leaf, tf.SparseTensor | tf.RaggedTensor) for leaf in tf.nest.flatten(data)):
-            raise LockstepError(
-                "a batch has sparse or ragged tensors, whose rows can't be divided; make them dense, as in dataset.map(lambda x, y: "
-                "(tf.sparse.to_dense(x), y)) or x.to_tensor()"
-            )
-        rank, workers = self.peers.member.rank, self.peers.member.workers
-        rows = next(tf.shape(leaf)[0] for leaf in tf.nest.flatten(data) if leaf is not None)
-        start, stop = rows * rank // workers, rows * (rank + 1) // workers
-        end = tf.maximum(stop, start + 1)
-        return _each(lambda leaf: leaf[start:end], data), tf.cast((stop - start) / rows, tf.float32)
+        return stepped
+
+    def function(self, kind: str) -> Callable[..., None]:
+        """The model's `make_train_function` or `make_test_function`, which traces again where a layer must see all rows."""
+        make, name = getattr(self.model, f"make_{kind}_function"), f"{kind}_function"
+
+        def made(force: bool = False) -> None:
+            if getattr(self.model, name) is not None and not force:
+                return
+            make(force=True)
+            run = getattr(self.model, name)
+
+            def again(iterator: Any) -> Any:
+                nonlocal run
+                self._rehearse(kind, iterator.element_spec)
+                while True:
+                    try:
+                        return run(iterator)
+                    except whole.SeesAll as error:
+                        self._casting.see_all(error)
+                    make(force=True)
+                    run = getattr(self.model, name)
+                    setattr(self.model, name, again)
+
+            setattr(self.model, name, again)
+
+        return made
+
+    def _rehearse(self, kind: str, specs: Any) -> None:
+        """Try the first step of a kind on made-up rows; all workers make the same variables, and the chief's count."""
+        compiled = [self.model._compile_loss, self.model._compile_metrics, self.model.optimizer]
+        if self._tried.get(kind) == compiled:
+            return
+        self._tried[kind], self._adds_up[kind], before = compiled, False, len(self.variables)
+        self._adds_up[kind] = self._casting.adds_up({kind: self._additive.own[kind]}, specs)
+        if len(self.variables) > before:
+            self.agree()
+
+    def _say(self, what: str) -> None:
+        if self.chief:
+            print(f"lockstep: {what}", file=sys.stderr, flush=True)
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """What training and evaluation change."""
+        optimizer = self.model.optimizer.variables if self.model.optimizer is not None else []
+        return list({id(variable): variable for variable in [*self.model.variables, *optimizer]}.values())
 
     def _mark(self, data: Any) -> tf.Tensor:
         """A digest of the whole batch, at this worker's place in a vector of all workers'."""
-        marks = [_mark_of(leaf) for leaf in tf.nest.flatten(data) if leaf is not None]
+        marks = [_mark_of(leaf) for leaf in tf.nest.flatten(data, expand_composites=True) if leaf is not None]
         mark = tf.cast(tf.math.floormod(functools.reduce(lambda all_, one: all_ * 31 + one, marks), MARKS), tf.float32)
         return tf.one_hot(self.peers.member.rank, self.peers.member.workers) * mark
-
-    def _whole(self, logs: dict[str, Any], share: tf.Tensor) -> dict[str, Any]:
-        """What a model's own `train_step` returns, as means over all rows; metrics are summed at the end of an epoch."""
-        known = {metric.name for metric in self.model.metrics}
-        names = [name for name in logs if name not in known]
-        if not names:
-            return logs
-        sums = self.peers.all_reduce([tf.cast(tf.reduce_mean(logs[name]), tf.float32)[tf.newaxis] * share for name in names])
-        return logs | {name: total[0] for name, total in zip(names, sums, strict=True)}
-
-    def results(self, logs: Any) -> Any:
-        """Metrics over all workers' rows, once the epoch has ended: their states are sums."""
-        variables = keras_metrics.states(self.model)
-        flat = [np.ravel(array).astype(np.float32) for array in [*_numbers(variables), self._stop_asked.numpy()]]
-        *parts, stops = np.split(self.peers.sum(np.concatenate(flat)), np.cumsum([part.size for part in flat])[:-1])
-        for variable, part in zip(variables, parts, strict=True):
-            variable.assign(part.reshape(variable.shape).astype(variable.numpy().dtype))
-        self._stop_agreed.assign(stops[0])
-        self.stop_together()
-        result = self._results(logs)
-        if not isinstance(result, dict):
-            return result
-        # A `train_step` may return some of the metrics, as they were on this worker.
-        return result | {name: value for name, value in self.model.get_metrics_result().items() if name in result}
 
     def method(self, function: Callable[..., Any], wrapped: Callable[[Any], list[Any]] | None = None) -> Callable[..., Any]:
         """A method of the model that is in no strategy's scope and prints on the chief only; `wrapped` changes its callbacks."""
@@ -218,57 +235,48 @@ class Distributed:
 
     def alone(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`train_on_batch` or `test_on_batch` with the model's own step, which `distribute` has not replaced yet."""
-        model, step, made = self.model, f"{kind}_step", f"{kind}_function"
-        own, cached = getattr(model, step), None
+        model, step, made, make = self.model, f"{kind}_step", f"{kind}_function", f"make_{kind}_function"
+        own, cached = (getattr(model, step), getattr(model, make)), None
 
         def called(*arguments: Any, **named: Any) -> Any:
             nonlocal cached
-            theirs = getattr(model, step), getattr(model, made)
-            setattr(model, step, own)
-            setattr(model, made, cached)
+            theirs = getattr(model, step), getattr(model, make), getattr(model, made)
+            for name, value in zip((step, make, made), (*own, cached), strict=True):
+                setattr(model, name, value)
             try:
                 with strategy.outside():
                     return function(*arguments, **named)
             finally:
                 cached = getattr(model, made)
-                setattr(model, step, theirs[0])
-                setattr(model, made, theirs[1])
+                for name, value in zip((step, make, made), theirs, strict=True):
+                    setattr(model, name, value)
 
         return called
 
     def stop_together(self) -> None:
-        """Let the end of training that one worker's callback asks for wait until all know of it: otherwise others wait for its steps."""
-        agreed = self._stop_agreed.numpy() > 0
-        if getattr(self.model, "stop_training", False) and not agreed:
-            self._stop_asked.assign(1.0)
-        self.model.stop_training = bool(agreed)
+        """Let the end of training that one worker's callback asks for be that of all, at once: others would wait for its next step."""
+        self.model.stop_training = self.anywhere(bool(self.model.stop_training))
 
-    def forget_stop(self) -> None:
-        """Nobody has asked for the end of a training that begins."""
-        for variable in (self._stop_asked, self._stop_agreed):
-            variable.assign(0.0)
+    def anywhere(self, here: bool) -> bool:
+        """Whether something is so on any worker; all ask at once."""
+        return bool(self.peers.gather([here]).any())
 
     def callbacks(self, given: Any) -> Any:
         """A user's callbacks on this worker; Keras' own list, which `fit` hands to `evaluate`, stays."""
         if isinstance(given, keras.callbacks.CallbackList):
             return given
         every = [] if given is None else tf.nest.flatten(given)
-        return [*(one for one in every if self.chief or not isinstance(one, WRITERS)), _Agree(self)]
+        return [*(one for one in every if self.chief or not isinstance(one, WRITERS)), _Agree(self, every)]
 
     def agree(self) -> None:
-        """Take the chief's weights, optimizer and first epoch; random draws of layers (Dropout) differ from worker to worker."""
-        own = {id(variable): variable for layer in self.model._flatten_layers() for variable in _random_states(layer)}
-        optimizer = self.model.optimizer.variables if self.model.optimizer is not None else []
-        shared = {id(variable): variable for variable in [*self.model.variables, *optimizer]}
-        kept = [variable for key, variable in shared.items() if key not in own]
-        *values, epoch = self.peers.from_chief([*_numbers(kept), np.array([self.model._initial_epoch or 0], np.int32)])
-        for variable, value in zip(kept, values, strict=True):
+        """Take the chief's weights, optimizer, random states and first epoch."""
+        if self.model.built and isinstance(self.model.optimizer, keras.optimizers.Optimizer) and not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+        every = self.variables
+        *values, epoch = self.peers.from_chief([*_numbers(every), np.array([self.model._initial_epoch or 0], np.int32)])
+        for variable, value in zip(every, values, strict=True):
             variable.assign(value)
         self.model._initial_epoch = int(epoch[0])
-        if not self._seeded:
-            self._seeded = True
-            for variable, value in zip(own.values(), self.peers.from_chief(_numbers(list(own.values()))), strict=True):
-                variable.assign(value + np.array([self.peers.member.rank * SPREAD, 0], value.dtype))
 
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
@@ -280,20 +288,19 @@ class Distributed:
             tf.random.set_seed(int(every[0][1]))
 
 
-def _random_states(layer: keras.Layer) -> list[keras.Variable]:
-    return [generator.state for generator in layer._seed_generators]
-
-
 def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
     return [variable.numpy() for variable in variables]
+
+
+def _checked(marks: tf.Tensor) -> Any:
+    """Where all workers go on with a step, or none, as their sums are the same."""
+    return tf.control_dependencies([tf.debugging.assert_equal(marks, marks[0], message=DIFFERENT)])
 
 
 MARKS = 2**23
 """Digests of batches are below this, and float32 holds them exactly."""
 SPREADING = 0x9E3779B1 - 2**32
 """2**32 divided by the golden ratio, odd, as int32."""
-SPREAD = 7_919
-"""Between the seeds of two workers' layers."""
 
 
 def _each(function: Callable[[Any], Any], data: Any) -> Any:
@@ -332,6 +339,8 @@ class _Fit:
         try:
             return self._fit(*arguments, **named)
         except tf.errors.InvalidArgumentError as error:
+            if whole.UNLIKE in str(error):
+                raise LockstepError(f"{whole.UNLIKE}. Fix: give what is not of a row to the model itself, not in the data") from None
             if DIFFERENT not in str(error):
                 raise
             raise LockstepError(
@@ -343,21 +352,39 @@ class _Fit:
 class _Agree(keras.callbacks.Callback):
     """Runs when all others have restored what they restore."""
 
-    def __init__(self, distributed: Distributed):
+    def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback]):
+        """`others`: the user's, on any worker."""
         super().__init__()
         self._distributed, self._training = distributed, False
+        self._may_stop = any(not is_default(getattr(one, hook)) for one in others if not isinstance(one, WRITERS) for hook in BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
         """All workers begin alike."""
         self._training = True
-        self._distributed.forget_stop()
         self._distributed.agree()
+        self._may_stop = self._distributed.anywhere(self._may_stop or self.model.run_eagerly)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """All workers stop after the same batch, the next one."""
-        self._distributed.stop_together()
+        """All workers stop after the same batch."""
+        if self._may_stop:
+            self._distributed.stop_together()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """All workers stop after the same epoch."""
+        if self._training:
+            self._distributed.stop_together()
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """What follows is not part of `fit`."""
+        self._training = False
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """The same where `evaluate` is not part of `fit`, which keeps them alike."""
         if not self._training:
             self._distributed.agree()
+
+
+def in_process(member: Any) -> Peers:
+    """Workers that are threads of one process, as `rehearsal.Threads` makes them."""
+    hosts = [f"127.0.0.1:{rank}" for rank in range(member.workers)]
+    return Peers(Member(member.rank, hosts), member)

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, auto_reduction, balance, initial, keras_metrics, reduction, step
+from trainer import assembly, auto_reduction, balance, initial, keras_metrics, reduction, step, whole
 from trainer.callbacks import Callbacks
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
@@ -47,6 +47,8 @@ class Engine(abc.ABC):
     memory: Sequence[Any] = ()
     """What differs between workers: see `reduction.Method`."""
     results: keras_metrics.Results
+    feeds_all = False
+    """Whether each worker is fed the whole batch."""
 
     @property
     @abc.abstractmethod
@@ -70,9 +72,9 @@ class Engine(abc.ABC):
         """Return whether validation gives any metric."""
         return keras_metrics.validates(self.model)
 
-    def callbacks(self, given: dict[str, str] | None, epochs: int, is_chief: bool) -> Callbacks:
-        """Load the user's callbacks; `given` is `train.callbacks`."""
-        return Callbacks(given, self.model, epochs, is_chief)
+    def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
+        """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""
+        return Callbacks(given, self.model, epochs, steps, is_chief)
 
     def load(self, path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
         """Load initial weights from a file, as `initial.load`; return the layers that keep their own."""
@@ -133,11 +135,12 @@ class Gradients(Engine):
         self._optimizer, self.memory = parts.optimizer, method.memory
         self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
         self.warmup = config.reduction.warmup_steps if method.memory else 0
-        uncompressed = chain.make(reduction.plain(), cluster.all_reduce, cluster.direct)
+        uncompressed = chain.make(reduction.plain(), cluster.group.sum, cluster.direct)
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._test_call = step.make_test_call(local)
         self.results, self.profile_every = keras_metrics.Results(self.model), config.telemetry.profile_every
-        self.variables = [variable.value for variable in self.model.weights] + self._optimizer.slots
+        random = [] if local.seeing_all is None else step.seeds(self.model)
+        self.variables = [variable.value for variable in [*self.model.weights, *random]] + self._optimizer.slots
         self.shares = self._divide()
 
     @property
@@ -179,7 +182,11 @@ class Gradients(Engine):
         sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
         # A function of the user's own may have made other columns of them.
         sides = sides if len(sides) == len(spec.varying) else None
-        return auto_reduction.own_seconds(self._cluster, self._forward_backward, step.blank(spec, batch, sides))
+        # Without exchanges, nor random numbers that count on.
+        call = self._forward_backward
+        if self._local.seeing_all is not None:
+            call = step.make_forward_backward_call(dataclasses.replace(self._local, seeing_all=None))
+        return auto_reduction.own_seconds(self._cluster, call, step.blank(spec, batch, sides))
 
     def _overhead_seconds(self) -> float:
         with self._undone():
@@ -223,7 +230,9 @@ class Gradients(Engine):
 
 
 class OwnSteps(Engine):
-    """A model's own `train_step`: each of its optimizers' gradients are sent uncompressed, and no step is profiled."""
+    """A `train_step` that sees the whole batch on all workers: gradients are sent uncompressed, and no step is profiled."""
+
+    feeds_all = True
 
     def __init__(self, job: Job, cluster: Cluster, program: Program):
         """Refuse (ConfigError) what only works with one optimizer's gradients."""
@@ -231,14 +240,14 @@ class OwnSteps(Engine):
         shares = balance.given(train, cluster.member.workers)
         if shares is None:
             raise ConfigError(
-                "train.batch_sizes: auto is not available for a model with a train_step of its own; give numbers, or leave it out"
+                "train.batch_sizes: auto is not available where a train_step, a loss or a metric of the model's own sees the whole batch; "
+                "give numbers, or leave it out"
             )
-        self.shares = shares
-        self._call: Any = step.make_train_call(program)
+        self.shares = program.shares = shares
         test = functools.partial(step.test_sums, self.model, True)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
-        why = "as they are, where each of the model's optimizers applies them: it has a train_step of its own"
+        why = "as they are, with the outputs of all workers: a train_step, a loss or a metric of its own sees the whole batch"
         self.choice = Choice("packed", why, 4 * size)
         job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
 
@@ -252,8 +261,14 @@ class OwnSteps(Engine):
         return self._program.optimizers
 
     def trace(self) -> None:
-        """Trace the call; nothing runs."""
-        self._call.get_concrete_function()
+        """Trace the call, again where a layer must see the whole batch; nothing runs."""
+        while True:
+            self._call = call = step.make_train_call(self._program)
+            try:
+                call.get_concrete_function()
+                break
+            except whole.SeesAll as error:
+                self._program.casting.see_all(error)
         self.variables = self._program.variables
         self.results = keras_metrics.Results(self.model, self._program.means)
 

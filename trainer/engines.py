@@ -15,5 +15,10 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then."""
     if isinstance(cluster, Coordinator):
         return Asynchronous(job, cluster, before, kept)
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec)
+
+    def say(what: str) -> None:
+        if cluster.member.is_chief:
+            job.metrics.warning(f"model: {what}")
+
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, say)
     return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)

@@ -61,7 +61,8 @@ class Trainer:
         chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
         config, examples = self.job.config, self.job.examples
         feeding = Feeding(config, self.job.manifest.classes, examples.spec)
-        self._feeder = Feeder(examples, chosen, self.engine.shares, member.rank, feeding)
+        shares, rank = ([1], 0) if self.engine.feeds_all else (self.engine.shares, member.rank)
+        self._feeder = Feeder(examples, chosen, shares, rank, feeding)
         self._lengths = feeding.lengths(examples, chosen)
         # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
         held_out = np.sort(order[: counts.validation_images])
@@ -75,7 +76,8 @@ class Trainer:
         gc.freeze()
         gc.enable()
         self.job.metrics.phase("restoring")
-        self.callbacks = self.engine.callbacks(self.job.config.train.callbacks, self.job.counts.epochs, self.cluster.member.is_chief)
+        counts, given = self.job.counts, self.job.config.train.callbacks
+        self.callbacks = self.engine.callbacks(given, counts.epochs, counts.steps_per_epoch, self.cluster.member.is_chief)
         self.variables = [*self.engine.variables, *self.callbacks.variables]
         self._load_initial_weights()
         self.progress = self.resuming.restore(self.variables, self.memories)
@@ -188,6 +190,8 @@ class Trainer:
 
     def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> bool:
         begun = time.monotonic()
+        if self.callbacks.any:
+            self.callbacks.call_begins(call.first)
         rates = self._rates(epoch, call)
         rows, parts = self._train(call, batch, rates)
         (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from trainer import strategy
 from trainer.collective import on_host
 from trainer.config import Optimizer
 from trainer.fixedsum import fixed_sum
@@ -118,6 +119,7 @@ class OfKeras:
         """Create its variables under the strategy's scope; that of a `compiled` model has its own rate, and penalties are in the loss."""
         self._optimizer, self._variables, self._compiled = optimizer, list(variables), compiled
         self._penalties = [0.0 if compiled else penalty(variable) for variable in variables]
+        self._scoped = tf.distribute.has_strategy()
         optimizer.build(self._variables)
         self.slots = [variable.value for variable in optimizer.variables if compiled or variable is not optimizer.learning_rate]
 
@@ -135,7 +137,10 @@ class OfKeras:
         if not self._compiled:
             self._optimizer.learning_rate.assign(rate)
         # Keras would sum over a strategy's replicas first, but each of them has the sum.
-        with replaced(TFOptimizer, "_backend_update_step", BaseOptimizer._backend_update_step):
+        with (
+            contextlib.nullcontext() if self._scoped else strategy.outside(),
+            replaced(TFOptimizer, "_backend_update_step", BaseOptimizer._backend_update_step),
+        ):
             self._optimizer.apply(full, self._variables)
 
 

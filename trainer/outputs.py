@@ -69,10 +69,10 @@ def _applied(model: Any, spec: Spec, nest: Any) -> list[tuple[Any, int, Any]] | 
     """Each of the model's losses, with the leaf of an example and the output that Keras compares by it; or why that is not known."""
     import keras
 
-    from trainer import global_loss
+    from trainer import additive
 
     losses = model._compile_loss
-    for method in global_loss.overridden(model):
+    for method in additive.overridden(model):
         return f"the model has a {method} of its own"
     if losses is None or "y" not in spec.parts:
         return "the model has no loss" if losses is None else "the examples have no target"

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import applying, global_loss, keras_metrics
+from trainer import additive, keras_metrics, whole
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
 from trainer.data.spec import Leaf, Spec, mapped, of_images
@@ -94,6 +94,8 @@ class Local:
     """Returns the data that the model sees in validation."""
     l2_in_update: bool = True
     """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
+    seeing_all: set[Any] | None = None
+    """Layers that see the whole batch, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
@@ -112,31 +114,32 @@ class Local:
     def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for a whole batch."""
         model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
-        share, gradients = count / batch.total, dict[int, tf.Tensor]()
-
-        def take(_: Any, applied: list[Any], variables: Any, __: Any) -> None:
-            gradients.update({id(variable): gradient for variable, gradient in zip(variables, applied, strict=True)})
-
-        scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
+        first = batch.places[0]
+        rows = whole.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
+        part = additive.Apart(model, self.cluster.group, rows, self.seeing_all)
+        share = tf.cast(part.share, count.dtype)
+        scope = keras.StatelessScope(self._seeds(batch) if self.seeing_all is None else [], collect_losses=True)
         for variable in model.trainable_variables:
             # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
             scope.state_mapping[id(variable)] = variable.value
         with (
             penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
             replaced(model, "get_metrics_result", dict),
-            applying.instead(take),
-            global_loss.over_all_workers(model, share, self.cluster.all_reduce),
             scope,
         ):
-            model.train_step(data)
+            added = additive.Added.of(model, part, model.train_step, data)
+        if self.seeing_all is not None:
+            # They count alike on all workers.
+            for variable in seeds(model):
+                variable.assign(variable.value + _moved(scope, variable))
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
-        whole = [_dense(gradients[id(variable)], variable) for variable in model.trainable_variables]
+        found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
+        gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
         kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in statistics(model)]
-        # A placeholder counts in no metric.
-        counted = [tf.cast(_moved(scope, variable), tf.float32) * tf.sign(share) for variable in keras_metrics.states(model)]
+        counted = [tf.cast(moved, tf.float32) for moved in added.moved]
         sums = tf.concat([tf.stack([batch.asks, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
-        return [sums, *whole, *kept]
+        return [sums, *gradients, *kept]
 
     def test(self, data: tuple[Any, ...]) -> tf.Tensor:
         """The `test_sums` of a batch of validation."""
@@ -149,8 +152,10 @@ class Local:
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return [(variable, variable.value + tf.cast(offset(replica, batch.number), variable.dtype)) for variable in seeds(self.model)]
+        return [
+            (variable, variable.value + tf.cast(offset(self.cluster.replica(), batch.number), variable.dtype))
+            for variable in seeds(self.model)
+        ]
 
 
 def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
@@ -229,7 +234,7 @@ class Parts:
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         """A step in a traced function, outside replica context; its row."""
-        return self.local.cluster.local(self.local.cluster.strategy.run(self._step, args=(rate, batch)))
+        return self.local.cluster.local(self.local.cluster.run(self._step, (rate, batch)))
 
     def _step(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         return self.apply(self.reduction(self.reduction.take(self.local(batch))), rate)
@@ -298,7 +303,7 @@ class Steps(Protocol):
         """Rows of several steps, summed over all workers."""
 
 
-def make_train_call(parts: Steps) -> Callable[..., tf.Tensor]:
+def make_train_call(parts: Steps) -> Any:
     """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns each step's row, `[steps, columns]`."""
     # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
     run = tf.autograph.experimental.do_not_convert(parts.run)
@@ -346,7 +351,7 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     # Without the part's own name, TensorFlow takes all parts for one function that is retraced repeatedly, and warns.
     @functools.wraps(part)
     def call(*arguments: Any) -> Any:
-        return cluster.strategy.run(part, args=arguments)
+        return cluster.run(part, arguments)
 
     return tf.function(call, input_signature=signature, autograph=False)
 

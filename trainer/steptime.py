@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer import assembly, collective, step
 from trainer.cluster import Cluster
@@ -114,10 +113,8 @@ def _parts(local: step.Local, config: Config, chosen: Reduction, echo: Echo | No
     cluster = local.cluster
     setting = Setting(workers, echo is not None, cluster.threads, config.seed)
     method, rule = assembly.method_and_rule(local, config, chosen, setting)
-    all_reduce: collective.AllReduce = (
-        collective.direct(echo) if echo is not None else lambda tensors: [tf.identity(one) for one in tensors]
-    )
-    return step.Parts(local, rule, chain.make(method, all_reduce, echo))
+    group: collective.Group = collective.OnHost(echo) if echo is not None else collective.Alone()
+    return step.Parts(local, rule, chain.make(method, group.sum, echo))
 
 
 def _seconds(parts: step.Steps, arguments: tuple[Any, Any], seconds: float) -> float:

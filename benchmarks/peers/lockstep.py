@@ -112,7 +112,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
     parts, _ = assembly.assemble(local, config, chosen)
     if given.variant == IN_STEP:
-        parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.all_reduce, None))
+        parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.group.sum, None))
     profiled = step.ProfiledCall(parts, forward_backward)
     overhead = functools.partial(auto_reduction.overhead_seconds, profiled, local.spec)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import applying, assembly, callbacks, global_loss, initial, keras_metrics, step
+from trainer import additive, applying, assembly, callbacks, initial, keras_metrics, step
 from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
@@ -57,19 +57,18 @@ def examine(
     with own.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
         model, compiled = assembly.build_model(configs.build(given), classes, examples)
-    if own_callbacks:
-        callbacks.load(own_callbacks)
+    left_out = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
     optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
     own.check_reopens(section, model)
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    described = _described(model, optimizers) if compiled else None
+    described, fits = (_described(model, optimizers), _fit(section, model, examples)) if compiled else (None, {})
     return {
         "total": model.count_params(),
         "trainable": trainable,
         "compiled": described,
         "left": left,
-        **(_fit(section, model, examples) if compiled else {}),
+        **({**fits, "warnings": [*fits.get("warnings", []), *left_out]} if compiled else {}),
     }
 
 
@@ -86,10 +85,10 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
     with own.explaining("training", section), applying.instead(note):
         tf.function(model.train_step, autograph=False).get_concrete_function(step.rows(fed))
-    if not keras_metrics.states(model) and not global_loss.overridden(model):
+    if not keras_metrics.states(model) and not additive.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
     unreduced = any(getattr(loss, "reduction", "sum") in (None, "none") for loss in tf.nest.flatten(model.loss))
-    if unreduced and not global_loss.overridden(model):
+    if unreduced and not additive.overridden(model):
         raise ConfigError(
             f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
@@ -104,7 +103,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, Any]:
     """How one output fits one `y`, where a loss of Keras' own does not refuse what can't be meant: `takes`, `warnings`."""
     shape, y = getattr(model, "output_shape", None), spec.parts.get("y", ())
-    if global_loss.overridden(model) or not isinstance(model.loss, str | keras.losses.Loss) or not isinstance(shape, tuple) or len(y) != 1:
+    if additive.overridden(model) or not isinstance(model.loss, str | keras.losses.Loss) or not isinstance(shape, tuple) or len(y) != 1:
         return {}
     loss = keras.losses.get(model.loss)
     known = {"axis": -1, "ignore_class": None, **getattr(loss, "_fn_kwargs", {})}
@@ -166,7 +165,7 @@ def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
         "optimizer": ", ".join(optimizers) or None,
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
-        "own": global_loss.overridden(model),
+        "own": additive.overridden(model),
         "scales_loss": assembly.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": keras_metrics.validates(model),

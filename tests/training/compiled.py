@@ -6,9 +6,10 @@ from keras import layers
 
 
 def build(width=16, rate=0.01):
-    """Two inputs, one number."""
+    """Two inputs, one number; statistics of the batch, and random numbers."""
     inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((1,), name="b")}
     x = layers.Dense(width, activation="relu")(layers.Concatenate()([inputs["a"], inputs["b"]]))
+    x = layers.Dropout(0.1)(layers.BatchNormalization()(x))
     model = keras.Model(inputs, layers.Dense(1)(x))
     model.compile(keras.optimizers.Adam(rate), loss="mse", metrics=["mae"])
     return model

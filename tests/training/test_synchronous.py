@@ -1,4 +1,4 @@
-"""Any Keras program on two workers with uneven shares of each batch, against Keras' own `fit` on one worker with the whole batch."""
+"""Any Keras program on two workers that share each batch unevenly, against Keras' own `fit` on one worker with the whole batch."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.project import EXHAUSTIVE
 STEPS = 20
 """Enough for a whole period of accumulation, averaging and warm-up, and for steps after the one in which a worker has no rows."""
 
-ALIKE = EXHAUSTIVE("trainer/synchronous.py", "trainer/applying.py", "requirements")
+ALIKE = EXHAUSTIVE("trainer/whole.py", "trainer/additive.py", "requirements")
 """For optimizers that move each weight by its own gradients only, in the same calls as Adam and SGD."""
 MARKS = dict.fromkeys(("adadelta", "adagrad", "adamax", "adamw", "lion", "rmsprop"), ALIKE)
 NAMES = [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS]

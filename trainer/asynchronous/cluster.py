@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer import collective
 from trainer.asynchronous.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.asynchronous.server import resolver
 from trainer.asynchronous.snapshots import Offers, Place
@@ -35,12 +36,16 @@ class Coordinator(Cluster):
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         self._servers = [0] * len(task.cluster[SERVER])
         """Bytes of the variables on each server."""
-        self.devices, self.on_host, self.all_reduce = 1, True, list
+        self.devices, self.on_host, self.group = 1, True, collective.Alone()
 
     def offers(self, job: Job) -> Offers | None:
         """What gives the run's snapshots to evaluators; None without any."""
         place = Place(self._task, read_secret(job.own)) if EVALUATOR in self._task.cluster else None
         return Offers(place, job.run, job.metrics, job.config.recovery.hang) if place else None
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The strategy's, in which variables are on the servers."""
+        return self.strategy.scope()
 
     def connect(self, transport: str) -> None:
         """Nothing: workers send to servers, not to each other."""

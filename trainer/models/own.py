@@ -121,7 +121,7 @@ def _function(given: dict[str, Any]) -> Function:
 def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int) -> "keras.Model":
     import keras
 
-    from trainer import global_loss
+    from trainer import additive
 
     called = f"model={function.called}"
     # A subclassed model that builds itself is built, but has neither shape.
@@ -133,7 +133,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
-    if names := global_loss.overridden(model):
+    if names := additive.overridden(model):
         raise ConfigError(f"{called}: it has a {names[0]} of its own, which would not train here; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:

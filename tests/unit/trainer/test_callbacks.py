@@ -20,7 +20,7 @@ def made(monkeypatch, tmp_path):
         monkeypatch.setattr(callbacks, "load", lambda _: every)
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
-        created = Callbacks({"file": "mine.py"}, model, 9, is_chief)
+        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief)
         created.begin([])
         return created, every
 
@@ -42,7 +42,7 @@ def test_each_callback_has_its_memory_on_every_worker(made):
 def test_all_workers_know_that_there_are_callbacks(made, monkeypatch):
     assert all(made(is_chief)[0].anywhere for is_chief in (True, False))
     monkeypatch.setattr(callbacks, "load", lambda _: [])
-    assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, is_chief=True).anywhere
+    assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, 4, is_chief=True).anywhere
 
 
 class AtMinimum(keras.callbacks.Callback):
@@ -71,7 +71,7 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
         monkeypatch.setattr(callbacks, "load", lambda _: [AtMinimum(), Named()])
-        created = Callbacks({"file": "mine.py"}, model, 9, is_chief=True)
+        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
         for variable, value in zip(created.variables, variables, strict=False):
             variable.assign(value)
         created.begin(before)
@@ -91,3 +91,36 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
     second.end()
     for mine, theirs in zip(model.get_weights(), best, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+class Noting(keras.callbacks.Callback):
+    """What it is told of the training, and when."""
+
+    def on_train_begin(self, logs=None):
+        self.told = [(self.params["epochs"], self.params["steps"])]
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.told.append(("begin", batch))
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.told.append(("end", batch))
+
+
+def test_callbacks_know_how_many_steps_an_epoch_has(monkeypatch):
+    model, noting = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), Noting()
+    monkeypatch.setattr(callbacks, "load", lambda _: [noting])
+    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+    created.begin([])
+    created.call_begins(2)
+    created.call_ends(4, {})
+    assert noting.told == [(9, 4), ("begin", 2), ("end", 3)]
+
+
+def test_a_callback_that_restores_weights_is_left_out():
+    """It would start the chief from its own backup, and the others from the run's state."""
+    source = "import keras\ndef make():\n    return [keras.callbacks.BackupAndRestore('backup'), keras.callbacks.TerminateOnNaN()]\n"
+    kept, warnings = callbacks.sorted_out({"file": "mine.py", "function": "make", "source": source})
+    assert [type(one).__name__ for one in kept] == ["TerminateOnNaN"]
+    assert warnings == [
+        "callbacks=mine.py:make: BackupAndRestore is left out: Lockstep saves states itself, and continues from the exact step"
+    ]

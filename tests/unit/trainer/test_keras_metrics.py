@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from trainer import keras_metrics, step
 from trainer.asks import SUMS
+from trainer.collective import Alone
 from trainer.data.spec import Leaf, Spec
 from trainer.program import Program
 
 SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
-CLUSTER = SimpleNamespace(member=SimpleNamespace(workers=1, rank=0), all_reduce=list)
+CLUSTER = SimpleNamespace(group=Alone())
 
 
 class Own(keras.Model):
@@ -42,7 +43,7 @@ def results(logs, **options):
     model = Own(logs, **options)
     model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
     step.build(model, SPEC)
-    program = Program(CLUSTER, model, SPEC)
+    program = Program(step.Local(CLUSTER, model, SPEC), SimpleNamespace(seeing_all=set()))
     call = step.make_train_call(program)
     rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])

@@ -45,14 +45,14 @@ def by_keras(name, constrained):
     return [variable.numpy() for variable in variables]
 
 def by_us(name, cluster, constrained):
-    with cluster.strategy.scope():
+    with cluster.scope():
         variables = weights(constrained)
         rule = optimizer.make(Optimizer(name=name, learning_rate=0.5, weight_decay=0.05, clip_norm=2.0), variables)
 
     @tf.function
     def call(several, rate):
         def step(index):
-            cluster.strategy.run(lambda: rule.apply([one[index] for one in several], rate))
+            cluster.run(lambda: rule.apply([one[index] for one in several], rate), ())
             return index + 1
 
         tf.while_loop(lambda index: index < STEPS, step, [0])

@@ -1,12 +1,14 @@
 """Arithmetic of a step's parts on a few numbers: no training, no other worker."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.losses.loss import reduce_weighted_values
+from keras.src.losses import loss as keras_loss
 
-from trainer import global_loss, optimizer, step
+from trainer import additive, optimizer, step, whole
 from trainer.config import Reduction
 from trainer.reduction import Method
 from trainer.reduction.chain import GraphChain, Stopwatch
@@ -68,14 +70,15 @@ def test_a_profiled_reduction_sums_over_workers():
 def test_a_loss_is_divided_by_all_workers_count(reduction, weights, mask, expected):
     """The values are 1 and 4, and on the other workers things of 4 (masked) or 2 (weights) in all count."""
     others = 4.0 if mask else 2.0
-    part = global_loss._part(
-        tf.constant(0.25),
-        lambda tensors: [tensors[0] + others],
-        reduce_weighted_values,
-        tf.constant([1.0, 4.0]),
-        None if weights is None else tf.constant(weights),
-        None if mask is None else tf.constant(mask),
-        reduction,
-        "float32",
-    )
+    group = SimpleNamespace(rank=0, workers=2, sum=lambda tensors: [tensors[0] + others])
+    step = additive.Apart(SimpleNamespace(_compile_loss=None), group, whole.Rows(8, 0, 2))
+    whole.install(additive.HOOKS)
+    with step():
+        part = keras_loss.reduce_weighted_values(
+            tf.constant([1.0, 4.0]),
+            None if weights is None else tf.constant(weights),
+            None if mask is None else tf.constant(mask),
+            reduction,
+            "float32",
+        )
     assert float(part) == pytest.approx(expected)

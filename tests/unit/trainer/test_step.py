@@ -43,13 +43,13 @@ class Nobody:
 
 def parts(choose, clip=None):
     keras.utils.set_random_seed(1)
-    with cluster.strategy.scope():
+    with cluster.scope():
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
         method = choose(step.shapes(model))
         rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
     nobody = Nobody()
     local = step.Local(cluster, step.compile_classifier(model), of_images((8, 8, 1)))
-    return step.Parts(local, rule, chain.make(method, collective.direct(nobody), nobody))
+    return step.Parts(local, rule, chain.make(method, collective.OnHost(nobody).sum, nobody))
 
 def packed(shapes):
     return reduction.make(config.Reduction(), shapes, Setting(2))
@@ -113,7 +113,7 @@ short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(co
 rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
 nobody = Nobody()
 local = step.Local(cluster, step.compile_classifier(counting), of_images(counting.input_shape[1:]))
-narrow = step.make_train_call(step.Parts(local, rule, chain.make(short, collective.direct(nobody), nobody)))
+narrow = step.make_train_call(step.Parts(local, rule, chain.make(short, collective.OnHost(nobody).sum, nobody)))
 for _ in range(8):
     narrow(step.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()

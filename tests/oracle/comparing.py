@@ -1,0 +1,162 @@
+"""A program trained by `fit` alone and on several workers, which are threads of this process: what differs, in the smallest program."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.oracle.programs import CALLBACKS, Program, data_of, model_of
+from trainer import distribute, rehearsal
+
+TOLERANCE = 1e-6
+"""Of float64 numbers, relative to the largest of an array."""
+SHAKEN = 1e-14
+"""Change of the weights, relative to each, that no program should magnify to TOLERANCE."""
+ROUNDING = "magnifies rounding, as on one worker"
+"""Of a program that differs from itself as much with weights changed by SHAKEN: its gradient is 0 but for rounding, and Lamb divides it."""
+
+
+class Seen(keras.callbacks.Callback):
+    """Everything that Keras tells a callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+
+    def _note(self, hook: str) -> Callable[..., None]:
+        def noted(*given: Any, **named: Any) -> None:
+            logs = named.pop("logs", None) if "logs" in named else (given[-1] if given and isinstance(given[-1], dict) else None)
+            numbers = [one for one in given if isinstance(one, int)]
+            self.told.append((hook, numbers, {key: np.asarray(value, np.float64) for key, value in (logs or {}).items()}))
+
+        return noted
+
+
+for _hook in (
+    "train_begin",
+    "train_end",
+    "epoch_begin",
+    "epoch_end",
+    "train_batch_begin",
+    "train_batch_end",
+    "test_begin",
+    "test_end",
+    "test_batch_begin",
+    "test_batch_end",
+):
+    setattr(Seen, f"on_{_hook}", lambda self, *given, _hook=_hook, **named: self._note(_hook)(*given, **named))
+
+
+def trained(program: Program, model: keras.Model, seen: Seen) -> dict[str, np.ndarray]:
+    """What `fit` leaves: weights, the optimizer's variables, history, and what callbacks were told."""
+    more: dict[str, Any] = {}
+    if program.validation:
+        more["validation_data"] = tf.data.Dataset.from_tensor_slices(data_of(program, program.validation, 1)).batch(program.batch)
+    if program.weights == "classes":
+        more["class_weight"] = {0: 0.5, 1: 2.0, 2: 1.0, 3: 1.5}
+    given = data_of(program, program.rows, 0)
+    history = model.fit(
+        *given[:2],
+        sample_weight=given[2] if len(given) > 2 else None,
+        batch_size=program.batch,
+        epochs=program.epochs,
+        shuffle=False,
+        verbose=0,
+        callbacks=[*(CALLBACKS[one]() for one in program.callbacks), seen],
+        **more,
+    ).history
+    found = {f"weight {number}": variable.numpy() for number, variable in enumerate(model.variables)}
+    found |= {f"optimizer {number}": variable.numpy() for number, variable in enumerate(model.optimizer.variables)}
+    found |= {f"history {name}": np.asarray(values) for name, values in history.items()}
+    for number, (hook, numbers, logs) in enumerate(seen.told):
+        found |= {f"{number} on_{hook}{numbers} {name}": value for name, value in logs.items()} or {
+            f"{number} on_{hook}{numbers}": np.zeros(0)
+        }
+    return found
+
+
+def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> str:
+    """The first difference; empty if there is none."""
+    if list(one) != list(other):
+        return f"other things: {sorted(set(one) ^ set(other))[:4]}"
+    for name, value in one.items():
+        found = other[name]
+        if value.shape != found.shape:
+            return f"{name}: shape {found.shape} for {value.shape}"
+        scale = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value))) or 1.0
+        if not np.allclose(found, value, rtol=0, atol=TOLERANCE * max(scale, 1e-3), equal_nan=True):
+            return f"{name}: {np.ravel(found)[:3]} for {np.ravel(value)[:3]}"
+    return ""
+
+
+def attempt(program: Program) -> str:
+    """How a program on several workers differs from `fit`; empty if it does not. An error of `fit`'s own is one that both must have."""
+    keras.backend.clear_session()
+    plain = model_of(program)
+    try:
+        alone: Any = trained(program, plain, Seen())
+    except Exception as error:
+        alone = error
+    threads = rehearsal.Threads(program.workers)
+    models = [model_of(program) for _ in threads.members]
+
+    def work(member: rehearsal.Member) -> dict[str, np.ndarray]:
+        model = distribute.distribute(models[member.rank], distribute.in_process(member))
+        return trained(program, model, Seen())
+
+    try:
+        every = threads.run(work)
+    except Exception as error:
+        return "" if type(error) is type(alone) else f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
+    if isinstance(alone, Exception):
+        return f"no error, where fit has: {alone!r:.300}"
+    for rank, one in enumerate(every):
+        if list(one) != list(every[0]) or any(not np.array_equal(every[0][name], one[name], equal_nan=True) for name in one):
+            return f"rank {rank} and rank 0 differ: {difference(every[0], one) or 'in rounding'}"
+    differs = difference(alone, every[0])
+    return ROUNDING if differs and difference(alone, trained(program, shaken(model_of(program)), Seen())) else differs
+
+
+def shaken(model: keras.Model) -> keras.Model:
+    """The model with weights that differ in their last bits, as sums in another order would make them."""
+    signs = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        value = variable.numpy()
+        variable.assign(value * (1 + SHAKEN * signs.choice((-1, 1), value.shape)))
+    return model
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs that lack one thing of this."""
+    first = Program(seed=program.seed)
+    for one in fields(Program):
+        value, least = getattr(program, one.name), getattr(first, one.name)
+        if one.name in ("body", "settings", "callbacks"):
+            yield from (replace(program, **{one.name: (*value[:index], *value[index + 1 :])}) for index in range(len(value)))
+        elif one.name == "outputs" and len(value) > 1:
+            for index in range(len(value)):
+                kept = {
+                    name: tuple(v for i, v in enumerate(getattr(program, name)) if i != index) for name in ("outputs", "loss", "metric")
+                }
+                yield replace(program, **kept)
+        elif one.name == "inputs" and len(value) > 1:
+            yield from (replace(program, inputs=(*value[:index], *value[index + 1 :])) for index in range(len(value)))
+        elif one.name == "metric":
+            yield from (replace(program, metric=(*value[:index], "", *value[index + 1 :])) for index, name in enumerate(value) if name)
+        elif one.name not in ("seed", "tags", "outputs", "loss", "inputs") and value != least:
+            yield replace(program, **{one.name: least})
+
+
+def shrunk(program: Program) -> Program:
+    """The smallest program that still differs."""
+    while True:
+        for one in smaller(program):
+            if attempt(one) not in ("", ROUNDING):
+                program = one
+                break
+        else:
+            return program

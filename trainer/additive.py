@@ -1,0 +1,285 @@
+"""Steps of Keras' own that add up over rows: each worker computes its rows' part, and one exchange sums gradients and metrics.
+
+Inside, each worker's loss is its part of the loss of the whole batch: the sum of a loss's values over all of the batch's values, or, where
+a mask or weights say what counts, over what counts on all workers. So the workers' gradients add up to those of the whole batch, and so do
+the states of nearly all of Keras' metrics, which are sums.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+from keras.src.losses import loss as keras_loss
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+from keras.src.trainers.trainer import Trainer
+
+from trainer import collective, keras_metrics, whole
+
+MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+STEPS = ("train_step", "compute_loss")
+"""Methods without which a model's loss is not known to be one that Keras computes."""
+
+
+def overridden(model: keras.Model) -> list[str]:
+    """Which of `STEPS` a model has instead of Keras' own."""
+    return [name for name in STEPS if _own(model, name)]
+
+
+def _own(model: keras.Model, name: str) -> bool:
+    return getattr(type(model), name) is not getattr(keras.Model, name)
+
+
+def of_keras(model: keras.Model) -> bool:
+    """Whether a model's steps and optimizer are Keras' own."""
+    methods, optimizer = any(_own(model, name) for name in (*STEPS, "test_step", "compute_metrics")), model.optimizer
+    return not methods and (optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients)
+
+
+def unknown(model: keras.Model) -> list[str]:
+    """Names of a compiled model's losses and metrics that are not Keras' own: whether they add up may depend on the data."""
+    losses, metrics = model._compile_loss, model._compile_metrics
+    every = [losses._user_loss if losses is not None else None]
+    every += [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
+    return [_name(one) for one in tf.nest.flatten(every) if not (one is None or isinstance(one, str) or _known(one))]
+
+
+def _name(one: Any) -> str:
+    return str(getattr(one, "name", None) or getattr(one, "__name__", None) or type(one).__name__)
+
+
+def _known(one: Any) -> bool:
+    functions = [getattr(one, name) for name in ("fn", "_fn") if hasattr(one, name)]
+    return all(str(getattr(each, "__module__", "")).partition(".")[0] == "keras" for each in (one, *functions))
+
+
+class NotAdditive(Exception):
+    """A step whose parts are not known to add up."""
+
+
+class Apart(whole.Step):
+    """A step of which each worker has its own rows from beginning to end."""
+
+    def __init__(self, model: keras.Model, group: collective.Group, rows: whole.Rows, seeing_all: set[Any] | None = None):
+        """`seeing_all`: as of `Step`; None: no layer is told of the whole batch."""
+        super().__init__(group, seeing_all or set())
+        self._mine, self.rows = rows, None if seeing_all is None else rows
+        self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
+        """This worker's rows divided by those of the whole batch."""
+        self.taken: list[Any] = []
+        self.trackers = {id(one) for one in (model._compile_loss.metrics if model._compile_loss is not None else ())}
+
+    def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
+        """See `Step`: its arguments are this worker's rows already."""
+        return call(layer, *arguments[0], **arguments[1])
+
+    def gradients(self, local: Sequence[Any]) -> list[Any]:
+        """See `Step`: they are summed later."""
+        return list(local)
+
+    def part_of(self, data: Any) -> Any:
+        """This worker's rows of a batch."""
+        leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank]
+        whole.alike(leaves, self._mine.count)
+        return tf.nest.map_structure(lambda leaf: leaf if leaf is None or not leaf.shape.rank else self._mine.take(leaf), data)
+
+    def by_share(self, tensor: tf.Tensor) -> tf.Tensor:
+        """A worker's part of what all have alike."""
+        return tensor * tf.cast(self.share, tensor.dtype)
+
+    def if_any(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Zeros where the rows are a placeholder."""
+        return tensor * tf.cast(tf.sign(self.share), tensor.dtype)
+
+
+def _apart() -> Apart | None:
+    """The step, where it is one of this worker's rows."""
+    step = whole.current()
+    return step if isinstance(step, Apart) and not step.alike else None
+
+
+@dataclass
+class Added:
+    """What a worker's rows add to a step, or all of them together."""
+
+    moved: list[tf.Tensor]
+    """Changes of the metrics' states."""
+    gradients: list[Any]
+    """Dense, sparse or None."""
+    variables: list[keras.Variable]
+    """That the gradients are for."""
+
+    @classmethod
+    def of(cls, model: keras.Model, step: whole.Step, own: Callable[[Any], Any], data: Any) -> "Added":
+        """Run a model's own step on some rows; its metrics and weights stay as they are."""
+        states = keras_metrics.states(model)
+        before = [tf.identity(variable.value) for variable in states]
+        whole.install(HOOKS)
+        with step():
+            own(data)
+        moved = [variable.value - value for variable, value in zip(states, before, strict=True)]
+        for variable, value in zip(states, before, strict=True):
+            variable.assign(value)
+        # A placeholder counts in no metric.
+        moved = [step.if_any(one) for one in moved] if isinstance(step, Apart) else moved
+        pairs = step.taken or []
+        return cls(moved, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+
+    def summed(self, group: collective.Group, also: Sequence[tf.Tensor] = ()) -> tuple["Added", list[tf.Tensor]]:
+        """The sum over all workers, and that of other tensors; in one exchange, and one more for sparse gradients."""
+        slices = [one for one in self.gradients if isinstance(one, tf.IndexedSlices)]
+        dense = [tf.convert_to_tensor(one) for one in self.gradients if one is not None and not isinstance(one, tf.IndexedSlices)]
+        every = iter(group.sum([*also, *self.moved, *dense]))
+        others, moved = [next(every) for _ in also], [next(every) for _ in self.moved]
+        rows = iter(group.concatenated([part for one in slices for part in (one.values, one.indices)]) if slices else ())
+
+        def total(one: Any) -> Any:
+            if isinstance(one, tf.IndexedSlices):
+                return tf.IndexedSlices(next(rows), next(rows), one.dense_shape)
+            return None if one is None else next(every)
+
+        return Added(moved, [total(one) for one in self.gradients], self.variables), others
+
+
+class Additive:
+    """A model's own steps, each worker with its rows."""
+
+    def __init__(self, model: keras.Model, seeing_all: set[Any], own: Mapping[str, Callable[[Any], Any]]):
+        """`own`: the model's `train` and `test` step."""
+        self.model, self._seeing_all, self.own = model, seeing_all, own
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Weights, and the states of metrics."""
+        return [*self.model.trainable_variables, *keras_metrics.states(self.model)]
+
+    def added(self, kind: str, group: collective.Group, data: Any) -> Added:
+        """What this worker's rows of a batch add to a step of a kind."""
+        leading = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+        rows = whole.Rows.of(group, None, whole.first(leading))
+        step = Apart(self.model, group, rows, self._seeing_all)
+        return Added.of(self.model, step, self.own[kind], step.part_of(data))
+
+    def alone(self, kind: str, group: collective.Group, data: Any) -> Added:
+        """The same of a whole batch, as Keras computes it."""
+        step = whole.Step(group, set())
+        step.taken = []
+        with step.everything():
+            return Added.of(self.model, step, self.own[kind], data)
+
+    def finish(self, every: Added) -> dict[str, Any]:
+        """Update weights and metrics; the step's logs."""
+        if every.variables:
+            self.model.optimizer.apply_gradients(zip(every.gradients, every.variables, strict=True))
+        for variable, moved in zip(keras_metrics.states(self.model), every.moved, strict=True):
+            variable.assign(variable.value + moved)
+        logs: dict[str, Any] = self.model.get_metrics_result()
+        return logs
+
+
+# --- what Keras does differently in such a step
+
+
+def _applying(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """`BaseOptimizer.apply_gradients`: only after the sum."""
+
+    @functools.wraps(apply_gradients)
+    def applied(optimizer: Any, grads_and_vars: Any) -> Any:
+        step = whole.current()
+        if step is None or step.taken is None:
+            return apply_gradients(optimizer, grads_and_vars)
+        step.taken += list(grads_and_vars)
+        return optimizer._iterations
+
+    return applied
+
+
+def _reducing(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """`reduce_weighted_values`: a worker's part of a loss."""
+
+    @functools.wraps(reduce)
+    def reduced(values: Any, sample_weight: Any = None, mask: Any = None, reduction: str = MEANS[0], dtype: Any = None) -> Any:
+        step = _apart()
+        if step is None:
+            return reduce(values, sample_weight, mask, reduction, dtype)
+        if step.rows is not None and not len(values.shape):
+            raise NotAdditive("a loss is one number for all rows")
+        counts = mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None)
+        if reduction not in MEANS or not counts:
+            local = reduce(values, sample_weight, mask, reduction, dtype)
+            # A sum is a part already, but for a placeholder's.
+            return step.if_any(local) if reduction == "sum" and len(values.shape) else step.by_share(local)
+        numerator = step.if_any(reduce(values, sample_weight, mask, "sum", dtype))
+        here = step.if_any(_denominator(values, sample_weight, mask, reduction, numerator.dtype))
+        (everywhere,) = step.group.sum([tf.reshape(here, [1])])
+        return ops.divide_no_nan(numerator, everywhere[0])
+
+    return reduced
+
+
+def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str, kind: Any) -> tf.Tensor:
+    """What a loss's values are divided by, of this worker's rows."""
+    if reduction == "mean_with_sample_weight":
+        return ops.sum(ops.cast(keras_loss.apply_mask(sample_weight, mask, dtype=kind, reduction=reduction), kind))
+    # As in Keras, whose mask may have other dimensions than the values.
+    valid, masked = ops.sum(ops.cast(mask, kind)), ops.cast(ops.size(mask), kind)
+    return ops.divide_no_nan(valid * ops.cast(ops.size(ops.convert_to_tensor(values)), kind), masked)
+
+
+def _unscaling(unscale: Callable[..., Any]) -> Callable[..., Any]:
+    """`unscale_loss_for_distribution`: what a tracker sees, and multiplies by the rows."""
+
+    @functools.wraps(unscale)
+    def unscaled(loss: Any) -> Any:
+        step = _apart()
+        return unscale(loss) if step is None else tf.math.divide_no_nan(loss, tf.cast(step.share, loss.dtype))
+
+    return unscaled
+
+
+def _scaling(scale: Callable[..., Any]) -> Callable[..., Any]:
+    """`scale_loss_for_distribution`: by the number of a strategy's replicas, which takes equal parts for granted."""
+
+    @functools.wraps(scale)
+    def scaled(loss: Any) -> Any:
+        return scale(loss) if _apart() is None else loss
+
+    return scaled
+
+
+def _aggregating(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """`Trainer._aggregate_additional_loss`: regularizers and added losses, which all workers have alike."""
+
+    @functools.wraps(aggregate)
+    def aggregated(model: Any, loss: Any) -> Any:
+        step, whole_loss = _apart(), aggregate(model, loss)
+        return whole_loss if step is None else step.by_share(whole_loss)
+
+    return aggregated
+
+
+def _tracking(update: Callable[..., Any]) -> Callable[..., Any]:
+    """`Mean.update_state`: Keras gives an output's loss no weight where it doesn't know the size of a batch; all workers' are 1 in sum."""
+
+    @functools.wraps(update)
+    def updated(metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = _apart()
+        if step is None or sample_weight is not None or id(metric) not in step.trackers:
+            return update(metric, values, sample_weight)
+        return update(metric, values, step.share)
+
+    return updated
+
+
+HOOKS = (
+    (BaseOptimizer, "apply_gradients", _applying),
+    (keras_loss, "reduce_weighted_values", _reducing),
+    (keras_loss, "scale_loss_for_distribution", _scaling),
+    (keras_loss, "unscale_loss_for_distribution", _unscaling),
+    (Trainer, "_aggregate_additional_loss", _aggregating),
+    (keras.metrics.Mean, "update_state", _tracking),
+)
+"""As `whole.HOOKS`."""

@@ -1,0 +1,308 @@
+"""A step tried on a few made-up rows before the first one, to find which layers must see the whole batch.
+
+Each outermost call of a layer is tried alone, and as two workers that are threads of this process; what it returns and what it would
+keep must be the same. No variable changes meanwhile.
+"""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.ops.operation import Operation
+from tensorflow.python.eager import context
+
+from trainer import additive, collective, whole
+from trainer.agreement import Agreement
+
+ROWS, UNKNOWN = 5, 4
+"""Rows of a made-up batch, which two workers divide unevenly; size of its dimensions that are not known."""
+ALIKE = "sees the whole batch, and all workers compute the same of it"
+TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
+"""Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
+GATHERED = 2**16
+"""Most bytes of a row's outputs that are gathered for losses and metrics of the user's own which seem to add up."""
+PATIENCE_S = 60.0
+"""Seconds for the slower of two threads."""
+
+
+class Threads:
+    """Workers that are threads of one process, and exchange arrays when all have come; `alternating` ones run one at a time in between."""
+
+    def __init__(self, workers: int, alternating: bool = False):
+        """Make as many `members`."""
+        self._turn: Any = threading.Lock() if alternating else contextlib.nullcontext()
+        self._barrier, self._given = threading.Barrier(workers, timeout=PATIENCE_S), [list[np.ndarray]()] * workers
+        self.members = [Member(self, rank, workers) for rank in range(workers)]
+
+    def exchange(self, rank: int, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Every worker's arrays, in order of rank."""
+        self._given[rank] = [np.array(array) for array in arrays]
+        with self._others_turn():
+            self._barrier.wait()
+            every = list(self._given)
+            self._barrier.wait()
+        return every
+
+    @contextlib.contextmanager
+    def _others_turn(self) -> Iterator[None]:
+        self._turn.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self._turn.__enter__()
+
+    def run(self, work: Callable[["Member"], Any]) -> list[Any]:
+        """What each member's work returns; the first error if one fails."""
+        results, errors = [None] * len(self.members), list[BaseException]()
+
+        def one(member: Member) -> None:
+            try:
+                with self._turn:
+                    results[member.rank] = work(member)
+            except BaseException as error:
+                errors.append(error)
+                self._barrier.abort()
+
+        threads = [threading.Thread(target=one, args=(member,)) for member in self.members]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            # The others' follow from it.
+            raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+        return results
+
+
+class Member:
+    """One of several `Threads`: `collective.Arrays`."""
+
+    def __init__(self, threads: Threads, rank: int, workers: int):
+        self._threads, self.rank, self.workers = threads, rank, workers
+
+    def all_reduce(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See `collective.Arrays`."""
+        return [sum(parts[1:], parts[0]) for parts in zip(*self._threads.exchange(self.rank, arrays), strict=True)]
+
+    def all_gather(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See `collective.Arrays`."""
+        return [np.concatenate(parts) for parts in zip(*self._threads.exchange(self.rank, arrays), strict=True)]
+
+
+class Rehearsal(whole.Step):
+    """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
+
+    keeps = False
+
+    def __init__(self, seeing_all: set[Operation]):
+        """`seeing_all`: where to add the layers that must see the whole batch."""
+        super().__init__(collective.Alone(), seeing_all, ROWS)
+        self.differing: list[str] = []
+        """Layers that have other results on two workers, whatever sees the whole batch."""
+        self.row_bytes = 0
+        """Bytes of all outermost calls' results for one row."""
+
+    def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
+        """See `Step`."""
+        with self.everything():
+            results = call(layer, *arguments[0], **arguments[1])
+        self.row_bytes += sum(one.dtype.size * int(tf.size(one)) // ROWS for one in tf.nest.flatten(results) if isinstance(one, tf.Tensor))
+        if any(map(self._has_rows, tf.nest.flatten(arguments))):
+            self._try(layer, arguments)
+        return results
+
+    def gradients(self, local: Sequence[Any]) -> list[Any]:
+        """See `Step`."""
+        return list(local)
+
+    def _try(self, layer: keras.Layer, arguments: Any) -> None:
+        with _outside():
+            expected = _called(layer, arguments)
+            seeing, kinds = self._seeing_all, _kinds(layer)
+            if self._agrees(layer, arguments, expected, seeing):
+                return
+            for some in [*([kind] for kind in kinds), list(kinds)]:
+                more = {one for kind in some for one in kinds[kind]}
+                if more and self._agrees(layer, arguments, expected, seeing | more):
+                    seeing |= more
+                    return
+        self.differing.append(layer.name)
+
+    def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
+        def part(member: Member) -> list[Any]:
+            with whole.Step(collective.OnHost(member), seeing, ROWS)():
+                return _called(layer, arguments)
+
+        while True:
+            try:
+                return all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
+            except whole.SeesAll as error:
+                seeing.add(error.layer)
+
+
+@contextlib.contextmanager
+def _outside() -> Iterator[None]:
+    """No step, in this thread."""
+    before, whole._thread.step = whole.current(), None
+    try:
+        yield
+    finally:
+        whole._thread.step = before
+
+
+def _called(layer: keras.Layer, arguments: Any) -> list[Any]:
+    """What a call returns, and what it would assign, by variable."""
+    with keras.StatelessScope() as scope:
+        results = layer(*arguments[0], **arguments[1])
+    kept = [scope.get_current_value(variable) for variable in layer.variables]
+    return [*tf.nest.flatten(results), *kept]
+
+
+def _same(layer: keras.Layer, expected: Iterable[Any], found: Iterable[Any]) -> bool:
+    halves = any(tf.as_dtype(one.compute_dtype or "float32").size < tf.float32.size for one in layer._flatten_layers())
+    return all(_alike(one, other, HALF_TOLERANCE if halves else TOLERANCE) for one, other in zip(expected, found, strict=True))
+
+
+def _alike(expected: Any, found: Any, tolerance: float) -> bool:
+    if expected is None or found is None or not tf.is_tensor(expected):
+        return (expected is None) == (found is None)
+    dense = [value.to_tensor() if isinstance(value, tf.RaggedTensor) else tf.convert_to_tensor(value) for value in (expected, found)]
+    one, other = map(np.asarray, dense)
+    if one.shape != other.shape or one.dtype.kind not in "fc":
+        return bool(np.array_equal(one, other))
+    scale = float(np.max(np.abs(one), initial=0.0, where=np.isfinite(one))) or 1.0
+    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+
+
+def operations(layer: keras.Layer) -> list[Operation]:
+    """All layers in a layer, itself first, and the functions of functional models; in the same order on all workers."""
+    layers = list(layer._flatten_layers())
+    return [*layers, *(one for parent in layers for one in getattr(parent, "operations", ()) if not isinstance(one, keras.Layer))]
+
+
+def _kinds(layer: keras.Layer) -> dict[type, set[Operation]]:
+    """The operations in a layer that may be the user's own, by class, the innermost first."""
+    own = [one for one in operations(layer) if not whole.of_keras(one)]
+    return {kind: {one for one in own if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(own)))}
+
+
+def made_up(specs: Any) -> Any:
+    """Rows of a batch's structure: numbers between 0 and 1, whole ones 0 and 1."""
+    numbers = np.random.default_rng(0)
+
+    def leaf(spec: Any) -> Any:
+        if spec is None:
+            return None
+        if isinstance(spec, tf.RaggedTensorSpec):
+            return tf.RaggedTensor.from_tensor(dense(spec), ragged_rank=spec.ragged_rank)
+        return tf.sparse.from_dense(dense(spec)) if isinstance(spec, tf.SparseTensorSpec) else dense(spec)
+
+    def dense(spec: Any) -> tf.Tensor:
+        shape = (ROWS, *(UNKNOWN if size is None else size for size in spec.shape[1:]))
+        drawn = numbers.random(shape)
+        if spec.dtype == tf.string:
+            return tf.constant(np.where(drawn < 0.5, b"a", b"b").astype(object))
+        return tf.cast(drawn if spec.dtype.is_floating else drawn < 0.5, spec.dtype)
+
+    return tf.nest.map_structure(leaf, specs)
+
+
+class Casting:
+    """Which layers of a model see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
+
+    def __init__(self, model: keras.Model, workers: Agreement, say: Callable[[str], None]):
+        """Nothing is known yet; `say` tells the user."""
+        self._model, self._workers, self._say = model, workers, say
+        self.seeing_all = set[Operation]()
+
+    def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
+        """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed."""
+        before, rehearsed = set(self.seeing_all), None
+        try:
+            rehearsed = rehearse(step, specs, self.seeing_all)
+        except Exception as error:
+            self._say(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {error}")
+        every = operations(self._model)
+        table = self._workers.gather([one in self.seeing_all for one in every])
+        self.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
+        for name in rehearsed.differing if rehearsed is not None else ():
+            self._say(f"{name} has other results on several workers than on one")
+        for one in self.seeing_all - before:
+            self._say(f"{one.name} {ALIKE}")
+        return rehearsed
+
+    def adds_up(self, own: Mapping[str, Callable[[Any], Any]], specs: Any) -> bool:
+        """Whether a model's own step of a kind (`{kind: step}`) is computed by rows: all workers try it on made-up ones, and agree.
+
+        It is where that is known, or was checked and is much cheaper than to gather outputs.
+        """
+        ((kind, step),) = own.items()
+        if self._workers.member.workers == 1:
+            return not additive.overridden(self._model)
+        rehearsed = self.rehearse(step, specs)
+        adds_up, names = rehearsed is not None and additive.of_keras(self._model), additive.unknown(self._model)
+        if adds_up and rehearsed is not None and names and rehearsed.row_bytes <= GATHERED:
+            adds_up = False
+        if adds_up:
+            adds_up = adds_up_by_rows(additive.Additive(self._model, self.seeing_all, own), kind, specs)
+        adds_up = bool(self._workers.gather([adds_up]).all())
+        if adds_up and rehearsed is not None and names:
+            size = rehearsed.row_bytes
+            self._say(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
+        return adds_up
+
+    def see_all(self, error: whole.SeesAll) -> None:
+        """Note a layer that was found while a step was traced."""
+        self.seeing_all.add(error.layer)
+        for layer in self._model._flatten_layers():
+            layer._clear_losses()
+        self._say(f"{error}, so it {ALIKE}")
+
+
+def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation]) -> Rehearsal:
+    """Try a step on made-up rows, which makes all variables that the first one would make.
+
+    Args:
+        step: a model's own `train_step`.
+        specs: of the batch that it takes.
+        seeing_all: where to add the layers that must see the whole batch.
+    """
+    rehearsal, drawing = Rehearsal(seeing_all), context.context()._rng
+    before = drawing.getstate() if isinstance(drawing, random.Random) else None
+    with rehearsal():
+        step(made_up(specs))
+    if before is not None:
+        drawing.setstate(before)
+    return rehearsal
+
+
+def adds_up_by_rows(steps: additive.Additive, kind: str, specs: Any) -> bool:
+    """Whether two workers' parts of a step on made-up rows add up to what one computes."""
+    data = made_up(specs)
+
+    def part(member: Member) -> list[Any]:
+        group = collective.OnHost(member)
+        with _trying(steps):
+            every, _ = steps.added(kind, group, data).summed(group)
+        return _numbers(every)
+
+    try:
+        with _trying(steps):
+            alone = _numbers(steps.alone(kind, collective.Alone(), data))
+        return all(len(alone) == len(found) and _same(steps.model, alone, found) for found in Threads(2, alternating=True).run(part))
+    except (Exception, whole.SeesAll):
+        return False
+
+
+def _trying(steps: additive.Additive) -> keras.StatelessScope:
+    """Where no variable changes."""
+    return keras.StatelessScope([(variable, variable.value) for variable in steps.variables], collect_losses=True)
+
+
+def _numbers(added: additive.Added) -> list[Any]:
+    return [*added.moved, *(one if one is None else tf.convert_to_tensor(one) for one in added.gradients)]

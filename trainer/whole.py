@@ -1,0 +1,562 @@
+"""Several workers as one: what is computed outside of layers is of the whole batch, and the same on all workers.
+
+As an array of one program lies on several devices (GSPMD: Xu et al. 2021, arXiv:2105.04663), so does a batch on workers, but only inside
+of layers: the outermost call of a layer (a model is one, too) takes this worker's rows of its arguments and gathers the rows of its
+outputs. So losses, metrics and a `train_step`, whatever they compute, see what they would see on one worker. The gradients that a tape
+returns are summed over the workers at once: so optimizers do, too.
+
+Inside, a layer's rows must not depend on each other. Where Keras' own do, or draw random numbers, they are told of all rows: batch
+normalisation has the statistics of the whole batch, and Dropout the worker's rows of what is drawn for all. Other layers that mix rows, add
+losses or count see the whole batch, and all workers compute the same.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend.tensorflow import random as keras_random
+from keras.src.layers.layer import Layer
+from keras.src.layers.normalization.batch_normalization import BatchNormalization
+from keras.src.ops.operation import Operation
+from keras.src.random.seed_generator import SeedGenerator
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from trainer.collective import Group
+from trainer.data.partition import share
+from trainer.errors import LockstepError
+
+UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
+_thread = threading.local()
+"""`step`: the thread's current `Step`. Workers may be threads."""
+
+
+class SeesAll(BaseException):
+    """A layer must see the whole batch: the step is to be traced again. Keras rewrites a mere Exception on its way."""
+
+    def __init__(self, layer: Layer, why: str):
+        super().__init__(f"{layer.name} {why}")
+        self.layer, self.why = layer, why
+
+
+class Rows:
+    """This worker's rows of a batch: `start` to `stop`, computed with a placeholder where there are none."""
+
+    def __init__(self, count: Any, start: Any, stop: Any):
+        """`count`: rows of all workers together."""
+        self.count, self.start, self.stop = count, start, stop
+        known = isinstance(start, int) and isinstance(stop, int)
+        self.computed = max(stop - start, 1) if known else tf.maximum(stop - start, 1)
+
+    @classmethod
+    def of(cls, group: Group, shares: Sequence[int] | None, count: Any) -> "Rows":
+        """By the workers' shares of a batch, equal ones by default."""
+        return cls(count, *share(count, shares or [1] * group.workers, group.rank))
+
+    def scaled(self, first: Any) -> Any:
+        """How many entries a tensor has for each row, by its first dimension on this worker."""
+        return first // self.computed
+
+    def take(self, tensor: Any) -> Any:
+        """This worker's rows of a tensor, dense, sparse or ragged."""
+        if isinstance(tensor, tf.SparseTensor):
+            others = [tensor.dense_shape[axis] if size is None else size for axis, size in enumerate(tensor.shape) if axis]
+            sizes = tf.stack([tf.cast(size, tf.int64) for size in (self.computed, *others)])
+            part = tf.sparse.slice(tensor, tf.stack([tf.cast(self.start, tf.int64), *(0 for _ in others)]), sizes)
+            # Its shape, which the slice has forgotten.
+            return tf.SparseTensor(part.indices, part.values, sizes)
+        return tensor[self.start : self.start + self.computed]
+
+
+class Step:
+    """A step of a model on one of several workers, while it is traced, or while it runs."""
+
+    def __init__(self, group: Group, seeing_all: set[Operation], static: int | None = None, shares: Sequence[int] | None = None):
+        """Nothing is exchanged yet.
+
+        Args:
+            group: the workers.
+            seeing_all: layers that are given the whole batch.
+            static: rows of the batch, where tensors have a known first dimension.
+            shares: of the batch by rank; by default all workers have equal ones.
+        """
+        self.group, self.rows, self._shares = group, None, shares
+        self._seeing_all, self._static, self._everything = seeing_all, static, False
+        self.layers: list[Layer] = []
+        """Those whose calls are under way, the innermost last."""
+        self.drawing = 0
+
+    rows: Rows | None
+    """Of the outermost call, inside of it."""
+    keeps = True
+    """Whether variables change."""
+    taken: list[Any] | None = None
+    """Gradients and their variables, where they are taken from an optimizer instead of applied."""
+
+    @property
+    def inner(self) -> Rows:
+        """`rows`, inside of an outermost call."""
+        assert self.rows is not None
+        return self.rows
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Take this thread's part in the step."""
+        install(HOOKS)
+        before, _thread.step = current(), self
+        try:
+            yield
+        finally:
+            _thread.step = before
+
+    # --- between a worker's rows and those of all
+
+    def whole(self, tensor: Any) -> Any:
+        """The rows of all workers, of a result of an outermost call."""
+        rows = self.inner
+        if not _is_tensor(tensor):
+            return tensor
+        if isinstance(tensor, tf.SparseTensor):
+            raise LockstepError("a layer's result is sparse, whose rows can't be gathered; make it dense, as in tf.sparse.to_dense(x)")
+        if isinstance(tensor, tf.RaggedTensor):
+            return self._gathered_ragged(tensor[: rows.stop - rows.start])
+        gathered = self._gathered(tensor, rows)
+        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
+            gathered._keras_mask = self._gathered(mask, rows)
+        return gathered
+
+    def _gathered(self, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
+        per_row = rows.scaled(tf.shape(tensor)[0])
+        return self._gathered_at(tensor, rows.start * per_row, rows.stop * per_row)
+
+    def _gathered_ragged(self, tensor: tf.RaggedTensor) -> tf.RaggedTensor:
+        flat, here = tensor.flat_values, tf.one_hot(self.group.rank, self.group.workers, dtype=tf.int32)
+        lengths = self.group.concatenated(list(tensor.nested_row_lengths()))
+        sizes = self.group.sum([here * tf.shape(flat)[0]])[0]
+        start = tf.reduce_sum(sizes[: self.group.rank])
+        return tf.RaggedTensor.from_nested_row_lengths(self._gathered_at(flat, start, start + tf.shape(flat)[0]), lengths, validate=False)
+
+    def _gathered_at(self, tensor: tf.Tensor, start: Any, stop: Any) -> tf.Tensor:
+        """The entries of all workers, of which this worker's are `start` to `stop`; any others of `tensor` are a placeholder's."""
+
+        @tf.custom_gradient
+        def gather(local: tf.Tensor) -> Any:
+            def gradient(whole: tf.Tensor) -> tf.Tensor:
+                mine = self.group.sum([whole])[0][start:stop]
+                return tf.concat([mine, tf.zeros([tf.shape(local)[0] - (stop - start), *tf.unstack(tf.shape(local)[1:])], mine.dtype)], 0)
+
+            return self.group.concatenated([local[: stop - start]])[0], gradient
+
+        return gather(tensor)
+
+    def part(self, tensor: Any) -> Any:
+        """This worker's rows of what is of the whole batch."""
+        rows = self.inner
+        if not _is_tensor(tensor):
+            return tensor
+        part = rows.take(tensor)
+        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
+            part._keras_mask = rows.take(mask)
+        return part
+
+    def summed(self, tensors: Sequence[tf.Tensor], factor: float = 1.0) -> list[tf.Tensor]:
+        """Differentiable sums over all workers, times a factor: every worker's result depends on all workers' tensors."""
+
+        @tf.custom_gradient
+        def add(*local: tf.Tensor) -> Any:
+            def gradient(*sums: tf.Tensor) -> Any:
+                return [one * factor for one in self.group.sum(sums)]
+
+            return [one * factor for one in self.group.sum(local)], gradient
+
+        result = add(*tensors)
+        return list(result) if isinstance(result, list | tuple) else [result]
+
+    def by_worker(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Every worker's numbers, in order of rank, differentiable; shapes are equal everywhere."""
+        mine = tf.reshape(tf.one_hot(self.group.rank, self.group.workers, dtype=numbers.dtype), [-1] + [1] * len(numbers.shape))
+        return self.summed([mine * numbers])[0]
+
+    def gradients(self, local: Sequence[Any]) -> list[Any]:
+        """Gradients of what all workers compute alike, by what all have alike, from each worker's: dense, sparse or None."""
+        dense = [one for one in local if one is not None and not isinstance(one, tf.IndexedSlices)]
+        # Every worker's loss is the same one, so the sum is that of as many losses.
+        means = iter(self.summed(dense, 1 / self.group.workers) if dense else [])
+        return [self._slices(one) if isinstance(one, tf.IndexedSlices) else None if one is None else next(means) for one in local]
+
+    def _slices(self, local: tf.IndexedSlices) -> tf.IndexedSlices:
+        """In the order of the batch: Keras' optimizers treat repeated rows one by one."""
+        values, indices = self.group.concatenated([local.values / self.group.workers, local.indices])
+        return tf.IndexedSlices(values, indices, local.dense_shape)
+
+    # --- layers
+
+    def sees_all(self, layer: Operation) -> bool:
+        """Whether a layer is given the whole batch."""
+        return self._everything or layer in self._seeing_all or getattr(layer, "stateful", False)
+
+    def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
+        """A layer's call with this worker's rows; its results have those of all."""
+        leading = [leaf for leaf in tf.nest.flatten(arguments) if self._has_rows(leaf)]
+        if not leading or self.sees_all(layer):
+            return call(layer, *arguments[0], **arguments[1])
+        count = first(leading[0])
+        self.rows = Rows.of(self.group, self._shares, count)
+        try:
+            alike(leading, count)
+            given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if self._has_rows(leaf) else leaf, arguments)
+            results = self.inside(call, layer, given, named)
+            for one in tf.nest.flatten(results):
+                if _is_tensor(one) and not self._may_have_rows(one):
+                    raise SeesAll(layer, "returns what has no rows")
+            return tf.nest.map_structure(self.whole, results)
+        finally:
+            self.rows = None
+
+    def _has_rows(self, leaf: Any) -> bool:
+        """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
+        if not _is_tensor(leaf) or not leaf.shape.rank:
+            return False
+        first = leaf.shape[0]
+        return first is None or (self._static is not None and first >= self._static and first % self._static == 0)
+
+    def _may_have_rows(self, result: Any) -> bool:
+        if not result.shape.rank:
+            return False
+        first, computed = result.shape[0], self.inner.computed
+        return first is None or not isinstance(computed, int) or first % computed == 0
+
+    def inside(self, call: Callable[..., Any], layer: Layer, given: Sequence[Any], named: dict[str, Any]) -> Any:
+        """A layer's call with this worker's rows."""
+        self.layers.append(layer)
+        try:
+            return call(layer, *given, **named)
+        finally:
+            self.layers.pop()
+
+    def seeing_all(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
+        """Inside of a call: a layer's call with the whole batch, of whose results this worker has its rows."""
+        rows = self.rows
+        given, named = tf.nest.map_structure(self.whole, arguments)
+        with self.everything():
+            results = call(layer, *given, **named)
+        self.rows = rows
+        return tf.nest.map_structure(self.part, results)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all workers compute the same of the whole batch."""
+        return self._everything
+
+    @contextlib.contextmanager
+    def everything(self) -> Iterator[None]:
+        """Let all workers compute the same, of the whole batch."""
+        before = self.rows, self._everything
+        self.rows, self._everything = None, True
+        try:
+            yield
+        finally:
+            self.rows, self._everything = before
+
+    def regularizing(self, layer: Layer, regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A regularizer of a layer's outputs, whose penalty Keras divides by their rows: it adds that of the whole batch itself."""
+        rows = self.inner
+
+        def regularized(output: Any) -> Any:
+            every = self.whole(output)
+            with self.everything():
+                penalty = regularizer(every)
+                layer.add_loss(tf.math.divide_no_nan(penalty, tf.cast(rows.count, penalty.dtype)))
+            return tf.zeros_like(penalty)
+
+        return regularized
+
+
+def current() -> Step | None:
+    """This thread's step, if it is in one."""
+    return getattr(_thread, "step", None)
+
+
+def _inside() -> Step | None:
+    """The step, inside of a layer's outermost call."""
+    step = current()
+    return step if step is not None and step.rows is not None else None
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return bool(tf.is_tensor(leaf))
+
+
+def first(tensor: Any) -> Any:
+    """Size of a tensor's first dimension, an integer where it is known."""
+    if tensor.shape[0] is not None:
+        return int(tensor.shape[0])
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.cast(tensor.dense_shape[0], tf.int32)
+    return tensor.nrows(tf.int32) if isinstance(tensor, tf.RaggedTensor) else tf.shape(tensor, tf.int32)[0]
+
+
+def alike(tensors: Sequence[Any], count: Any) -> None:
+    """Check, when it runs, that tensors have as many rows, where that is not known."""
+    for tensor in tensors:
+        if tensor.shape[0] is None or not isinstance(count, int):
+            tf.debugging.assert_equal(first(tensor), count, message=UNLIKE)
+
+
+# --- what Keras and TensorFlow do differently in a step
+
+
+def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`Layer.__call__`."""
+
+    @functools.wraps(call)
+    def called(layer: Layer, *given: Any, **named: Any) -> Any:
+        step = current()
+        if step is None or step.alike:
+            return call(layer, *given, **named)
+        if step.rows is None:
+            return step.outermost(call, layer, (list(given), named))
+        if step.sees_all(layer):
+            return step.seeing_all(call, layer, (list(given), named))
+        return step.inside(call, layer, given, named)
+
+    return called
+
+
+def _operating(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`Operation.__call__`: a function of `keras.ops` in a functional model."""
+
+    @functools.wraps(call)
+    def called(operation: Operation, *given: Any, **named: Any) -> Any:
+        step = _inside()
+        if step is None or isinstance(operation, Layer) or not step.sees_all(operation):
+            return call(operation, *given, **named)
+        return step.seeing_all(call, operation, (list(given), named))
+
+    return called
+
+
+def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
+    """A variable's new value: what a layer of the user's own computes from its rows may be a sum, a mean, or a count."""
+
+    @functools.wraps(assign)
+    def assigned(variable: Any, *given: Any, **named: Any) -> Any:
+        step = current()
+        if step is not None and not step.keeps:
+            return variable
+        if step is not None and step.rows is not None and not step.drawing and step.layers and not of_keras(step.layers[-1]):
+            raise SeesAll(step.layers[-1], "keeps what it computes")
+        return assign(variable, *given, **named)
+
+    return assigned
+
+
+def of_keras(layer: Operation) -> bool:
+    """Whether a layer is one of Keras' own that treat each row alone, or are told of all."""
+    return isinstance(layer, Layer) and type(layer).__module__.partition(".")[0] == "keras" and not isinstance(layer, keras.layers.Lambda)
+
+
+def _seeding(following: Callable[..., Any]) -> Callable[..., Any]:
+    """`SeedGenerator.next`, which counts alike on all workers."""
+
+    @functools.wraps(following)
+    def followed(generator: Any, *given: Any, **named: Any) -> Any:
+        step = current()
+        if step is None:
+            return following(generator, *given, **named)
+        step.drawing += 1
+        try:
+            return following(generator, *given, **named)
+        finally:
+            step.drawing -= 1
+
+    return followed
+
+
+class _Regularizer:
+    """`Layer.activity_regularizer`, which is told of the whole batch."""
+
+    def __get__(self, layer: Layer | None, kind: type) -> Any:
+        regularizer = None if layer is None else vars(layer).get("activity_regularizer")
+        step = _inside()
+        return regularizer if step is None or regularizer is None else step.regularizing(layer, regularizer)
+
+    def __set__(self, layer: Layer, regularizer: Any) -> None:
+        vars(layer)["activity_regularizer"] = regularizer
+
+
+def _adding(add_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """`Layer.add_loss`: whether a loss is a sum or a mean over rows is not known."""
+
+    @functools.wraps(add_loss)
+    def added(layer: Layer, loss: Any) -> Any:
+        if _inside() is not None and layer.activity_regularizer is None:
+            raise SeesAll(layer, "adds a loss")
+        return add_loss(layer, loss)
+
+    return added
+
+
+def _differentiating(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """`GradientTape.gradient`."""
+
+    @functools.wraps(gradient)
+    def differentiated(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
+        local, step = gradient(tape, *given, **named), current()
+        if step is None or step.rows is not None:
+            return local
+        return tf.nest.pack_sequence_as(local, step.gradients(tf.nest.flatten(local)))
+
+    return differentiated
+
+
+def _unknown(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Derivatives that are not summed."""
+
+    @functools.wraps(method)
+    def refused(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
+        if (step := current()) is not None and step.rows is None:
+            raise LockstepError(f"GradientTape.{method.__name__} in a train_step: only gradient() is that of all workers")
+        return method(tape, *given, **named)
+
+    return refused
+
+
+def _normalizing(moments: Callable[..., Any]) -> Callable[..., Any]:
+    """`BatchNormalization._moments`, of the whole batch: those of parts, combined (Chan, Golub, LeVeque 1979, STAN-CS-79-773)."""
+
+    @functools.wraps(moments)
+    def normalized(layer: BatchNormalization, inputs: tf.Tensor, mask: Any) -> Any:
+        step = _inside()
+        if step is None:
+            return moments(layer, inputs, mask)
+        rows, rank = step.inner, len(inputs.shape)
+        # As Keras does, in float32 at least.
+        x = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
+        counted = _broadcast(tf.range(tf.shape(x)[0]) < rows.scaled(tf.shape(x)[0]) * (rows.stop - rows.start), x)
+        if mask is not None:
+            counted = tf.logical_and(counted, _broadcast(tf.cast(mask, tf.bool), x))
+        axes, along = layer._reduction_axes, [1] * rank
+        along[layer.axis % rank] = -1
+        count = tf.reduce_sum(tf.cast(counted, x.dtype), axes)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(tf.where(counted, x, tf.zeros_like(x)), axes), count)
+        spread = tf.reduce_sum(tf.where(counted, tf.square(x - tf.reshape(mean, along)), tf.zeros_like(x)), axes)
+        counts, means, spreads = tf.unstack(step.by_worker(tf.stack([count, mean, spread])), axis=1)
+        # As Keras does where there is a mask.
+        number = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.backend.epsilon())
+        all_mean = tf.reduce_sum(counts * means, 0) / number
+        variance = tf.reduce_sum(spreads + counts * tf.square(means - all_mean), 0) / number
+        return tf.cast(all_mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+    return normalized
+
+
+def _broadcast(flags: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Flags of the first dimensions of `x`, in its shape."""
+    shape = tf.concat([tf.shape(flags), tf.ones([len(x.shape) - len(flags.shape)], tf.int32)], 0)
+    return tf.broadcast_to(tf.reshape(flags, shape), tf.shape(x))
+
+
+def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `keras.random` that takes a shape."""
+
+    @functools.wraps(draw)
+    def drawn(shape: Any, *given: Any, **named: Any) -> Any:
+        step = _inside()
+        if step is None or not (per_row := _per_row(step.inner, shape)):
+            return draw(shape, *given, **named)
+        whole, start, stop = per_row
+        return draw(whole, *given, **named)[start:stop]
+
+    return drawn
+
+
+def _per_row(rows: Rows, shape: Any) -> tuple[Any, Any, Any] | None:
+    """For a shape of this worker's rows: that of all rows, and where this worker's begin and end; None if it has no rows."""
+    sizes = tf.unstack(shape) if tf.is_tensor(shape) else list(shape)
+    if not sizes:
+        return None
+    first, computed = tf.get_static_value(sizes[0]), rows.computed
+    if first is not None and not (isinstance(computed, int) and (first == computed or (computed > 1 and first % computed == 0))):
+        return None
+    per_row = rows.scaled(sizes[0])
+    return tf.stack([rows.count * per_row, *sizes[1:]]), rows.start * per_row, (rows.start + rows.computed) * per_row
+
+
+def _dropping(dropout: Callable[..., Any]) -> Callable[..., Any]:
+    """`keras.random.dropout`, with the numbers that TensorFlow's draws."""
+
+    @functools.wraps(dropout)
+    def dropped(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
+        step = _inside()
+        if step is None or rate in (0.0, 1.0):
+            return dropout(inputs, rate, noise_shape, seed)
+        shape, drawn = keras_random._get_concrete_noise_shape(inputs, noise_shape), keras_random._cast_seed(keras_random.draw_seed(seed))
+        whole, start, stop = _per_row(step.inner, shape) or (shape, 0, None)
+        kept = tf.random.stateless_uniform(whole, seed=drawn, dtype=inputs.dtype)[start:stop] >= rate
+        return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
+
+    return dropped
+
+
+def _drawing_of(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `keras.random` that takes rows, and draws for each."""
+
+    @functools.wraps(draw)
+    def drawn(*given: Any, **named: Any) -> Any:
+        step = _inside()
+        if step is None:
+            return draw(*given, **named)
+        rows = step.inner
+        generator = named.pop("seed", None)
+        arguments, options = tf.nest.map_structure(lambda leaf: step.whole(leaf) if _leads(leaf) else leaf, (list(given), named))
+        with step.everything():
+            every = draw(*arguments, **options, seed=generator)
+        return rows.take(every)
+
+    return drawn
+
+
+def _leads(leaf: Any) -> bool:
+    return _is_tensor(leaf) and bool(leaf.shape.rank)
+
+
+HOOKS = (
+    (Layer, "__call__", _calling),
+    (Layer, "add_loss", _adding),
+    (Operation, "__call__", _operating),
+    *(
+        (ResourceVariable, name, _assigning)
+        for name in vars(ResourceVariable.__mro__[1])
+        if name.startswith(("assign", "scatter_", "batch_scatter"))
+    ),
+    (SeedGenerator, "next", _seeding),
+    (tf.GradientTape, "gradient", _differentiating),
+    (tf.GradientTape, "jacobian", _unknown),
+    (tf.GradientTape, "batch_jacobian", _unknown),
+    (BatchNormalization, "_moments", _normalizing),
+    *((keras_random, name, _drawing) for name in ("normal", "uniform", "randint", "truncated_normal")),
+    (keras_random, "dropout", _dropping),
+    *((keras_random, name, _drawing_of) for name in ("categorical", "shuffle")),
+)
+"""Of Keras' and TensorFlow's functions, what stands in their place once; outside of a step it does as they do."""
+
+
+Hooks = tuple[tuple[Any, str, Callable[..., Any]], ...]
+
+
+_installed, _installing = set[int](), threading.Lock()
+
+
+def install(hooks: Hooks) -> None:
+    """Put what `hooks` make of functions in their place, once."""
+    with _installing:
+        if id(hooks) in _installed:
+            return
+        for owner, name, hook in hooks:
+            setattr(owner, name, hook(getattr(owner, name)))
+        Layer.activity_regularizer = _Regularizer()
+        _installed.add(id(hooks))
