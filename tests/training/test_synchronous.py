@@ -10,10 +10,10 @@ from tests.project import EXHAUSTIVE
 STEPS = 20
 """Enough for a whole period of accumulation, averaging and warm-up, and for steps after the one in which a worker has no rows."""
 
-ALIKE = EXHAUSTIVE("trainer/whole.py", "trainer/additive.py", "requirements")
-"""For optimizers that move each weight by its own gradients only, in the same calls as Adam and SGD."""
-MARKS = dict.fromkeys(("adadelta", "adagrad", "adamax", "adamw", "lion", "rmsprop"), ALIKE)
-NAMES = [pytest.param(name, marks=MARKS.get(name, ())) for name in PROGRAMS]
+FURTHER = EXHAUSTIVE("trainer/whole.py", "trainer/additive.py", "requirements")
+"""For programs whose like `tests/unit/trainer/test_as_fit.py` and the oracle try, as threads of one process and in float64."""
+ALWAYS = ("adafactor", "muon", "global_clipnorm", "moving_average", "accumulation", "loss_scale", "two_inputs", "masked", "adversarial")
+NAMES = [pytest.param(name, marks=() if name in ALWAYS else FURTHER) for name in PROGRAMS]
 
 
 @pytest.fixture(scope="module")
