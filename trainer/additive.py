@@ -6,7 +6,7 @@ the states of nearly all of Keras' metrics, which are sums.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,13 @@ class Apart(whole.Step):
     """A step of which each worker has its own rows from beginning to end."""
 
     def __init__(self, model: keras.Model, group: collective.Group, rows: whole.Rows, seeing_all: set[Any] | None = None):
-        """`seeing_all`: as of `Step`; None: no layer is told of the whole batch."""
+        """`seeing_all`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
         super().__init__(group, seeing_all or set())
         self._mine, self.rows = rows, None if seeing_all is None else rows
         self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
         """This worker's rows divided by those of the whole batch."""
         self.taken: list[Any] = []
+        """Gradients and their variables, taken from the optimizer instead of applied."""
         self.trackers = {id(one) for one in (model._compile_loss.metrics if model._compile_loss is not None else ())}
 
     def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
@@ -82,9 +83,8 @@ class Apart(whole.Step):
 
     def part_of(self, data: Any) -> Any:
         """This worker's rows of a batch."""
-        leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None and leaf.shape.rank]
-        whole.alike(leaves, self._mine.count)
-        return tf.nest.map_structure(lambda leaf: leaf if leaf is None or not leaf.shape.rank else self._mine.take(leaf), data)
+        whole.check_rows(list(filter(whole.leads, tf.nest.flatten(data))), self._mine.count)
+        return tf.nest.map_structure(lambda leaf: self._mine.take(leaf) if whole.leads(leaf) else leaf, data)
 
     def by_share(self, tensor: tf.Tensor) -> tf.Tensor:
         """A worker's part of what all have alike."""
@@ -98,7 +98,7 @@ class Apart(whole.Step):
 def _apart() -> Apart | None:
     """The step, where it is one of this worker's rows."""
     step = whole.current()
-    return step if isinstance(step, Apart) and not step.alike else None
+    return step if isinstance(step, Apart) and not step.replicated else None
 
 
 @dataclass
@@ -113,20 +113,14 @@ class Added:
     """That the gradients are for."""
 
     @classmethod
-    def of(cls, model: keras.Model, step: whole.Step, own: Callable[[Any], Any], data: Any) -> "Added":
+    def of(cls, model: keras.Model, step: Apart, own: Callable[[Any], Any], data: Any) -> "Added":
         """Run a model's own step on some rows; its metrics and weights stay as they are."""
-        states = keras_metrics.states(model)
-        before = [tf.identity(variable.value) for variable in states]
         whole.install(HOOKS)
-        with step():
+        with keras_metrics.changes(model) as moved, step():
             own(data)
-        moved = [variable.value - value for variable, value in zip(states, before, strict=True)]
-        for variable, value in zip(states, before, strict=True):
-            variable.assign(value)
         # A placeholder counts in no metric.
-        moved = [step.if_any(one) for one in moved] if isinstance(step, Apart) else moved
-        pairs = step.taken or []
-        return cls(moved, [gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+        counted = [step.if_any(one) for one in moved]
+        return cls(counted, [gradient for gradient, _ in step.taken], [variable for _, variable in step.taken])
 
     def summed(self, group: collective.Group, also: Sequence[tf.Tensor] = ()) -> tuple["Added", list[tf.Tensor]]:
         """The sum over all workers, and that of other tensors; in one exchange, and one more for sparse gradients."""
@@ -145,10 +139,10 @@ class Added:
 
 
 class Additive:
-    """A model's own steps, each worker with its rows."""
+    """A model's own step, each worker with its rows."""
 
-    def __init__(self, model: keras.Model, seeing_all: set[Any], own: Mapping[str, Callable[[Any], Any]]):
-        """`own`: the model's `train` and `test` step."""
+    def __init__(self, model: keras.Model, seeing_all: set[Any], own: Callable[[Any], Any]):
+        """`own`: the model's `train_step` or `test_step`."""
         self.model, self._seeing_all, self.own = model, seeing_all, own
 
     @property
@@ -156,19 +150,19 @@ class Additive:
         """Weights, and the states of metrics."""
         return [*self.model.trainable_variables, *keras_metrics.states(self.model)]
 
-    def added(self, kind: str, group: collective.Group, data: Any) -> Added:
-        """What this worker's rows of a batch add to a step of a kind."""
-        leading = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
-        rows = whole.Rows.of(group, None, whole.first(leading))
-        step = Apart(self.model, group, rows, self._seeing_all)
-        return Added.of(self.model, step, self.own[kind], step.part_of(data))
+    def added(self, group: collective.Group, data: Any) -> Added:
+        """What this worker's rows of a batch add to a step."""
+        step = self._step(group, data)
+        return Added.of(self.model, step, self.own, step.part_of(data))
 
-    def alone(self, kind: str, group: collective.Group, data: Any) -> Added:
+    def alone(self, data: Any) -> Added:
         """The same of a whole batch, as Keras computes it."""
-        step = whole.Step(group, set())
-        step.taken = []
+        step = self._step(collective.Alone(), data)
         with step.everything():
-            return Added.of(self.model, step, self.own[kind], data)
+            return Added.of(self.model, step, self.own, data)
+
+    def _step(self, group: collective.Group, data: Any) -> Apart:
+        return Apart(self.model, group, whole.Rows.of(group, None, whole.first(whole.leading(data))), self._seeing_all)
 
     def finish(self, every: Added) -> dict[str, Any]:
         """Update weights and metrics; the step's logs."""
@@ -189,7 +183,7 @@ def _applying(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply_gradients)
     def applied(optimizer: Any, grads_and_vars: Any) -> Any:
         step = whole.current()
-        if step is None or step.taken is None:
+        if not isinstance(step, Apart):
             return apply_gradients(optimizer, grads_and_vars)
         step.taken += list(grads_and_vars)
         return optimizer._iterations

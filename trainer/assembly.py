@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from trainer import augmentation, models, optimizer, reduction, rehearsal, step
+from trainer import additive, augmentation, models, optimizer, reduction, rehearsal, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data import feeding
@@ -18,7 +18,7 @@ from trainer.program import Program
 from trainer.reduction import Method, Setting, chain
 
 
-def build(cluster: Cluster, config: Config, classes: int, spec: Spec, say: Callable[[str], None] = print) -> step.Local | Program:
+def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Callable[[str], None] = print) -> step.Local | Program:
     """A configuration's model with its initial weights, the same on all workers.
 
     A compiled model's steps are those of one worker: by a `Program` where a step may be more than the sum of its rows' parts.
@@ -28,7 +28,7 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, say: Calla
         config: the configuration.
         classes: number of classes of a classifier of images.
         spec: of the examples.
-        say: tells the user of layers that see the whole batch.
+        warn: shows the user which layers see the whole batch.
 
     Raises:
         ConfigError: the model is not one that can be trained here.
@@ -36,10 +36,11 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, say: Calla
     local = build_local(cluster, config, classes, spec)
     if local.l2_in_update or not cluster.on_host:
         return local
-    casting = rehearsal.Casting(local.model, cluster, say)
-    if casting.adds_up({"train": local.model.train_step}, step.rows(local.spec)):
-        return dataclasses.replace(local, seeing_all=casting.seeing_all)
-    return Program(local, casting)
+    placements = rehearsal.Placements(local.model, cluster, warn)
+    by_rows = additive.Additive(local.model, placements.seeing_all, local.model.train_step)
+    if placements.adds_up(by_rows, step.rows(local.spec)):
+        return dataclasses.replace(local, seeing_all=placements.seeing_all)
+    return Program(local, placements)
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> step.Local:

@@ -9,8 +9,8 @@ import tensorflow as tf
 AllReduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
-class Arrays(Protocol):
-    """Workers that exchange arrays: `direct.Direct`, or threads of one process."""
+class Workers(Protocol):
+    """Workers of which this is one; all call the same methods in the same order."""
 
     @property
     def rank(self) -> int:
@@ -19,6 +19,10 @@ class Arrays(Protocol):
     @property
     def workers(self) -> int:
         """How many there are."""
+
+
+class Arrays(Workers, Protocol):
+    """Workers that exchange arrays: `direct.Direct`, or threads of one process."""
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The sum of each array over all workers."""
@@ -27,16 +31,8 @@ class Arrays(Protocol):
         """Each array's rows of all workers, in order of rank."""
 
 
-class Group(Protocol):
-    """Workers that exchange tensors in a traced step, or eagerly; all call the same methods in the same order."""
-
-    @property
-    def rank(self) -> int:
-        """This worker's number, from 0."""
-
-    @property
-    def workers(self) -> int:
-        """How many there are."""
+class Group(Workers, Protocol):
+    """Workers that exchange tensors in a traced step, or eagerly."""
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The sum of each tensor over all workers, the same bits on all of them; shapes are equal everywhere."""

@@ -137,8 +137,9 @@ class Distributed:
     def __init__(self, model: keras.Model, connected: Peers):
         """Take the model's own methods, which are about to be replaced."""
         self.model, self.peers = model, connected
-        self._group, self._casting = connected.group, rehearsal.Casting(model, connected, self._say)
-        self._additive = additive.Additive(model, self._casting.seeing_all, {kind: getattr(model, f"{kind}_step") for kind in KINDS})
+        self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
+        seeing_all = self._placements.seeing_all
+        self._by_rows = {kind: additive.Additive(model, seeing_all, getattr(model, f"{kind}_step")) for kind in KINDS}
         self._adds_up: dict[str, bool] = {}
         """By kind of step, once it was tried."""
         self._tried: dict[str, Any] = {}
@@ -151,17 +152,17 @@ class Distributed:
 
     def step(self, kind: str) -> Callable[[Any], Any]:
         """The model's `train_step` or `test_step`, with a batch that all workers have."""
-        own = getattr(self.model, f"{kind}_step")
+        by_rows = self._by_rows[kind]
 
         def stepped(data: Any) -> Any:
             mark = self._mark(data)
             if self._adds_up.get(kind):
-                every, (marks,) = self._additive.added(kind, self._group, data).summed(self._group, [mark])
+                every, (marks,) = by_rows.added(self._group, data).summed(self._group, [mark])
                 with _checked(marks):
-                    return self._additive.finish(every)
-            leading = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
-            with _checked(*self._group.sum([mark])), whole.Step(self._group, self._casting.seeing_all, leading.shape[0])():
-                return own(_each(tf.identity, data))
+                    return by_rows.finish(every)
+            static = whole.leading(data).shape[0]
+            with _checked(*self._group.sum([mark])), whole.Step(self._group, self._placements.seeing_all, static)():
+                return by_rows.own(_each(tf.identity, data))
 
         return stepped
 
@@ -182,7 +183,7 @@ class Distributed:
                     try:
                         return run(iterator)
                     except whole.SeesAll as error:
-                        self._casting.see_all(error)
+                        self._placements.see_all(error)
                     make(force=True)
                     run = getattr(self.model, name)
                     setattr(self.model, name, again)
@@ -197,11 +198,11 @@ class Distributed:
         if self._tried.get(kind) == compiled:
             return
         self._tried[kind], self._adds_up[kind], before = compiled, False, len(self.variables)
-        self._adds_up[kind] = self._casting.adds_up({kind: self._additive.own[kind]}, specs)
+        self._adds_up[kind] = self._placements.adds_up(self._by_rows[kind], specs)
         if len(self.variables) > before:
             self.agree()
 
-    def _say(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         if self.chief:
             print(f"lockstep: {what}", file=sys.stderr, flush=True)
 
@@ -382,9 +383,3 @@ class _Agree(keras.callbacks.Callback):
         """The same where `evaluate` is not part of `fit`, which keeps them alike."""
         if not self._training:
             self._distributed.agree()
-
-
-def in_process(member: Any) -> Peers:
-    """Workers that are threads of one process, as `rehearsal.Threads` makes them."""
-    hosts = [f"127.0.0.1:{rank}" for rank in range(member.workers)]
-    return Peers(Member(member.rank, hosts), member)

@@ -131,6 +131,9 @@ class Gradients(Engine):
         self._job, self._cluster, self._local, self.model = job, cluster, local, local.model
         self._before, self._kept = before, kept
         config, self._forward_backward = job.config, step.make_forward_backward_call(local)
+        # What is timed exchanges nothing, and draws no random numbers that count on.
+        own = dataclasses.replace(local, seeing_all=None)
+        self._timed = self._forward_backward if local.seeing_all is None else step.make_forward_backward_call(own)
         parts, method = assembly.assemble(local, config, self._choose())
         self._optimizer, self.memory = parts.optimizer, method.memory
         self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
@@ -182,11 +185,7 @@ class Gradients(Engine):
         sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
         # A function of the user's own may have made other columns of them.
         sides = sides if len(sides) == len(spec.varying) else None
-        # Without exchanges, nor random numbers that count on.
-        call = self._forward_backward
-        if self._local.seeing_all is not None:
-            call = step.make_forward_backward_call(dataclasses.replace(self._local, seeing_all=None))
-        return auto_reduction.own_seconds(self._cluster, call, step.blank(spec, batch, sides))
+        return auto_reduction.own_seconds(self._cluster, self._timed, step.blank(spec, batch, sides))
 
     def _overhead_seconds(self) -> float:
         with self._undone():
@@ -240,14 +239,14 @@ class OwnSteps(Engine):
         shares = balance.given(train, cluster.member.workers)
         if shares is None:
             raise ConfigError(
-                "train.batch_sizes: auto is not available where a train_step, a loss or a metric of the model's own sees the whole batch; "
-                "give numbers, or leave it out"
+                "train.batch_sizes: auto is not available for a model whose step sees the whole batch on all workers; give numbers, or "
+                "leave it out"
             )
         self.shares = program.shares = shares
         test = functools.partial(step.test_sums, self.model, True)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
-        why = "as they are, with the outputs of all workers: a train_step, a loss or a metric of its own sees the whole batch"
+        why = "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"
         self.choice = Choice("packed", why, 4 * size)
         job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
 
@@ -268,7 +267,7 @@ class OwnSteps(Engine):
                 call.get_concrete_function()
                 break
             except whole.SeesAll as error:
-                self._program.casting.see_all(error)
+                self._program.placements.see_all(error)
         self.variables = self._program.variables
         self.results = keras_metrics.Results(self.model, self._program.means)
 

@@ -16,9 +16,9 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     if isinstance(cluster, Coordinator):
         return Asynchronous(job, cluster, before, kept)
 
-    def say(what: str) -> None:
+    def warn(what: str) -> None:
         if cluster.member.is_chief:
             job.metrics.warning(f"model: {what}")
 
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, say)
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, warn)
     return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)

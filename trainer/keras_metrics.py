@@ -1,7 +1,8 @@
 """A model's metrics over all workers: nearly every Keras metric keeps sums, so the states of all workers' metrics add up."""
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -12,6 +13,17 @@ def states(model: keras.Model) -> list[keras.Variable]:
     """The variables of a compiled model's metrics, its loss included, in the same order on every worker."""
     variables = [variable for metric in model.metrics for variable in metric.variables]
     return list({id(variable): variable for variable in variables}.values())
+
+
+@contextlib.contextmanager
+def changes(model: keras.Model) -> Iterator[list[tf.Tensor]]:
+    """Yield a list that has the change of each of the `states` once the context ends, and leave the states as they were."""
+    variables, moved = states(model), list[tf.Tensor]()
+    before = [tf.identity(variable.value) for variable in variables]
+    yield moved
+    for variable, value in zip(variables, before, strict=True):
+        moved.append(variable.value - value)
+        variable.assign(value)
 
 
 def validates(model: keras.Model) -> bool:

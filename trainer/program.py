@@ -15,14 +15,14 @@ from trainer.replacing import replaced
 class Program:
     """A model that trains with its `train_step`, and the optimizers in it: what `step.make_train_call` runs."""
 
-    def __init__(self, local: step.Local, casting: rehearsal.Casting):
+    def __init__(self, local: step.Local, placements: rehearsal.Placements):
         """Take a compiled model in a connected cluster whose workers have one device each.
 
         Args:
             local: the model, and what it is fed.
-            casting: of its layers; what `SeesAll` tells of is noted there.
+            placements: of its layers.
         """
-        self.local, self.casting = local, casting
+        self.local, self.placements = local, placements
         self.model, self.spec, self._group = local.model, local.spec, local.cluster.group
         self.shares: Sequence[int] | None = None
         """Of a batch's rows by rank; None: equal ones."""
@@ -45,20 +45,16 @@ class Program:
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
         """A step; its row as of `step.Steps`, the same on all workers but for what they ask."""
-        count, metrics = tf.reduce_sum(batch.weights), keras_metrics.states(self.model)
-        batch = step.trimmed(self.spec, batch)
-        before = [tf.identity(variable.value) for variable in metrics]
-        logs, tracks_loss = self._train_step(self.local.augment(batch))
-        moved = [tf.reshape(tf.cast(variable.value - value, tf.float32), [-1]) for variable, value in zip(metrics, before, strict=True)]
-        for variable, value in zip(metrics, before, strict=True):
-            variable.assign(value)
+        count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.spec, batch)
+        with keras_metrics.changes(self.model) as moved:
+            logs, tracks_loss = self._train_step(self.local.augment(batch))
         tracked = self.model.get_metrics_result()
         if keras_metrics.loss_count(self.model) is not None and not tracks_loss:
             del tracked["loss"]
         means = {name: value for name, value in logs.items() if name not in tracked}
         self.means = list(means)
         pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
-        return tf.concat([tf.stack([batch.asks, count]), *moved, *pairs], axis=0)
+        return tf.concat([tf.stack([batch.asks, count]), *step.flattened(moved), *pairs], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
         """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""
@@ -72,7 +68,7 @@ class Program:
         with (
             applying.instead(self._note),
             replaced(count, "_direct_assign", noting) if count is not None else contextlib.nullcontext(),
-            whole.Step(self._group, self.casting.seeing_all, shares=self.shares)(),
+            whole.Step(self._group, self.placements.seeing_all, shares=self.shares)(),
         ):
             logs: dict[str, Any] = self.model.train_step(data)
         return logs, bool(updates)

@@ -7,7 +7,7 @@ keep must be the same. No variable changes meanwhile.
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from trainer.agreement import Agreement
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, which two workers divide unevenly; size of its dimensions that are not known."""
-ALIKE = "sees the whole batch, and all workers compute the same of it"
+SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
 GATHERED = 2**16
@@ -121,7 +121,7 @@ class Rehearsal(whole.Step):
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
-        with _outside():
+        with whole.within(None):
             expected = _called(layer, arguments)
             seeing, kinds = self._seeing_all, _kinds(layer)
             if self._agrees(layer, arguments, expected, seeing):
@@ -143,16 +143,6 @@ class Rehearsal(whole.Step):
                 return all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
-
-
-@contextlib.contextmanager
-def _outside() -> Iterator[None]:
-    """No step, in this thread."""
-    before, whole._thread.step = whole.current(), None
-    try:
-        yield
-    finally:
-        whole._thread.step = before
 
 
 def _called(layer: keras.Layer, arguments: Any) -> list[Any]:
@@ -212,12 +202,12 @@ def made_up(specs: Any) -> Any:
     return tf.nest.map_structure(leaf, specs)
 
 
-class Casting:
-    """Which layers of a model see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
+class Placements:
+    """Layers of a model that see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
 
-    def __init__(self, model: keras.Model, workers: Agreement, say: Callable[[str], None]):
-        """Nothing is known yet; `say` tells the user."""
-        self._model, self._workers, self._say = model, workers, say
+    def __init__(self, model: keras.Model, workers: Agreement, warn: Callable[[str], None]):
+        """Begin with none; warnings go to the user."""
+        self._model, self._workers, self._warn = model, workers, warn
         self.seeing_all = set[Operation]()
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
@@ -226,42 +216,38 @@ class Casting:
         try:
             rehearsed = rehearse(step, specs, self.seeing_all)
         except Exception as error:
-            self._say(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {error}")
+            self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {error}")
         every = operations(self._model)
         table = self._workers.gather([one in self.seeing_all for one in every])
         self.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
         for name in rehearsed.differing if rehearsed is not None else ():
-            self._say(f"{name} has other results on several workers than on one")
+            self._warn(f"{name} has other results on several workers than on one")
         for one in self.seeing_all - before:
-            self._say(f"{one.name} {ALIKE}")
+            self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
-    def adds_up(self, own: Mapping[str, Callable[[Any], Any]], specs: Any) -> bool:
-        """Whether a model's own step of a kind (`{kind: step}`) is computed by rows: all workers try it on made-up ones, and agree.
+    def adds_up(self, step: additive.Additive, specs: Any) -> bool:
+        """Whether a step is computed by rows: all workers try it on made-up ones, and agree.
 
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
-        ((kind, step),) = own.items()
         if self._workers.member.workers == 1:
             return not additive.overridden(self._model)
-        rehearsed = self.rehearse(step, specs)
-        adds_up, names = rehearsed is not None and additive.of_keras(self._model), additive.unknown(self._model)
-        if adds_up and rehearsed is not None and names and rehearsed.row_bytes <= GATHERED:
-            adds_up = False
-        if adds_up:
-            adds_up = adds_up_by_rows(additive.Additive(self._model, self.seeing_all, own), kind, specs)
-        adds_up = bool(self._workers.gather([adds_up]).all())
-        if adds_up and rehearsed is not None and names:
-            size = rehearsed.row_bytes
-            self._say(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
-        return adds_up
+        rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
+        size = 0 if rehearsed is None else rehearsed.row_bytes
+        may = rehearsed is not None and additive.of_keras(self._model) and (not names or size > GATHERED)
+        if not self._workers.gather([may and adds_up(step, specs)]).all():
+            return False
+        if names:
+            self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
+        return True
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
         self.seeing_all.add(error.layer)
         for layer in self._model._flatten_layers():
             layer._clear_losses()
-        self._say(f"{error}, so it {ALIKE}")
+        self._warn(f"{error}, so it {SEES_ALL}")
 
 
 def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation]) -> Rehearsal:
@@ -281,27 +267,27 @@ def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation])
     return rehearsal
 
 
-def adds_up_by_rows(steps: additive.Additive, kind: str, specs: Any) -> bool:
+def adds_up(step: additive.Additive, specs: Any) -> bool:
     """Whether two workers' parts of a step on made-up rows add up to what one computes."""
     data = made_up(specs)
 
     def part(member: Member) -> list[Any]:
         group = collective.OnHost(member)
-        with _trying(steps):
-            every, _ = steps.added(kind, group, data).summed(group)
+        with _trying(step):
+            every, _ = step.added(group, data).summed(group)
         return _numbers(every)
 
     try:
-        with _trying(steps):
-            alone = _numbers(steps.alone(kind, collective.Alone(), data))
-        return all(len(alone) == len(found) and _same(steps.model, alone, found) for found in Threads(2, alternating=True).run(part))
+        with _trying(step):
+            alone = _numbers(step.alone(data))
+        return all(len(alone) == len(found) and _same(step.model, alone, found) for found in Threads(2, alternating=True).run(part))
     except (Exception, whole.SeesAll):
         return False
 
 
-def _trying(steps: additive.Additive) -> keras.StatelessScope:
+def _trying(step: additive.Additive) -> keras.StatelessScope:
     """Where no variable changes."""
-    return keras.StatelessScope([(variable, variable.value) for variable in steps.variables], collect_losses=True)
+    return keras.StatelessScope([(variable, variable.value) for variable in step.variables], collect_losses=True)
 
 
 def _numbers(added: additive.Added) -> list[Any]:

@@ -131,14 +131,14 @@ class Local:
         if self.seeing_all is not None:
             # They count alike on all workers.
             for variable in seeds(model):
-                variable.assign(variable.value + _moved(scope, variable))
+                if (value := scope.get_current_value(variable)) is not None:
+                    variable.assign(value)
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
         kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in statistics(model)]
-        counted = [tf.cast(moved, tf.float32) for moved in added.moved]
-        sums = tf.concat([tf.stack([batch.asks, count]), *(tf.reshape(one, [-1]) for one in counted)], axis=0)
+        sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
     def test(self, data: tuple[Any, ...]) -> tf.Tensor:
@@ -205,6 +205,11 @@ def shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 def as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """The sum of all workers' parts of a move, in the variable's type."""
     return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
+
+
+def flattened(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Tensors as vectors of float32."""
+    return [tf.reshape(tf.cast(one, tf.float32), [-1]) for one in tensors]
 
 
 def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
@@ -371,7 +376,7 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...]) -> tf
     scope = keras.StatelessScope(given, collect_losses=True)
     with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), replaced(model, "get_metrics_result", dict), scope:
         model.test_step(data)
-    return tf.concat([tf.reshape(tf.cast(_moved(scope, variable), tf.float32), [-1]) for variable in states], axis=0)
+    return tf.concat(flattened([_moved(scope, variable) for variable in states]), axis=0)
 
 
 @contextlib.contextmanager

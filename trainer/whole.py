@@ -5,7 +5,7 @@ of layers: the outermost call of a layer (a model is one, too) takes this worker
 outputs. So losses, metrics and a `train_step`, whatever they compute, see what they would see on one worker. The gradients that a tape
 returns are summed over the workers at once: so optimizers do, too.
 
-Inside, a layer's rows must not depend on each other. Where Keras' own do, or draw random numbers, they are told of all rows: batch
+Inside, a layer's rows must not depend on each other. Where Keras' own do, or draw random numbers, hooks account for all rows: batch
 normalisation has the statistics of the whole batch, and Dropout the worker's rows of what is drawn for all. Other layers that mix rows, add
 losses or count see the whole batch, and all workers compute the same.
 """
@@ -39,7 +39,7 @@ class SeesAll(BaseException):
 
     def __init__(self, layer: Layer, why: str):
         super().__init__(f"{layer.name} {why}")
-        self.layer, self.why = layer, why
+        self.layer = layer
 
 
 class Rows:
@@ -84,17 +84,17 @@ class Step:
             shares: of the batch by rank; by default all workers have equal ones.
         """
         self.group, self.rows, self._shares = group, None, shares
-        self._seeing_all, self._static, self._everything = seeing_all, static, False
+        self._seeing_all, self._static = seeing_all, static
         self.layers: list[Layer] = []
         """Those whose calls are under way, the innermost last."""
         self.drawing = 0
 
     rows: Rows | None
     """Of the outermost call, inside of it."""
+    replicated = False
+    """Whether all workers compute the same of the whole batch, as they do inside `everything`."""
     keeps = True
     """Whether variables change."""
-    taken: list[Any] | None = None
-    """Gradients and their variables, where they are taken from an optimizer instead of applied."""
 
     @property
     def inner(self) -> Rows:
@@ -102,15 +102,10 @@ class Step:
         assert self.rows is not None
         return self.rows
 
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self) -> contextlib.AbstractContextManager[None]:
         """Take this thread's part in the step."""
         install(HOOKS)
-        before, _thread.step = current(), self
-        try:
-            yield
-        finally:
-            _thread.step = before
+        return within(self)
 
     # --- between a worker's rows and those of all
 
@@ -196,17 +191,17 @@ class Step:
 
     def sees_all(self, layer: Operation) -> bool:
         """Whether a layer is given the whole batch."""
-        return self._everything or layer in self._seeing_all or getattr(layer, "stateful", False)
+        return self.replicated or layer in self._seeing_all or getattr(layer, "stateful", False)
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""
-        leading = [leaf for leaf in tf.nest.flatten(arguments) if self._has_rows(leaf)]
-        if not leading or self.sees_all(layer):
+        divided = [leaf for leaf in tf.nest.flatten(arguments) if self._has_rows(leaf)]
+        if not divided or self.sees_all(layer):
             return call(layer, *arguments[0], **arguments[1])
-        count = first(leading[0])
+        count = first(divided[0])
         self.rows = Rows.of(self.group, self._shares, count)
         try:
-            alike(leading, count)
+            check_rows(divided, count)
             given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if self._has_rows(leaf) else leaf, arguments)
             results = self.inside(call, layer, given, named)
             for one in tf.nest.flatten(results):
@@ -218,7 +213,7 @@ class Step:
 
     def _has_rows(self, leaf: Any) -> bool:
         """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
-        if not _is_tensor(leaf) or not leaf.shape.rank:
+        if not leads(leaf):
             return False
         first = leaf.shape[0]
         return first is None or (self._static is not None and first >= self._static and first % self._static == 0)
@@ -246,20 +241,15 @@ class Step:
         self.rows = rows
         return tf.nest.map_structure(self.part, results)
 
-    @property
-    def alike(self) -> bool:
-        """Whether all workers compute the same of the whole batch."""
-        return self._everything
-
     @contextlib.contextmanager
     def everything(self) -> Iterator[None]:
         """Let all workers compute the same, of the whole batch."""
-        before = self.rows, self._everything
-        self.rows, self._everything = None, True
+        before = self.rows, self.replicated
+        self.rows, self.replicated = None, True
         try:
             yield
         finally:
-            self.rows, self._everything = before
+            self.rows, self.replicated = before
 
     def regularizing(self, layer: Layer, regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A regularizer of a layer's outputs, whose penalty Keras divides by their rows: it adds that of the whole batch itself."""
@@ -280,6 +270,16 @@ def current() -> Step | None:
     return getattr(_thread, "step", None)
 
 
+@contextlib.contextmanager
+def within(step: Step | None) -> Iterator[None]:
+    """Let this thread be in a step, or in none."""
+    before, _thread.step = current(), step
+    try:
+        yield
+    finally:
+        _thread.step = before
+
+
 def _inside() -> Step | None:
     """The step, inside of a layer's outermost call."""
     step = current()
@@ -288,6 +288,16 @@ def _inside() -> Step | None:
 
 def _is_tensor(leaf: Any) -> bool:
     return bool(tf.is_tensor(leaf))
+
+
+def leads(leaf: Any) -> bool:
+    """Whether something is a tensor with a first dimension."""
+    return _is_tensor(leaf) and bool(leaf.shape.rank)
+
+
+def leading(data: Any) -> Any:
+    """The first tensor of a batch."""
+    return next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
 
 
 def first(tensor: Any) -> Any:
@@ -299,7 +309,7 @@ def first(tensor: Any) -> Any:
     return tensor.nrows(tf.int32) if isinstance(tensor, tf.RaggedTensor) else tf.shape(tensor, tf.int32)[0]
 
 
-def alike(tensors: Sequence[Any], count: Any) -> None:
+def check_rows(tensors: Sequence[Any], count: Any) -> None:
     """Check, when it runs, that tensors have as many rows, where that is not known."""
     for tensor in tensors:
         if tensor.shape[0] is None or not isinstance(count, int):
@@ -315,7 +325,7 @@ def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def called(layer: Layer, *given: Any, **named: Any) -> Any:
         step = current()
-        if step is None or step.alike:
+        if step is None or step.replicated:
             return call(layer, *given, **named)
         if step.rows is None:
             return step.outermost(call, layer, (list(given), named))
@@ -355,7 +365,7 @@ def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_keras(layer: Operation) -> bool:
-    """Whether a layer is one of Keras' own that treat each row alone, or are told of all."""
+    """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
     return isinstance(layer, Layer) and type(layer).__module__.partition(".")[0] == "keras" and not isinstance(layer, keras.layers.Lambda)
 
 
@@ -377,7 +387,7 @@ def _seeding(following: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Regularizer:
-    """`Layer.activity_regularizer`, which is told of the whole batch."""
+    """`Layer.activity_regularizer`, over the whole batch."""
 
     def __get__(self, layer: Layer | None, kind: type) -> Any:
         regularizer = None if layer is None else vars(layer).get("activity_regularizer")
@@ -512,16 +522,12 @@ def _drawing_of(draw: Callable[..., Any]) -> Callable[..., Any]:
             return draw(*given, **named)
         rows = step.inner
         generator = named.pop("seed", None)
-        arguments, options = tf.nest.map_structure(lambda leaf: step.whole(leaf) if _leads(leaf) else leaf, (list(given), named))
+        arguments, options = tf.nest.map_structure(lambda leaf: step.whole(leaf) if leads(leaf) else leaf, (list(given), named))
         with step.everything():
             every = draw(*arguments, **options, seed=generator)
         return rows.take(every)
 
     return drawn
-
-
-def _leads(leaf: Any) -> bool:
-    return _is_tensor(leaf) and bool(leaf.shape.rank)
 
 
 HOOKS = (
@@ -542,17 +548,12 @@ HOOKS = (
     (keras_random, "dropout", _dropping),
     *((keras_random, name, _drawing_of) for name in ("categorical", "shuffle")),
 )
-"""Of Keras' and TensorFlow's functions, what stands in their place once; outside of a step it does as they do."""
-
-
-Hooks = tuple[tuple[Any, str, Callable[..., Any]], ...]
-
-
+"""Owners, names and replacements of Keras' and TensorFlow's functions; outside of a step a replacement does what the function does."""
 _installed, _installing = set[int](), threading.Lock()
 
 
-def install(hooks: Hooks) -> None:
-    """Put what `hooks` make of functions in their place, once."""
+def install(hooks: tuple[tuple[Any, str, Callable[..., Any]], ...]) -> None:
+    """Replace functions, once."""
     with _installing:
         if id(hooks) in _installed:
             return

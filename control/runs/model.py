@@ -68,7 +68,8 @@ def examine(
         "trainable": trainable,
         "compiled": described,
         "left": left,
-        **({**fits, "warnings": [*fits.get("warnings", []), *left_out]} if compiled else {}),
+        **fits,
+        "warnings": [*fits.get("warnings", []), *left_out],
     }
 
 

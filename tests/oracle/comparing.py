@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.oracle.programs import CALLBACKS, Program, data_of, model_of
 from trainer import distribute, rehearsal
+from trainer.member import Member
 
 TOLERANCE = 1e-6
 """Of float64 numbers, relative to the largest of an array."""
@@ -25,13 +26,13 @@ class Seen(keras.callbacks.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def _note(self, hook: str) -> Callable[..., None]:
         def noted(*given: Any, **named: Any) -> None:
             logs = named.pop("logs", None) if "logs" in named else (given[-1] if given and isinstance(given[-1], dict) else None)
             numbers = [one for one in given if isinstance(one, int)]
-            self.told.append((hook, numbers, {key: np.asarray(value, np.float64) for key, value in (logs or {}).items()}))
+            self.calls.append((hook, numbers, {key: np.asarray(value, np.float64) for key, value in (logs or {}).items()}))
 
         return noted
 
@@ -52,7 +53,7 @@ for _hook in (
 
 
 def trained(program: Program, model: keras.Model, seen: Seen) -> dict[str, np.ndarray]:
-    """What `fit` leaves: weights, the optimizer's variables, history, and what callbacks were told."""
+    """What `fit` leaves: weights, the optimizer's variables, history, and the arguments of callbacks."""
     more: dict[str, Any] = {}
     if program.validation:
         more["validation_data"] = tf.data.Dataset.from_tensor_slices(data_of(program, program.validation, 1)).batch(program.batch)
@@ -72,7 +73,7 @@ def trained(program: Program, model: keras.Model, seen: Seen) -> dict[str, np.nd
     found = {f"weight {number}": variable.numpy() for number, variable in enumerate(model.variables)}
     found |= {f"optimizer {number}": variable.numpy() for number, variable in enumerate(model.optimizer.variables)}
     found |= {f"history {name}": np.asarray(values) for name, values in history.items()}
-    for number, (hook, numbers, logs) in enumerate(seen.told):
+    for number, (hook, numbers, logs) in enumerate(seen.calls):
         found |= {f"{number} on_{hook}{numbers} {name}": value for name, value in logs.items()} or {
             f"{number} on_{hook}{numbers}": np.zeros(0)
         }
@@ -102,10 +103,10 @@ def attempt(program: Program) -> str:
     except Exception as error:
         alone = error
     threads = rehearsal.Threads(program.workers)
-    models = [model_of(program) for _ in threads.members]
+    models, hosts = [model_of(program) for _ in threads.members], [f"127.0.0.1:{member.rank}" for member in threads.members]
 
     def work(member: rehearsal.Member) -> dict[str, np.ndarray]:
-        model = distribute.distribute(models[member.rank], distribute.in_process(member))
+        model = distribute.distribute(models[member.rank], distribute.Peers(Member(member.rank, hosts), member))
         return trained(program, model, Seen())
 
     try:

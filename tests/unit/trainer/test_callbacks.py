@@ -94,16 +94,16 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
 
 
 class Noting(keras.callbacks.Callback):
-    """What it is told of the training, and when."""
+    """The training's size, and its calls in order."""
 
     def on_train_begin(self, logs=None):
-        self.told = [(self.params["epochs"], self.params["steps"])]
+        self.calls = [(self.params["epochs"], self.params["steps"])]
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.told.append(("begin", batch))
+        self.calls.append(("begin", batch))
 
     def on_train_batch_end(self, batch, logs=None):
-        self.told.append(("end", batch))
+        self.calls.append(("end", batch))
 
 
 def test_callbacks_know_how_many_steps_an_epoch_has(monkeypatch):
@@ -113,7 +113,7 @@ def test_callbacks_know_how_many_steps_an_epoch_has(monkeypatch):
     created.begin([])
     created.call_begins(2)
     created.call_ends(4, {})
-    assert noting.told == [(9, 4), ("begin", 2), ("end", 3)]
+    assert noting.calls == [(9, 4), ("begin", 2), ("end", 3)]
 
 
 def test_a_callback_that_restores_weights_is_left_out():
