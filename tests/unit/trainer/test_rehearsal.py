@@ -1,0 +1,64 @@
+"""What made-up rows show of a model: whether its steps add up over rows, and which layers must see the whole batch."""
+
+import pytest
+
+from tests.unit import forked
+
+SCRIPT = """
+import json
+import keras
+import tensorflow as tf
+from keras import ops
+from trainer import additive, collective, rehearsal, whole
+
+def by_pairs(y, output):
+    # A value for each row, which depends on all rows.
+    near = ops.matmul(output, ops.transpose(y))
+    return ops.logsumexp(near, axis=-1) - ops.diagonal(near)
+
+class Adding(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * ops.sum(ops.square(x)))
+        return x
+
+SPECS = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3]))
+
+def adds_up(loss, *metrics):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    model.compile("sgd", loss, metrics=list(metrics))
+    rehearsal.rehearse(model.train_step, SPECS, set())
+    return rehearsal.adds_up(additive.Additive(model, set(), model.train_step), SPECS)
+
+found = {
+    "mean": adds_up("mse", keras.metrics.R2Score()),
+    "pairs": adds_up(by_pairs),
+    "one number": adds_up(lambda y, output: ops.mean(ops.square(y - output))),
+}
+model = keras.Sequential([keras.Input((3,)), Adding(name="adding"), keras.layers.Dense(1)])
+try:
+    with whole.Step(collective.Alone(), set(), 4)():
+        model(tf.ones([4, 3]))
+except whole.SeesAll as error:
+    found["adding"] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def actual():
+    return forked.answer(SCRIPT)
+
+
+def test_a_sum_over_rows_adds_up(actual):
+    assert actual["mean"]
+
+
+@pytest.mark.parametrize("loss", ["pairs", "one number"])
+def test_what_is_more_than_a_sum_does_not(actual, loss):
+    assert not actual[loss]
+
+
+def test_a_layer_that_adds_a_loss_sees_all(actual):
+    """Whether its loss is a sum or a mean over rows is not known."""
+    assert actual["adding"] == "adding adds a loss"
