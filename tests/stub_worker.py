@@ -185,7 +185,7 @@ class Model:
     """What a snapshot holds."""
 
     def __init__(self, weights: Variable):
-        self.weights = weights
+        self.weights, self.stop_training = weights, False
 
     def save(self, path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive:
@@ -196,16 +196,12 @@ class NoCallbacks:
     """See `trainer.callbacks.Callbacks`."""
 
     variables: Sequence[Variable] = ()
-    any = anywhere = False
+    any = anywhere = per_batch = per_test_batch = ends_at_nan = False
 
-    def begin(self, before: Any) -> None: ...
+    def __init__(self, epochs: int, steps: int):
+        self.epochs, self.steps = epochs, steps
 
-    def epoch_begins(self, epoch: int) -> None: ...
-
-    def epoch_ends(self, epoch: int, values: Any) -> bool:
-        return False
-
-    def end(self) -> None: ...
+    def attach(self, loop: Any, before: Any, done: int) -> None: ...
 
     def state(self) -> list[dict[str, Any]]:
         return []
@@ -224,7 +220,7 @@ class Results:
 class Engine:
     """See `trainer.engine.Engine`."""
 
-    rate, validates, feeds_all = None, True, False
+    rate, validates, feeds_all, averages = None, True, False, False
 
     def __init__(self, job: Job, cluster: Cluster):
         self._job, self._cluster, member, config = job, cluster, cluster.member, job.config
@@ -251,7 +247,28 @@ class Engine:
     def trace_profiled(self) -> None: ...
 
     def callbacks(self, given: Any, epochs: int, steps: int, is_chief: bool) -> NoCallbacks:
-        return NoCallbacks()
+        return NoCallbacks(epochs, steps)
+
+    def fit(self, loop: Any, callbacks: NoCallbacks, first: int, batches: int) -> None:
+        """The loops of Keras' `fit`, and the hooks of its callbacks."""
+        self.model.stop_training = False
+        for epoch in range(first, callbacks.epochs):
+            loop.epoch_begins(epoch)
+            for step in range(callbacks.steps):
+                logs = loop.train(step, step)
+                loop.batch_ends()
+                if self.model.stop_training:
+                    break
+            logs = dict(logs)
+            if batches and loop.validates(epoch):
+                for batch in range(batches):
+                    validated = loop.test(batch, batch)
+                logs |= {f"val_{name}": value for name, value in validated.items()}
+            loop.steps_end()
+            loop.epoch_ends(epoch, logs)
+            if self.model.stop_training:
+                break
+        loop.train_ends("")
 
     def load(self, path: Path, given: Mapping[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
         def loaded(model: Model, own: Path, *_: bool) -> list[str]:
@@ -263,9 +280,6 @@ class Engine:
 
     def read(self, variables: Sequence[Variable]) -> list[np.ndarray]:
         return [variable.numpy() for variable in variables]
-
-    def finish(self) -> bool:
-        return False
 
     def settle(self) -> list[np.ndarray]:
         return []

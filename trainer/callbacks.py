@@ -1,14 +1,12 @@
-"""Keras callbacks from the user's own file: every worker calls them with the same numbers, so all workers do the same.
-
-Hooks of batches are called once per call of several steps, as with Keras' `steps_per_execution`.
-"""
+"""Keras callbacks from the user's own file, in Keras' list of them: every worker calls them with the same numbers, so all do the same."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.utils.python_utils import is_default
 
 from trainer import own
 from trainer.errors import ConfigError
@@ -24,9 +22,40 @@ WRITERS = (
 """Callbacks that write files or send reports, for which the chief is enough."""
 LEFT_OUT = (keras.callbacks.BackupAndRestore,)
 """Callbacks that restore weights when a training begins, on one worker, over the state that the run continues from."""
+BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 WEIGHTS = "best_weights"
-SETTINGS = ("min_delta",)
-"""Not part of a state: Keras turns its sign when it learns in which direction the metric improves, which it does in every launch."""
+SETTINGS = ("min_delta", "params")
+"""Not part of a state: `fit` sets the second, and Keras turns the sign of the first when it learns in which direction the metric
+improves, which it does in every launch."""
+
+
+class Loop(Protocol):
+    """What a training does at the hooks of Keras' `fit`, after the user's callbacks; epochs and steps count from 0."""
+
+    def epoch_begins(self, epoch: int) -> None:
+        """An epoch begins, or goes on."""
+
+    def train(self, first: int, last: int) -> dict[str, Any]:
+        """Take these steps of the epoch that are not taken yet, as many as there are; the logs so far."""
+
+    def batch_ends(self) -> None:
+        """The hooks that follow `train` have been called."""
+
+    def steps_end(self) -> None:
+        """The last steps of the epoch, or those before a stop, were taken, and validated."""
+
+    def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
+        """An epoch is over; `logs` are those of training and validation, and what callbacks added."""
+
+    def train_ends(self, restored: str) -> None:
+        """The training is over; `restored`: the callback that gave the model other weights at its end, if one did."""
+
+    def validates(self, epoch: int) -> bool:
+        """Whether the epoch ends with a validation."""
+
+    def test(self, first: int, last: int) -> dict[str, Any]:
+        """Evaluate these batches of the validation; the logs so far."""
 
 
 def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
@@ -47,78 +76,140 @@ def sorted_out(given: dict[str, str]) -> tuple[list[keras.callbacks.Callback], l
     return [one for one in made if not isinstance(one, LEFT_OUT)], out
 
 
-class Callbacks:
-    """The callbacks of a run on one worker."""
+def overrides(callbacks: Sequence[keras.callbacks.Callback], hooks: Sequence[str]) -> bool:
+    """Whether any of the callbacks has one of the hooks."""
+    return any(not is_default(getattr(one, hook)) for one in callbacks for hook in hooks)
+
+
+class Callbacks(keras.callbacks.CallbackList):
+    """The callbacks of a run on one worker, then Keras' History, then a `Loop`.
+
+    Continued inside an epoch, it leaves out the hooks that an earlier launch has called.
+    """
+
+    _loop: Loop
 
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, steps: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`, `steps` are those of an epoch."""
-        self._model, every = model, load(given) if given else []
-        self._every, self._callbacks = every, [one for one in every if is_chief or not isinstance(one, WRITERS)]
-        self._list = keras.callbacks.CallbackList(self._callbacks, model=model, epochs=epochs, steps=steps, verbose=0)
+        self._every = load(given) if given else []
+        self._here = [one for one in self._every if is_chief or not isinstance(one, WRITERS)]
+        super().__init__([*self._here], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
+        # Without hooks of batches, Keras would call the empty list in another thread after every batch.
+        self._async_train = self._async_test = self._async_predict = False
         # Keras' own keep weights only if they are to restore them; those of a user's own may always do.
-        restoring = [one for one in self._callbacks if getattr(one, "restore_best_weights", hasattr(one, WEIGHTS))]
-        self.variables = [tf.Variable(weight, trainable=False) for _ in restoring for weight in model.get_weights()]
+        self._restoring = [one for one in self._here if getattr(one, "restore_best_weights", hasattr(one, WEIGHTS))]
+        self.variables = [tf.Variable(weight, trainable=False) for _ in self._restoring for weight in model.get_weights()]
         """Best weights that callbacks keep, as a state holds them."""
-        self._restoring = restoring
-        model.stop_training = False
+        self.per_batch, self.per_test_batch = overrides(self._every, BATCH_HOOKS), overrides(self._every, TEST_HOOKS)
+        """Whether a callback, of any worker, has hooks of training's or of validation's batches."""
+        self.block = model.steps_per_execution
+        """Steps between two hooks of batches."""
+        self.ends_at_nan = any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in self._every)
+        self._before: Sequence[dict[str, Any]] = ()
+        self._done, self.batch = 0, 0
 
     @property
     def any(self) -> bool:
         """Whether there are callbacks on this worker."""
-        return bool(self._callbacks)
+        return bool(self._here)
 
     @property
     def anywhere(self) -> bool:
         """Whether there are callbacks on the chief, which has all of them."""
         return bool(self._every)
 
-    def begin(self, before: Sequence[dict[str, Any]]) -> None:
-        """Begin the training, or continue it with `state` of an earlier launch and its `variables`."""
-        self._list.on_train_begin()
-        for callback, values in zip(self._every, before, strict=False):
-            for name, value in values.items() if callback in self._callbacks else ():
+    def attach(self, loop: Loop, before: Sequence[dict[str, Any]], done: int) -> None:
+        """Let a training hear of the hooks, last of all; of an earlier launch: the callbacks' `state`, and steps of its last epoch."""
+        self._loop, self._before, self._done = loop, before, done
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin the training, or continue it with what callbacks remembered in an earlier launch."""
+        for callback in self._here if self._before else ():
+            # What it wrote before is there.
+            if isinstance(callback, keras.callbacks.CSVLogger):
+                callback.append = True
+        super().on_train_begin(logs)
+        for callback, values in zip([*self._every, self._history], self._before, strict=False):
+            for name, value in values.items() if callback in self.callbacks else ():
                 setattr(callback, name, value)
-        count = len(self._model.weights)
+        count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if getattr(callback, WEIGHTS, None) is True:
                 callback.best_weights = [one.numpy() for one in self.variables[count * number : count * (number + 1)]]
 
-    def epoch_begins(self, epoch: int) -> None:
-        """`epoch` counts from 1."""
-        self._list.on_epoch_begin(epoch - 1)
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """See `Loop.epoch_begins`."""
+        if not self._done:
+            super().on_epoch_begin(epoch, logs)
+        self._loop.epoch_begins(epoch)
 
-    def call_begins(self, step: int) -> None:
-        """Before a call of several steps, the first of which is `step` of its epoch, from 0."""
-        self._list.on_train_batch_begin(step)
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Before steps, the first of which is `batch`."""
+        self.batch = batch
+        if self.per_batch and batch >= self._done:
+            super().on_train_batch_begin(batch, logs)
 
-    def call_ends(self, step: int, logs: dict[str, float]) -> None:
-        """After a call of several steps, the last of which is `step` of its epoch, from 1."""
-        self._list.on_train_batch_end(step - 1, logs)
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """After steps, the last of which is `batch`."""
+        if self.per_batch and batch >= self._done:
+            super().on_train_batch_end(batch, logs)
+        self._loop.batch_ends()
 
-    def epoch_ends(self, epoch: int, logs: dict[str, float]) -> bool:
-        """Whether a callback ends the training."""
-        self._list.on_epoch_end(epoch - 1, dict(logs))
-        return bool(self._model.stop_training)
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Before batches of validation, the first of which is `batch`."""
+        self.batch = batch
+        super().on_test_batch_begin(batch, logs)
 
-    def end(self) -> None:
-        """The training is over."""
-        self._list.on_train_end()
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """See `Loop.epoch_ends`."""
+        self._loop.steps_end()
+        self._done, logs = 0, dict(logs or {})
+        for callback in self.callbacks:
+            callback.on_epoch_end(epoch, logs)
+        self._loop.epoch_ends(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """See `Loop.train_ends`."""
+        restored = ""
+        for callback in self.callbacks:
+            before = self._weights()
+            callback.on_train_end(logs)
+            if not all(map(np.array_equal, self._weights(), before)):
+                restored = type(callback).__name__
+        self._loop.train_ends(restored)
+
+    def _weights(self) -> list[np.ndarray]:
+        return self.model.get_weights() if self.any else []
 
     def state(self) -> list[dict[str, Any]]:
-        """The callbacks' numbers and texts, as plain JSON; best weights go to `variables`."""
-        count = len(self._model.weights)
+        """What the callbacks keep as numbers, texts, and lists or dicts of these; best weights go to `variables`."""
+        count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if self._has_weights(callback):
                 for variable, value in zip(self.variables[count * number : count * (number + 1)], callback.best_weights, strict=True):
                     variable.assign(value)
-        return [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in self._callbacks]
+        every = [*self._here, self._history]
+        return [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in every]
 
     def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
         """Whether it keeps weights of the model now."""
         weights = getattr(callback, WEIGHTS, None)
-        return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self._model.weights)
+        return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self.model.weights)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    converted = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-    return {name: value for name, value in converted.items() if isinstance(value, bool | int | float | str | None) and name not in SETTINGS}
+    kept = {name: _json(value) for name, value in values.items() if name not in SETTINGS}
+    return {name: value for name, value in kept.items() if value is not _json}
+
+
+def _json(value: Any) -> Any:
+    """A number, a text, or a list or dict of these, as JSON has it; this function itself for anything else."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list):
+        items = [_json(one) for one in value]
+        return _json if any(one is _json for one in items) else items
+    if isinstance(value, dict):
+        named = {name: _json(one) for name, one in value.items()}
+        return _json if any(one is _json or not isinstance(name, str) for name, one in named.items()) else named
+    return value if isinstance(value, bool | int | float | str | None) else _json

@@ -70,6 +70,8 @@ class Progress:
     """Whether a callback has ended the training."""
     finished: bool = False
     """Whether the end of training has changed the weights: a moving average took their place."""
+    restored: str = ""
+    """The callback that gave the model other weights at the end of the training, if one did."""
     inexact: list[str] = field(default_factory=list)
     """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
     history: list[dict[str, Any]] = field(default_factory=list)

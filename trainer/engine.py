@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import assembly, auto_reduction, balance, initial, keras_metrics, reduction, step, whole
-from trainer.callbacks import Callbacks
+from trainer import assembly, auto_reduction, balance, fitting, initial, keras_metrics, reduction, step, whole
+from trainer.callbacks import Callbacks, Loop
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
 from trainer.config import Reduction
@@ -84,13 +84,15 @@ class Engine(abc.ABC):
     def optimizers(self) -> list[Any]:
         """The Keras optimizers that the model's function made."""
 
-    def finish(self) -> bool:
-        """End the training as Keras does: moving averages take the place of the weights; whether there are any."""
-        # One that scales the loss wraps the one that averages; each averages the variables that it trains.
-        averaging = [one for one in (getattr(optimizer, "inner_optimizer", optimizer) for optimizer in self.optimizers()) if one.use_ema]
-        for optimizer in averaging:
-            optimizer.finalize_variable_values(optimizer._trainable_variables)
-        return bool(averaging)
+    @property
+    def averages(self) -> bool:
+        """Whether `fit` puts a moving average in the place of the weights at its end."""
+        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        return isinstance(optimizer, keras.optimizers.Optimizer) and bool(optimizer.use_ema)
+
+    def fit(self, loop: Loop, callbacks: Callbacks, first: int, batches: int) -> None:
+        """See `fitting.fit`."""
+        fitting.fit(self.model, loop, callbacks, first, batches)
 
     def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
         """The values of variables, TensorFlow's."""

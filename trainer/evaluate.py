@@ -17,7 +17,7 @@ from trainer.data.pipeline import Examples
 from trainer.errors import LockstepError
 from trainer.files import write_json
 from trainer.metrics import Metrics
-from trainer.records import rounded
+from trainer.records import numbers, rounded
 from trainer.rundir import record_path, snapshot_path
 
 BATCH = 250
@@ -116,7 +116,7 @@ def _measured(
         values = examples.spec.unpack(data)
         for judge, target, tensor in zip(judges, targets, predicted, strict=True):
             judge.see(values[target], tensor.numpy())
-    metrics = rounded(keras_metrics.Results(model)(sums))
+    metrics = rounded(numbers(keras_metrics.Results(model)(sums)))
     results = iter(judges)
     wrong = [{"name": one.name if len(every) > 1 else "", **(next(results).result() if one.goal else {"why": one.why})} for one in every]
     return {"metrics": metrics, "outputs": wrong}

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -64,13 +65,14 @@ class Results:
         sized = zip(states(self._model), self._sizes, strict=True)
         return [names[id(variable)] for variable, size in sized for _ in range(size)] + [name for name in self._means for _ in range(2)]
 
-    def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, float]:
-        """By name; of a metric with several results, their mean; no loss where none was counted.
+    def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
+        """By name, a float, or an array of a metric with several results; no loss where none was counted.
 
         `sums` are the states' changes, flattened and summed.
         """
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
-        values: list[float] = self._call(numbers[:count]).numpy().tolist()
+        arrays = [value.numpy() for value in self._call(numbers[:count])]
+        values = [array if array.ndim else float(array) for array in arrays]
         # Validation has metrics only.
         pairs = zip(self._means, numbers[count:].reshape(-1, 2), strict=False)
         means = {name: float(total / max(1.0, weight)) for name, (total, weight) in pairs}
@@ -79,7 +81,13 @@ class Results:
             del results["loss"]
         return results | means
 
-    def _compute(self, sums: tf.Tensor) -> tf.Tensor:
+    def show(self, sums: Sequence[float] | np.ndarray) -> None:
+        """Let the model's metrics have these sums as their states."""
+        numbers, places = np.asarray(sums, np.float32), np.cumsum([0, *self._sizes])
+        for variable, place, shape in zip(states(self._model), places, self._shapes, strict=False):
+            variable.assign(numbers[place : place + math.prod(shape)].reshape(shape))
+
+    def _compute(self, sums: tf.Tensor) -> list[tf.Tensor]:
         variables = states(self._model)
         values = [
             tf.cast(tf.reshape(part, shape), variable.dtype)
@@ -88,4 +96,4 @@ class Results:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             results = self._model.get_metrics_result()
         self._names = list(results)
-        return tf.stack([tf.reduce_mean(tf.cast(result, tf.float32)) for result in results.values()] or tf.zeros([0]))
+        return [tf.cast(result, tf.float32) for result in results.values()]

@@ -1,10 +1,10 @@
-"""The outer loop of one worker: join, restore, train epoch by epoch, validate, record, end; `trainer.step` is the inner one."""
+"""One worker's training: join, restore, then Keras' own `fit`, whose steps, validations and records are these, and the end."""
 
 import gc
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.recording import Recorder
-from trainer.records import metric_values
 from trainer.resuming import Resuming
 from trainer.rundir import existing_epochs, prune, snapshot_name, snapshot_path, wanted
 from trainer.saving import Saver
@@ -31,10 +30,20 @@ if TYPE_CHECKING:
     from trainer.engine import Rows
 
 VALIDATION_BATCH = 128
+"""As `validation_batch_size` of Keras' `fit`."""
+
+
+class Interrupted(Exception):
+    """All workers agreed to leave `fit`: to stop, or to start again with a host that was lost."""
+
+    def __init__(self, code: int):
+        """Take PREEMPTED or RESTART."""
+        super().__init__()
+        self.code = code
 
 
 class Trainer:
-    """One worker's training."""
+    """One worker's training; the `Loop` of its callbacks."""
 
     def __init__(self, job: Job, cluster: "Cluster"):
         """Build the model and everything around it under the strategy's scope."""
@@ -53,6 +62,16 @@ class Trainer:
         """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
         self._unrecorded = 0.0
         """Seconds of calls since a step has ended."""
+        self._logs: dict[str, Any] = {}
+        """Of the epoch so far, as `fit` gives them to callbacks."""
+        self._feed: Iterator[Any] = iter(())
+        self._begun = 0
+        """Steps of the epoch that have begun."""
+        self._by_block = False
+        """Whether a call takes no more steps than lie between two hooks of batches."""
+        self._stops = self._saves = False
+        """What was asked with the last call, and not done yet."""
+        self._row: dict[str, Any] = {}
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -67,7 +86,7 @@ class Trainer:
         # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
         held_out = np.sort(order[: counts.validation_images])
         batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
-        self._validation = batches[slice(*share(len(batches), self.engine.shares, member.rank))]
+        self._validation = batches if self.engine.validates else []
 
     def run(self) -> int:
         """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
@@ -93,17 +112,24 @@ class Trainer:
         self._same_weights("at the start")
         self._summary("RUNNING")
         stopped, self._training_since, self._saved_at = False, time.monotonic(), time.monotonic()
-        self.callbacks.begin(self.progress.callbacks)
         if self.cluster.member.is_chief:
             self._offer_existing()
         if self.progress.finished and not self._is_over():
             why = "the moving average of the weights had taken their place at the end of the epochs asked for before"
             self.progress.inexact, self.progress.finished = [*self.progress.inexact, why], False
-        while not self._is_over() and not stopped:
-            stopped = self._epoch()
-            if not stopped and not self._is_over() and self._makes_room():
+        try:
+            if not self._is_over():
+                self._fit()
+        except Interrupted as interrupted:
+            if interrupted.code == RESTART:
                 return RESTART
+            stopped = True
         return self._end(stopped)
+
+    def _fit(self) -> None:
+        epoch, done = divmod(self.progress.step, self.job.counts.steps_per_epoch)
+        self.callbacks.attach(self, self.progress.callbacks, done)
+        self.engine.fit(self, self.callbacks, epoch, len(self._validation))
 
     def _offer_existing(self) -> None:
         """Offer snapshots to evaluators again, of which they may have lost some; they know those that they have evaluated."""
@@ -112,13 +138,12 @@ class Trainer:
             if epoch <= done:
                 self.engine.offer(epoch)
 
-    def _makes_room(self) -> bool:
-        """Whether all workers end with this epoch, whose state is saved, and start again with a host that was lost."""
-        makes_room = self.job.config.recovery.elastic and self._any(self.job.room_asked())
-        if makes_room:
+    def _make_room_for_host(self) -> None:
+        """End all workers with this epoch, whose state is saved, if they are to start again with a host that was lost."""
+        if self.job.config.recovery.elastic and self._any(self.job.room_asked()):
             self.saving.settle()
             self.job.metrics.phase("ended", ROOM)
-        return makes_room
+            raise Interrupted(RESTART)
 
     def _load_initial_weights(self) -> None:
         """On the chief, whose weights all workers start with, unless there is a state."""
@@ -146,23 +171,60 @@ class Trainer:
         if self.job.config.train.batch_sizes == balance.CALIBRATED:
             self.progress.shares = self.engine.shares
 
-    def _epoch(self) -> bool:
-        """Train the rest of an epoch; True when all workers agreed to stop inside it."""
-        counts, progress = self.job.counts, self.progress
-        epoch, self._last = counts.epoch_of(progress.step), None
-        self.job.metrics.phase("training", f"epoch {epoch}")
-        self.callbacks.epoch_begins(epoch)
+    def epoch_begins(self, epoch: int) -> None:
+        """See `Loop`."""
+        counts, done = self.job.counts, self.progress.step - epoch * self.job.counts.steps_per_epoch
+        self._last, self._begun = None, done
+        # A callback may have asked for the end before the first batch; `fit` takes that one.
+        asked = self.callbacks.anywhere and self._any(bool(self.model.stop_training))
+        self._by_block = self.callbacks.per_batch or asked
+        self.job.metrics.phase("training", f"epoch {epoch + 1}")
         sizes = counts.train_images, counts.global_batch, counts.steps_per_epoch
-        plan = EpochPlan(*sizes, self.job.config.seed, epoch, self._lengths, self.job.config.data.bucket)
-        stop = False
-        for (call, batch), waited in self._timed(self._feeder.epoch(plan, self._calls(epoch))):
-            stop = self._call(epoch, call, batch, waited)
-            if stop:
-                break
+        plan = EpochPlan(*sizes, self.job.config.seed, epoch + 1, self._lengths, self.job.config.data.bucket)
+        self._feed = self._timed(self._feeder.epoch(plan, self._calls(epoch + 1)))
+
+    def train(self, first: int, last: int) -> dict[str, Any]:  # noqa: ARG002 - steps are taken in order
+        """See `Loop`. Without hooks of batches, a call may take the steps of several."""
+        while self._begun <= last and (fed := next(self._feed, None)) is not None:
+            (call, batch), waited = fed
+            self._begun = call.first + call.steps
+            self._call(self.job.counts.epoch_of(self.progress.step), call, batch, waited)
             self.engine.trace_profiled()
+            if self._saves and self._begun <= last:
+                self._save_inside()
+        return self._logs
+
+    def batch_ends(self) -> None:
+        """See `Loop`."""
+        if self._by_block:
+            self.progress.ended = self._any(bool(self.model.stop_training))
+        if self._ends_inside():
+            self.model.stop_training = True
+            if rows := self.engine.settle():
+                self._record(self.job.counts.epoch_of(self.progress.step), np.concatenate(rows), 0.0, self.engine.rate or 0.0)
+        if self._saves:
+            self._save_inside()
+
+    def _ends_inside(self) -> bool:
+        """Whether no more steps follow in this epoch, though it has more."""
+        progress, counts = self.progress, self.job.counts
+        return progress.ended or (progress.step >= counts.total_steps and progress.step % counts.steps_per_epoch > 0)
+
+    def _save_inside(self) -> None:
+        """Save the state, as was asked, and stop if that was asked, too; at the end of an epoch its record comes first."""
         if self._epoch_is_over():
-            self._finish_epoch(epoch)
-        return stop
+            return
+        self._saves = False
+        self._check_weights()
+        self.job.metrics.phase("saving", f"step {self.progress.step}")
+        self._save_state()
+        self.job.metrics.phase("training", f"epoch {self.job.counts.epoch_of(self.progress.step)}")
+        if self._stops:
+            raise Interrupted(PREEMPTED)
+
+    def steps_end(self) -> None:
+        """See `Loop`."""
+        self._row = {"learning_rate": self._rate(self.job.counts.epoch_of(self.progress.step - 1))}
 
     def _epoch_is_over(self) -> bool:
         return self._ends_epoch(self.progress.step)
@@ -170,13 +232,18 @@ class Trainer:
     def _ends_epoch(self, step: int) -> bool:
         return step % self.job.counts.steps_per_epoch == 0 or step >= self.job.counts.total_steps
 
-    def _calls(self, epoch: int) -> Any:
+    def _calls(self, epoch: int) -> Iterator[Call]:
         counts, config = self.job.counts, self.job.config
         offset = (epoch - 1) * counts.steps_per_epoch
         first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
         uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
         every, profile_every = config.checkpoint.every_steps, self.engine.profile_every
-        return calls(first, last, config.train.steps_per_call, uneven, every, offset, profile_every, self.engine.warmup)
+        # Hooks of batches are called between calls.
+        block = self.callbacks.block if self._by_block else counts.steps_per_epoch
+        for start in range(first // block * block, last, block):
+            end = min(start + block, last)
+            given = config.train.steps_per_call, uneven and end == last, every, offset, profile_every, self.engine.warmup
+            yield from calls(max(first, start), end, *given)
 
     @staticmethod
     def _timed(feed: Any) -> Any:
@@ -188,17 +255,14 @@ class Trainer:
                 return
             yield fed, time.monotonic() - begun
 
-    def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> bool:
+    def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> None:
         begun = time.monotonic()
-        if self.callbacks.any:
-            self.callbacks.call_begins(call.first)
         rates = self._rates(epoch, call)
         rows, parts = self._train(call, batch, rates)
-        (stop, save), every = requests(rows), self.job.config.checkpoint.every_steps
-        before = (epoch - 1) * self.job.counts.steps_per_epoch
-        begun_steps = before + call.first + call.steps
-        saves = stop or save or bool(every and begun_steps % every == 0)
-        if saves or self._ends_epoch(begun_steps):
+        (self._stops, save), every = requests(rows), self.job.config.checkpoint.every_steps
+        begun_steps = (epoch - 1) * self.job.counts.steps_per_epoch + call.first + call.steps
+        self._saves = self._stops or save or bool(every and begun_steps % every == 0)
+        if self._saves or self._ends_epoch(begun_steps):
             rows = np.concatenate([rows, *self.engine.settle()])
         seconds = time.monotonic() - begun
         self._check_finite(rows, rates)
@@ -207,22 +271,20 @@ class Trainer:
             self._record(epoch, rows, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
         self.saving.check()
-        if self.callbacks.any and len(rows):
-            self.callbacks.call_ends(self.progress.step - before, self.engine.results(self.progress.metrics))
-        # At the end of an epoch its record comes first: a resume from a state saved here would skip it.
-        if saves and not self._epoch_is_over():
-            self._check_weights()
-            self.job.metrics.phase("saving", f"step {self.progress.step}")
-            self._save_state()
-            self.job.metrics.phase("training", f"epoch {epoch}")
-        return stop
 
     def _record(self, epoch: int, rows: np.ndarray, waited: float, rate: float) -> None:
         """Count steps that have ended, with the seconds since others did."""
         sums, seconds = rows.astype(np.float64).sum(axis=0), self._unrecorded
         self._unrecorded = 0.0
         self._add(len(rows), sums, seconds)
-        self.recorder.call(epoch, len(rows), sums, seconds, waited, rate)
+        self._logs = self._results(self.progress.metrics)
+        self.recorder.call(epoch, len(rows), sums, seconds, waited, rate, self._logs)
+
+    def _results(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
+        """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
+        if self.callbacks.any:
+            self.engine.results.show(sums)
+        return self.engine.results(sums)
 
     def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> "Rows":
         stop = self.job.stop_asked() or self._out_of_time()
@@ -262,7 +324,7 @@ class Trainer:
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
         bad = np.argwhere(~np.isfinite(rows[:, len(SUMS) :]))
-        if len(bad):
+        if len(bad) and not self.callbacks.ends_at_nan:
             (index, column), names = bad[0], self.engine.results.columns
             number, rate = self.progress.step + int(index) + 1, float(rates[min(index, len(rates) - 1)])
             what = "loss" if names[column] == "loss" else f"sum of the metric {names[column]}"
@@ -270,7 +332,7 @@ class Trainer:
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
-        if not math.isfinite(value):
+        if not math.isfinite(value) and not self.callbacks.ends_at_nan:
             step, counts = self.progress.step, self.job.counts
             rate = schedule.learning_rate(self.job.config, counts, (step - 1) / counts.steps_per_epoch)
             raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
@@ -281,22 +343,38 @@ class Trainer:
         narrow = self.engine.choice.name == "half" and self.job.config.reduction.dtype == "float16"
         return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
 
-    def _finish_epoch(self, epoch: int) -> None:
-        progress = self.progress
-        validation = self._validate() if epoch % self.job.config.train.validate_every == 0 or self._is_over() else {}
+    def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Loop`; the last epoch is recorded when the training ends, which may change the weights."""
+        epoch, progress = epoch + 1, self.progress
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
         self.engine.record(epoch)
-        self._check_update(validation.get("loss", 0.0), "the validation loss")
+        self._check_update(float(logs.get("val_loss", 0.0)), "the validation loss")
         self._check_weights()
-        row = self.recorder.row(epoch, validation, self._rate(epoch))
-        progress.ended = self.callbacks.epoch_ends(epoch, metric_values(row))
-        self._stalled = self._has_stalled([*self.recorder.history.rows, row])
+        self._row = self.recorder.row(epoch, logs, self._row["learning_rate"])
+        if not self._is_over():
+            asked = bool(self.model.stop_training)
+            progress.ended = self._any(asked) if self.callbacks.anywhere else asked
+        self._stalled = self._has_stalled([*self.recorder.history.rows, self._row])
         if self._is_over():
-            progress.finished = self.engine.finish() or progress.finished
-            self.callbacks.end()
+            self.model.stop_training = True
+        else:
+            self._finish_epoch(epoch)
+            if self._stops:
+                raise Interrupted(PREEMPTED)
+            self._make_room_for_host()
+
+    def train_ends(self, restored: str) -> None:
+        """See `Loop`."""
+        self.progress.finished = self.engine.averages or self.progress.finished
+        self.progress.restored = restored
+        self._finish_epoch(self._row["epoch"])
+
+    def _finish_epoch(self, epoch: int) -> None:
+        progress, row = self.progress, self._row
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
+        self._saves = False
         self.job.metrics.phase("saving", f"epoch {epoch}")
         # Its thread frees space on a full disk, and so may what follows.
         self.saving.settle()
@@ -318,13 +396,24 @@ class Trainer:
             if self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch)):
                 self.engine.offer(epoch)
 
-    def _validate(self) -> dict[str, float]:
-        """The model's metrics over all validation examples: some batches per worker, one all-reduce; empty if it has none."""
-        if not self.engine.validates:
-            return {}
-        self.job.metrics.phase("validating")
-        sums = self.engine.validate(map(self.job.examples.gather, self._validation))
-        return self.engine.results(self.cluster.sum(sums.astype(np.float32)))
+    def validates(self, epoch: int) -> bool:
+        """See `Loop`."""
+        return (epoch + 1) % self.job.config.train.validate_every == 0 or self._is_over()
+
+    def test(self, first: int, last: int) -> dict[str, Any]:
+        """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
+        if first == 0:
+            self.job.metrics.phase("validating")
+            self._tested = np.zeros(0)
+        batches, member = self._validation, self.cluster.member
+        if self.callbacks.per_test_batch:
+            sums = self.engine.validate(map(self.job.examples.gather, batches[first : last + 1]))
+            self._tested = self._tested + sums if first else sums
+        elif first == 0:
+            own = batches[slice(*share(len(batches), self.engine.shares, member.rank))]
+            sums = self.engine.validate(map(self.job.examples.gather, own))
+            self._tested = self.cluster.sum(sums.astype(np.float32))
+        return self._results(self._tested)
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.job import Job
 from trainer.monitor import monitor
-from trainer.records import STRAGGLER, rounded
+from trainer.records import EPOCH, STRAGGLER, VALIDATION, numbers, rounded
 from trainer.saving import Saver
 from trainer.straggler import UNKNOWN, Straggler, diagnose
 from trainer.telemetry import Events, History, ProgressLines, Results, Splits, StepLines
@@ -43,10 +44,12 @@ class Recorder:
         self._not_finite: set[str] = set()
         """Metrics that were no number, and of which the user has been warned."""
 
-    def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float) -> None:
-        """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate."""
-        progress, metrics = self._progress, self._job.metrics
-        results = self._results(progress.metrics)
+    def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float, logs: Mapping[str, Any]) -> None:
+        """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate.
+
+        `logs`: of the epoch so far.
+        """
+        progress, metrics, results = self._progress, self._job.metrics, numbers(logs)
         if self._detailed:
             lines = self._step_lines.add(progress.step, steps, sums, seconds, rate)
         else:
@@ -71,10 +74,15 @@ class Recorder:
         if call.taken_apart:
             self._splits.sample(epoch, self._progress.step, int(batch.weights.sum()), parts, seconds)
 
-    def row(self, epoch: int, validation: dict[str, float], rate: float) -> dict[str, Any]:
-        """The row of history.csv of the epoch that just ended: the model's metrics, those of `validation`, the learning rate, times."""
+    def row(self, epoch: int, logs: dict[str, Any], rate: float) -> dict[str, Any]:
+        """The row of history.csv of the epoch that just ended: its logs, the learning rate, times."""
         progress = self._progress
-        metrics = {**self._results(progress.metrics), **{f"val_{name}": value for name, value in validation.items()}}
+        every = {name: value for name, value in numbers(logs).items() if name not in EPOCH}
+        places = {name: place for place, name in enumerate(every)}
+        # Keras sorts those of the validation by name.
+        order = sorted(every, key=lambda name: (name.startswith(VALIDATION), places.get(name.removeprefix(VALIDATION), len(places))))
+        metrics = {name: every[name] for name in order}
+        validation = any(name.startswith(VALIDATION) for name in metrics)
         asked = self._job.config.train.monitor
         if asked and validation and monitor([], asked).metric not in metrics:
             raise ConfigError(f"train.monitor={asked}: the model computes no such metric; it has: {', '.join(metrics)}")
@@ -82,8 +90,7 @@ class Recorder:
             self._warn(epoch, {name: value for name, value in metrics.items() if not math.isfinite(value)})
         return {
             "epoch": epoch,
-            **rounded(metrics),
-            "learning_rate": float(rate),
+            **rounded({**metrics, "learning_rate": float(rate)}),
             "seconds": round(progress.seconds, 3),
             "images_per_s": round(progress.images / progress.seconds, 1),
         }

@@ -7,9 +7,10 @@ that uses the values need not check again whether they are present and of the ri
 import csv
 import json
 import math
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from trainer.errors import LockstepError
 from trainer.straggler import CAUSES
@@ -341,9 +342,25 @@ def metric_values(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in (*EPOCH, "t", "kind")}
 
 
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Logs of Keras as numbers: of a metric with several results, their mean; what is no number is left out."""
+    means = {name: value.mean() if hasattr(value, "mean") else value for name, value in logs.items()}
+    return {name: float(value) for name, value in means.items() if isinstance(value, SupportsFloat)}
+
+
 def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics for a file, without those that are no number: a ratio of sums may be 0/0."""
-    return {name: round(value, 6) for name, value in metrics.items() if math.isfinite(value)}
+    """Metrics for a file, with all their digits, without those that are no number: a ratio of sums may be 0/0."""
+    return {name: _shortest(value) for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _shortest(value: float) -> float:
+    """The number with the fewest digits that is the same one as float32, if `value` is a float32; else itself."""
+    try:
+        packed = struct.pack("f", value)
+    except OverflowError:
+        return value
+    digits = (float(f"{value:.{count}g}") for count in range(6, 10))
+    return next(one for one in digits if struct.pack("f", one) == packed) if struct.unpack("f", packed)[0] == value else value
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

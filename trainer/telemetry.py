@@ -21,10 +21,10 @@ from trainer.files import read_json, write_rows
 from trainer.host_load import StepTimes
 from trainer.metrics import Metrics
 from trainer.monitor import judged, monitor
-from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
+from trainer.records import PHASES, VALIDATION, metric_values, metrics, numbers, read_history
 from trainer.straggler import own_work
 
-Results = Callable[[Sequence[float]], dict[str, float]]
+Results = Callable[[Sequence[float]], dict[str, Any]]
 """A model's metrics by name, from sums of their states: `keras_metrics.Results`."""
 PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
@@ -96,7 +96,7 @@ class StepLines:
         (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
         lines = [f"step {step:,}: {images / took:,.1f} {self._noun}s/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}: {shown(dict([*self._results(metrics).items()][:1])).strip()}, learning rate {rate:g}")
+            lines.append(f"step {step:,}: {shown(dict([*numbers(self._results(metrics)).items()][:1])).strip()}, learning rate {rate:g}")
         return lines
 
 

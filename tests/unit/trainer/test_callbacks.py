@@ -1,11 +1,18 @@
 """What Keras callbacks remember goes into a state, and comes back to each of them on every worker."""
 
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
 
 from trainer import callbacks
 from trainer.callbacks import Callbacks
+
+
+def begin(created, before=(), done=0):
+    created.attach(mock.Mock(), before, done)
+    created.on_train_begin()
 
 
 @pytest.fixture
@@ -20,21 +27,21 @@ def made(monkeypatch, tmp_path):
         monkeypatch.setattr(callbacks, "load", lambda _: every)
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
-        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief)
-        created.begin([])
-        return created, every
+        return Callbacks({"file": "mine.py"}, model, 9, 4, is_chief), every
 
     return make
 
 
 def test_each_callback_has_its_memory_on_every_worker(made):
     chief, before = made(True)
-    for epoch, loss in enumerate((0.5, 0.7, 0.6), 1):
-        chief.epoch_ends(epoch, {"loss": loss})
+    begin(chief)
+    for epoch, loss in enumerate((0.5, 0.7, 0.6)):
+        chief.on_epoch_end(epoch, {"loss": loss})
     state = chief.state()
     for is_chief in (True, False):
         worker, (writer, stopping) = made(is_chief)
-        worker.begin(state)
+        begin(worker, state)
+        assert worker.model.history.history == {"loss": [0.5, 0.7, 0.6]}
         assert (stopping.wait, stopping.best) == (before[1].wait, before[1].best) == (2, 0.5)
         assert (writer.best == 0.5) == is_chief
 
@@ -74,46 +81,60 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
         created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
         for variable, value in zip(created.variables, variables, strict=False):
             variable.assign(value)
-        created.begin(before)
+        begin(created, before)
         return model, created
 
     model, first = start([], [])
     best = [weight + 1 for weight in model.get_weights()]
     model.set_weights(best)
-    first.epoch_ends(1, {"loss": 0.5})
+    first.on_epoch_end(0, {"loss": 0.5})
     model.set_weights([weight + 1 for weight in best])
-    first.epoch_ends(2, {"loss": 0.7})
+    first.on_epoch_end(1, {"loss": 0.7})
     first._every[1].best_weights = "best.h5"
     state = first.state()
     model, second = start(state, [variable.numpy() for variable in first.variables])
     assert second._every[1].best_weights == "best.h5"
-    second.epoch_ends(3, {"loss": 0.6})
-    second.end()
+    second.on_epoch_end(2, {"loss": 0.6})
+    second.on_train_end()
+    second._loop.train_ends.assert_called_once_with("AtMinimum")
     for mine, theirs in zip(model.get_weights(), best, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
 class Noting(keras.callbacks.Callback):
-    """The training's size, and its calls in order."""
+    """Its calls in order, which are part of a state."""
 
     def on_train_begin(self, logs=None):
-        self.calls = [(self.params["epochs"], self.params["steps"])]
+        self.calls = [[self.params["epochs"], self.params["steps"]]]
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.calls.append(["epoch", epoch])
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.calls.append(("begin", batch))
+        self.calls.append(["begin", batch])
 
     def on_train_batch_end(self, batch, logs=None):
-        self.calls.append(("end", batch))
+        self.calls.append(["end", batch])
 
 
-def test_callbacks_know_how_many_steps_an_epoch_has(monkeypatch):
-    model, noting = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), Noting()
-    monkeypatch.setattr(callbacks, "load", lambda _: [noting])
-    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
-    created.begin([])
-    created.call_begins(2)
-    created.call_ends(4, {})
-    assert noting.calls == [(9, 4), ("begin", 2), ("end", 3)]
+def test_hooks_called_before_are_left_out(monkeypatch):
+    """A state was saved after three of four steps; two are one execution, so that the second had begun."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", steps_per_execution=2)
+
+    def called(before, done):
+        monkeypatch.setattr(callbacks, "load", lambda _: [Noting()])
+        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+        begin(created, before, done)
+        created.on_epoch_begin(5)
+        for batch in (0, 2):
+            created.on_train_batch_begin(batch)
+            created.on_train_batch_end(batch + 1)
+        return created._every[0].calls
+
+    whole = [[9, 4], ["epoch", 5], ["begin", 0], ["end", 1], ["begin", 2], ["end", 3]]
+    assert called([], 0) == whole
+    assert called([{"calls": whole[:-1]}], 3) == whole
 
 
 def test_a_callback_that_restores_weights_is_left_out():

@@ -21,7 +21,7 @@ def trainer(settings: dict | None = None, rate: float | None = None, reduction: 
     config = configs.build({"optimizer": {"learning_rate": 0.5}} | (settings or {}))
     made.job = SimpleNamespace(config=config, counts=schedule.counts(config, 2, 144))
     made.engine = SimpleNamespace(rate=rate, choice=SimpleNamespace(name=reduction), results=SimpleNamespace(columns=COLUMNS), weights=[])
-    made.progress = SimpleNamespace(step=BEFORE)
+    made.progress, made.callbacks = SimpleNamespace(step=BEFORE), SimpleNamespace(ends_at_nan=False)
     return made
 
 
@@ -46,6 +46,14 @@ def test_a_bad_sum_names_step_and_rate(column, value, message):
 
 def test_finite_sums_pass():
     trainer()._check_finite(rows(0, 1e30), np.ones(3))
+
+
+def test_a_callback_may_end_at_nan_instead():
+    """TerminateOnNaN ends the training as in `fit`."""
+    tested = trainer()
+    tested.callbacks.ends_at_nan = True
+    tested._check_finite(rows(0, np.nan), np.ones(3))
+    tested._check_update(np.nan, "a weight")
 
 
 def test_steps_that_ended_later_have_the_last_rate():

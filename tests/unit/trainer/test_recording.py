@@ -22,6 +22,7 @@ from trainer.telemetry import read_records
 
 SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 """Stop, images, and the sums and counts of loss and accuracy."""
+LOGS = {"loss": 0.8, "accuracy": 0.5}
 PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply": 0.1}
 
 
@@ -63,7 +64,7 @@ def test_metric_that_is_no_number_is_warned_once(tmp_path, capsys):
     """
     tested = recorder(tmp_path, is_chief=True)
     for epoch in (1, 2):
-        row = tested.row(epoch, {"loss": 0.7, "f1": float("nan")}, 0.01)
+        row = tested.row(epoch, {"val_loss": 0.7, "val_f1": float("nan")}, 0.01)
         assert (row["val_loss"], "val_f1" in row) == (0.7, False)
         tested.add(row)
     assert [row["epoch"] for row in read_history(tmp_path / "history.csv")] == [1, 2]
@@ -74,16 +75,16 @@ def test_metric_that_is_no_number_is_warned_once(tmp_path, capsys):
 def test_a_metric_that_nobody_computes_can_not_decide(tmp_path):
     tested = recorder(tmp_path, is_chief=True, monitor="val_f1")
     assert "val_f1" not in tested.row(1, {}, 0.01), "without a validation nothing is known"
-    assert "val_f1" not in tested.row(1, {"f1": float("nan")}, 0.01)
+    assert "val_f1" not in tested.row(1, {"val_f1": float("nan")}, 0.01)
     with pytest.raises(ConfigError, match=r"train.monitor=val_f1: the model computes no such metric; it has: loss, accuracy, val_loss"):
-        tested.row(2, {"loss": 0.5}, 0.01)
+        tested.row(2, {**LOGS, "val_loss": 0.5}, 0.01)
 
 
 def record_epoch(recorder):
-    recorder.call(1, 2, SUMS, 2.0, 0.5, 0.01)
+    recorder.call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
     batch = Batch(None, np.ones((1, 3), np.float32), None, None, None, None)
     recorder.split(1, Call(3, 1, taken_apart=True), batch, PARTS, 0.5, 0.1)
-    row = recorder.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01)
+    row = recorder.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01)
     recorder.events(row)
     recorder.add(row)
     recorder.epoch(row)
@@ -116,9 +117,9 @@ def test_an_epoch_of_the_chief(tmp_path, capsys):
 
 def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     tested = recorder(tmp_path, is_chief=False, log_every=2)
-    tested.call(1, 2, SUMS, 2.0, 0.5, 0.01)
-    tested.events(tested.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01))
-    tested.add(tested.row(1, {"loss": 0.7, "accuracy": 0.6}, 0.01))
+    tested.call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
+    tested.events(tested.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01))
+    tested.add(tested.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01))
     assert [row["epoch"] for row in tested.history.rows] == [1]
     assert not any((tmp_path / name).exists() for name in ("logs", "history.csv"))
     assert capsys.readouterr().out == "epoch 1/3  step 4/12\n"
@@ -137,7 +138,7 @@ def test_tensorboard_marks_restarts(max_restarts, tags, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
 def test_chief_writes_images_or_examples_per_second(table, noun, tmp_path, capsys):
     for log_every in (2, 0):
-        recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01)
+        recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
     assert capsys.readouterr().out.splitlines() == [
         f"step 4: 5.0 {noun}/s, on average 5.0",
         f"epoch 1/3  step 4/12  5 {noun}/s  loss 0.8000  accuracy 0.5000",

@@ -12,7 +12,7 @@ from trainer import checkpoint, sealed
 from trainer.agreement import digest
 from trainer.checkpoint import Memories, Progress, States
 from trainer.hostarray import HostArray
-from trainer.loop import Trainer
+from trainer.loop import Interrupted, Trainer
 from trainer.saving import Saver
 from trainer.state_saving import COPY, PART, STATE, StateSaving
 from trainer.supervision.child import ROOM
@@ -270,5 +270,6 @@ def test_who_makes_room_writes_the_last_epochs_state():
     trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
     trainer.cluster = SimpleNamespace(sum=lambda value: value)
     trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
-    assert trainer._makes_room()
+    with pytest.raises(Interrupted):
+        trainer._make_room_for_host()
     assert order == ["settled", ("ended", ROOM)]
