@@ -45,7 +45,19 @@ def parameters(arguments: argparse.Namespace) -> int:
     from control.runs import model
 
     given = json.load(sys.stdin)
-    names = ("model", "size", "classes", "spec", "callbacks", "weights", "skip_mismatch", "fed", "by_name", "last_layers")
+    names = (
+        "model",
+        "size",
+        "classes",
+        "spec",
+        "callbacks",
+        "weights",
+        "skip_mismatch",
+        "fed",
+        "by_name",
+        "last_layers",
+        "optimizer_state",
+    )
     print(json.dumps(model.examine(*(given[name] for name in names))))
     return DONE
 

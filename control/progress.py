@@ -68,12 +68,21 @@ class Estimate:
 class Progress:
     """Shows a run's records of metrics.jsonl."""
 
-    def __init__(self, line: Line, counts: dict[str, Any], quiet: bool = False, hosts: Sequence[str] = (), called: str = "image"):
+    def __init__(
+        self,
+        line: Line,
+        counts: dict[str, Any],
+        quiet: bool = False,
+        hosts: Sequence[str] = (),
+        called: str = "image",
+        asked: str | None = None,
+    ):
         """Show them through `line`; `quiet` leaves out the lines that stay, except warnings.
 
-        `hosts`: names by rank; `called`: what an example is called.
+        `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`.
         """
         self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
+        self._asked = asked
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
         self._estimate = Estimate(counts)
@@ -88,12 +97,12 @@ class Progress:
             self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
         elif kind == "steps":
             left = self._estimate.left(record["step"], record["images_per_s"])
-            self._line.update(text.progress(record, self._counts, self._last_epoch, left, self._called))
+            self._line.update(text.progress(record, self._counts, self._last_epoch, left, self._called, self._asked))
         elif kind == "epoch" and not self._quiet:
             self._last_epoch = record
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
-            self._line.print(text.epoch_line(record, self._counts, left, self._called))
+            self._line.print(text.epoch_line(record, self._counts, left, self._called, self._asked))
         elif kind == "evaluation" and not self._quiet:
             self._line.print(f"{host}: {text.evaluation(record)}")
         elif kind == "straggler" and not self._quiet:

@@ -11,7 +11,7 @@ from control.runs.outcome import Verdict
 from trainer.data.spec import Spec, noun
 from trainer.errors import DIVERGED
 from trainer.exits import signal_of
-from trainer.monitor import Monitor, monitor
+from trainer.monitor import RESTORED, Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
 
@@ -200,11 +200,19 @@ def _sizes(listed: str | list[int] | None) -> str:
 
 
 def progress(
-    record: dict[str, Any], counts: dict[str, Any], last_epoch: dict[str, Any] | None, eta: float | None, called: str = "image"
+    record: dict[str, Any],
+    counts: dict[str, Any],
+    last_epoch: dict[str, Any] | None,
+    eta: float | None,
+    called: str = "image",
+    asked: str | None = None,
 ) -> str:
-    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA."""
+    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA.
+
+    `asked` is `train.monitor`.
+    """
     metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
-    decides = monitor(last or [VALIDATION + name for name in metrics]).metric
+    decides = monitor(last or [VALIDATION + name for name in metrics], asked).metric
     value = f"{last[decides]:.4f}" if decides in last else "-"
     left = duration(eta) if eta is not None else "-"
     named = list(metrics.items())[:MOST_METRICS]
@@ -222,19 +230,21 @@ def metric_name(column: str) -> str:
     return column.replace("_", " ")
 
 
-def best(best: dict[str, Any] | None) -> str:
-    """The best epoch of a summary: `12 (validation accuracy 0.8123)`; `-` if there is none."""
+def best(best: dict[str, Any] | None, by: str = "a callback") -> str:
+    """The best epoch of a summary: `12 (validation accuracy 0.8123)`; `-` if there is none. `by`: who restored its weights."""
     if not best:
         return "-"
-    values = ", ".join(f"{Monitor(name, True).label} {value:.4f}" for name, value in best.items() if name != "epoch")
-    return f"{best['epoch']} ({values})" if values else str(best["epoch"])
+    values = [f"{Monitor(name, True).label} {value:.4f}" for name, value in best.items() if name not in ("epoch", RESTORED)]
+    if RESTORED in best:
+        values.append(f"the weights of epoch {best[RESTORED]:.0f}, which {by} restored" if best[RESTORED] else f"as {by} left it")
+    return f"{best['epoch']} ({', '.join(values)})" if values else str(best["epoch"])
 
 
-def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None, called: str = "image") -> str:
+def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None, called: str = "image", asked: str | None = None) -> str:
     """One line for a finished epoch."""
     step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
     training = {name: value for name, value in metric_values(row).items() if not name.startswith(VALIDATION)}
-    return progress({**row, "step": step, "metrics": training}, counts, row, eta, called)
+    return progress({**row, "step": step, "metrics": training}, counts, row, eta, called, asked)
 
 
 def evaluation(evaluated: dict[str, Any]) -> str:
@@ -243,11 +253,11 @@ def evaluation(evaluated: dict[str, Any]) -> str:
     return f"epoch {evaluated['epoch']} on the test examples:{metrics}"
 
 
-def history(rows: Sequence[dict[str, Any]], called: str = "image") -> str:
-    """The table of epochs; a long one keeps its first, best and last rows."""
+def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None) -> str:
+    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary."""
     shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]
     if len(rows) > 24:
-        top = course.best(rows)["epoch"]
+        top = (best or course.best(rows))["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
         [
@@ -288,10 +298,10 @@ def result(
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands."""
     lines = [f"{run}: {summary['state']}"]
     if rows:
-        lines += ["", history(rows, called), ""]
+        lines += ["", history(rows, called, summary.get("best")), ""]
     pairs = []
     if summary.get("best"):
-        pairs.append(("best epoch", best(summary["best"])))
+        pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))
     pairs += _early(summary)
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):

@@ -32,6 +32,7 @@ import numpy as np
 
 from trainer import balance, handshake, initial
 from trainer.agreement import Agreement
+from trainer.config import Train
 from trainer.data.pipeline import Batch, Call
 from trainer.direct import Direct
 from trainer.errors import LockstepError, PeerLost
@@ -268,15 +269,15 @@ class Engine:
             loop.epoch_ends(epoch, logs)
             if self.model.stop_training:
                 break
-        loop.train_ends("")
+        loop.train_ends(None)
 
-    def load(self, path: Path, given: Mapping[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
+    def load(self, path: Path, given: Mapping[str, str], train: Train) -> list[str]:
         def loaded(model: Model, own: Path, *_: bool) -> list[str]:
             model.weights.assign(_hashed(own.read_bytes(), 0))
             return []
 
         with mock.patch.object(initial, "_loaded", loaded):
-            return initial.load(self.model, path, dict(given), skip_mismatch, by_name)
+            return initial.load(self.model, path, dict(given), train.skip_mismatch, train.weights_by_name)
 
     def read(self, variables: Sequence[Variable]) -> list[np.ndarray]:
         return [variable.numpy() for variable in variables]

@@ -3,10 +3,23 @@
 import hashlib
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from trainer.member import Member
+
+
+class Agreed(NamedTuple):
+    """What all workers go on with."""
+
+    arrays: list[np.ndarray]
+    """The chief's."""
+    digest: str
+    others: list[int]
+    """Ranks whose arrays differed."""
+    most: float
+    """The largest difference of a number, relative to the largest of its array."""
 
 
 class Agreement:
@@ -32,6 +45,17 @@ class Agreement:
         ends = np.cumsum([array.nbytes for array in arrays]).tolist()
         parts = [values[end - array.nbytes : end] for end, array in zip(ends, arrays, strict=True)]
         return [np.frombuffer(part, array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+    def agreed(self, arrays: Sequence[np.ndarray]) -> Agreed:
+        """The chief's arrays, if those of any worker differ from them, and by how much."""
+        chief, *others = self.digests(digest(arrays))
+        different = [rank for rank, one in enumerate(others, 1) if one != chief]
+        if not different:
+            return Agreed(list(arrays), chief, [], 0.0)
+        chiefs = self.from_chief(arrays)
+        apart = np.array([max(map(_apart, arrays, chiefs))], np.float32)
+        every = self.gather(apart.view(np.int32))[:, 0].view(np.float32)
+        return Agreed(chiefs, chief, different, float(every.max()))
 
     def text_from_chief(self, text: str) -> str:
         """The chief's text on every worker."""
@@ -59,6 +83,13 @@ class Agreement:
     def digests(self, digest: str) -> list[str]:
         """Every worker's hex SHA-256, in order of rank."""
         return [row.tobytes().hex() for row in self.gather(np.frombuffer(bytes.fromhex(digest), np.int32))]
+
+
+def _apart(mine: np.ndarray, chiefs: np.ndarray) -> float:
+    if not np.issubdtype(mine.dtype, np.floating):
+        return float(not np.array_equal(mine, chiefs))
+    largest = np.abs(chiefs).max(initial=0.0) or 1.0
+    return float(np.abs(mine.astype(np.float64) - chiefs).max(initial=0.0) / largest)
 
 
 def digest(arrays: Sequence[np.ndarray]) -> str:

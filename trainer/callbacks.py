@@ -1,7 +1,7 @@
 """Keras callbacks from the user's own file, in Keras' list of them: every worker calls them with the same numbers, so all do the same."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import keras
 import numpy as np
@@ -30,6 +30,15 @@ SETTINGS = ("min_delta", "params")
 improves, which it does in every launch."""
 
 
+class Restored(NamedTuple):
+    """A callback that gave the model other weights when the training ended."""
+
+    name: str
+    """Its class."""
+    epoch: int
+    """Whose weights they are, from 1; 0 if it does not say."""
+
+
 class Loop(Protocol):
     """What a training does at the hooks of Keras' `fit`, after the user's callbacks; epochs and steps count from 0."""
 
@@ -48,8 +57,8 @@ class Loop(Protocol):
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """An epoch is over; `logs` are those of training and validation, and what callbacks added."""
 
-    def train_ends(self, restored: str) -> None:
-        """The training is over; `restored`: the callback that gave the model other weights at its end, if one did."""
+    def train_ends(self, restored: "Restored | None") -> None:
+        """The training is over; `restored`: who gave the model other weights at its end, if a callback did."""
 
     def validates(self, epoch: int) -> bool:
         """Whether the epoch ends with a validation."""
@@ -170,12 +179,13 @@ class Callbacks(keras.callbacks.CallbackList):
 
     def on_train_end(self, logs: Any = None) -> None:
         """See `Loop.train_ends`."""
-        restored = ""
+        restored = None
         for callback in self.callbacks:
             before = self._weights()
             callback.on_train_end(logs)
             if not all(map(np.array_equal, self._weights(), before)):
-                restored = type(callback).__name__
+                epoch = getattr(callback, "best_epoch", None)
+                restored = Restored(type(callback).__name__, epoch + 1 if isinstance(epoch, int) else 0)
         self._loop.train_ends(restored)
 
     def _weights(self) -> list[np.ndarray]:

@@ -72,6 +72,8 @@ class Progress:
     """Whether the end of training has changed the weights: a moving average took their place."""
     restored: str = ""
     """The callback that gave the model other weights at the end of the training, if one did."""
+    digests: list[str] = field(default_factory=list)
+    """Of the weights and all else that training changes, by rank: equal when this was saved."""
     inexact: list[str] = field(default_factory=list)
     """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
     history: list[dict[str, Any]] = field(default_factory=list)

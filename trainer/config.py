@@ -91,6 +91,8 @@ class Train:
     """Whether layers that the file of `weights` does not fit keep their own initial weights; else they are refused."""
     weights_by_name: bool = False
     """Whether a layer takes the weights of the layer of its name, whatever other layers the models have; those without keep their own."""
+    optimizer_state: bool = False
+    """Whether a compiled model's optimizer goes on with the rate, steps and averages in the file of `weights`; else it begins anew."""
     last_layers: int | None = None
     """Train only the last N layers that have weights, and keep the others' as they are, as with a model from `weights`; null: all."""
     class_weight: str | dict[str, float] | None = None

@@ -16,7 +16,7 @@ from trainer import assembly, auto_reduction, balance, fitting, initial, keras_m
 from trainer.callbacks import Callbacks, Loop
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
-from trainer.config import Reduction
+from trainer.config import Reduction, Train
 from trainer.data.columns import Columns
 from trainer.data.pipeline import Batch, Call
 from trainer.data.spec import noun
@@ -76,9 +76,12 @@ class Engine(abc.ABC):
         """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""
         return Callbacks(given, self.model, epochs, steps, is_chief)
 
-    def load(self, path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool) -> list[str]:
+    def load(self, path: Path, given: dict[str, str], train: Train) -> list[str]:
         """Load initial weights from a file, as `initial.load`; return the layers that keep their own."""
-        return initial.load(self.model, path, given, skip_mismatch, by_name)
+        left = initial.load(self.model, path, given, train.skip_mismatch, train.weights_by_name, train.optimizer_state)
+        for optimizer in [] if train.optimizer_state else self.optimizers():
+            initial.begin_again(optimizer)
+        return left
 
     @abc.abstractmethod
     def optimizers(self) -> list[Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,9 @@ def suffix(name: str) -> str:
     return next((one for one in SUFFIXES if name.endswith(one)), "")
 
 
-def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool = False) -> list[str]:
+def load(
+    model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch: bool, by_name: bool = False, optimizer_state: bool = False
+) -> list[str]:
     """Load a file's weights into a model with the same layers, by Keras' `load_weights`.
 
     Args:
@@ -31,6 +33,7 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
         given: `train.weights`: the file's name and its SHA-256.
         skip_mismatch: leave layers as they are whose weights have other shapes or are not in the file.
         by_name: load what a layer of the same name has, as Keras' `by_name` did for its older files.
+        optimizer_state: load the optimizers' rate, steps and averages, too.
 
     Returns:
         Names of the layers that are left as they are.
@@ -48,7 +51,7 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
         if sha256 != given["sha256"]:
             raise LockstepError(f"weights={given['file']}: {path} has SHA-256 {sha256[:16]}..., and {given['sha256'][:16]}... was given")
         try:
-            return _loaded(model, own, skip_mismatch, by_name)
+            return _loaded(model, own, skip_mismatch, by_name, optimizer_state)
         except (ValueError, KeyError, OSError) as error:
             # Without the values of the weights.
             reason = " ".join(str(error).partition(", value=")[0].replace(str(own), given["file"]).split())
@@ -58,7 +61,15 @@ def load(model: "keras.Model", path: Path, given: dict[str, str], skip_mismatch:
             ) from None
 
 
-def _loaded(model: "keras.Model", path: Path, skip_mismatch: bool, by_name: bool) -> list[str]:
+def begin_again(optimizer: "keras.optimizers.Optimizer") -> None:
+    """Let an optimizer begin with the weights that the model has now: some keep copies of those that they were built with."""
+    fresh = type(optimizer).from_config(optimizer.get_config())
+    fresh.build(optimizer._trainable_variables)
+    for mine, new in zip(optimizer.variables, fresh.variables, strict=True):
+        mine.assign(new.value)
+
+
+def _loaded(model: "keras.Model", path: Path, skip_mismatch: bool, by_name: bool, optimizer_state: bool) -> list[str]:
     from keras.src.saving import saving_lib
 
     left: list[str] = []
@@ -69,7 +80,31 @@ def _loaded(model: "keras.Model", path: Path, skip_mismatch: bool, by_name: bool
             raise_failure(failures)
         left.extend(str(getattr(saveable, "name", type(saveable).__name__)) for saveable, _ in failures.values())
 
-    def load_by_name(saveable: Any, weights_store: Any, assets_store: Any, inner_path: str, **more: Any) -> None:
+    with contextlib.ExitStack() as patched:
+        patched.enter_context(replaced(saving_lib, "_raise_loading_failure", fail))
+        if by_name:
+            patched.enter_context(replaced(saving_lib, "_load_state", _by_name(model, load_state, left)))
+        elif not optimizer_state:
+            patched.enter_context(replaced(saving_lib, "_load_state", _without_optimizers(load_state)))
+        saving_lib.load_weights_only(model, path, skip_mismatch=skip_mismatch)
+    return list(dict.fromkeys(left))
+
+
+def _without_optimizers(load_state: Callable[..., None]) -> Callable[..., None]:
+    """How Keras loads the state of what a file has, but of optimizers."""
+    import keras
+
+    def load(saveable: Any, *given: Any, **more: Any) -> None:
+        if not isinstance(saveable, keras.optimizers.Optimizer):
+            load_state(saveable, *given, **more)
+
+    return load
+
+
+def _by_name(model: "keras.Model", load_state: Callable[..., None], left: list[str]) -> Callable[..., None]:
+    """How Keras loads the state of a model, but each layer's from where the file has a layer of its name; `left`: without any."""
+
+    def load(saveable: Any, weights_store: Any, assets_store: Any, inner_path: str, **more: Any) -> None:
         if saveable is not model:
             load_state(saveable, weights_store, assets_store, inner_path, **more)
             return
@@ -81,12 +116,7 @@ def _loaded(model: "keras.Model", path: Path, skip_mismatch: bool, by_name: bool
             if layer.name in places:
                 load_state(layer, weights_store, assets_store, places[layer.name], **more)
 
-    with contextlib.ExitStack() as patched:
-        patched.enter_context(replaced(saving_lib, "_raise_loading_failure", fail))
-        if by_name:
-            patched.enter_context(replaced(saving_lib, "_load_state", load_by_name))
-        saving_lib.load_weights_only(model, path, skip_mismatch=skip_mismatch)
-    return list(dict.fromkeys(left))
+    return load
 
 
 def _layers(model: "keras.Model") -> Iterator[Any]:

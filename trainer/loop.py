@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer import backend, balance, kept, monitor, schedule
-from trainer.agreement import digest
+from trainer.agreement import Agreed, digest
 from trainer.asks import SAVE, STOP, SUMS, requests
 from trainer.checkpoint import Memories, States, save_snapshot
 from trainer.data.feeding import Feeding
@@ -18,6 +18,7 @@ from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
+from trainer.monitor import RESTORED
 from trainer.recording import Recorder
 from trainer.resuming import Resuming
 from trainer.rundir import existing_epochs, prune, snapshot_name, snapshot_path, wanted
@@ -26,11 +27,14 @@ from trainer.state_saving import PART, STATE, StateSaving
 from trainer.supervision.child import MARK, ROOM
 
 if TYPE_CHECKING:
+    from trainer.callbacks import Restored
     from trainer.cluster import Cluster
     from trainer.engine import Rows
 
 VALIDATION_BATCH = 128
 """As `validation_batch_size` of Keras' `fit`."""
+ROUNDING = 1e-3
+"""Differences of weights up to this, relative to the largest, may be those of rounding."""
 
 
 class Interrupted(Exception):
@@ -72,6 +76,8 @@ class Trainer:
         self._stops = self._saves = False
         """What was asked with the last call, and not done yet."""
         self._row: dict[str, Any] = {}
+        self._apart: Sequence[int] = ()
+        """Ranks whose weights differed from the chief's when they were last compared."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -115,8 +121,9 @@ class Trainer:
         if self.cluster.member.is_chief:
             self._offer_existing()
         if self.progress.finished and not self._is_over():
-            why = "the moving average of the weights had taken their place at the end of the epochs asked for before"
-            self.progress.inexact, self.progress.finished = [*self.progress.inexact, why], False
+            what = f"what {self.progress.restored} restored" if self.progress.restored else "the moving average of the weights"
+            why = f"{what} had taken the place of the weights at the end of the epochs asked for before"
+            self.progress.inexact, self.progress.finished, self.progress.restored = [*self.progress.inexact, why], False, ""
         try:
             if not self._is_over():
                 self._fit()
@@ -152,8 +159,7 @@ class Trainer:
             return
         if job.weights is None:
             raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
-        train = job.config.train
-        left = self.engine.load(job.weights, given, train.skip_mismatch, train.weights_by_name)
+        left = self.engine.load(job.weights, given, job.config.train)
         if left:
             print(f"weights={given['file']}: {len(left)} layers keep their own initial weights: {', '.join(left)}", flush=True)
 
@@ -364,10 +370,12 @@ class Trainer:
                 raise Interrupted(PREEMPTED)
             self._make_room_for_host()
 
-    def train_ends(self, restored: str) -> None:
+    def train_ends(self, restored: "Restored | None") -> None:
         """See `Loop`."""
-        self.progress.finished = self.engine.averages or self.progress.finished
-        self.progress.restored = restored
+        self.progress.finished = self.engine.averages or restored is not None
+        if restored is not None:
+            self.progress.restored = restored.name
+            self._row[RESTORED] = restored.epoch
         self._finish_epoch(self._row["epoch"])
 
     def _finish_epoch(self, epoch: int) -> None:
@@ -427,13 +435,38 @@ class Trainer:
 
     def _save_state(self) -> None:
         self._trained()
+        arrays = self._agreed()
         self.progress.seconds_total, self.progress.history = self._seconds_total(), self.recorder.history.rows
         self.progress.callbacks = self.callbacks.state()
         if self.callbacks.anywhere:
             # Those that write are the chief's alone.
             self.progress.callbacks = json.loads(self.cluster.text_from_chief(json.dumps(self.progress.callbacks)))
-        self.saving.save(lambda: self.engine.read(self.variables), self.progress)
+        self.saving.save(lambda: [*arrays, *self.engine.read(self.callbacks.variables)], self.progress)
         self._saved_at = time.monotonic()
+
+    def _agreed(self) -> list[np.ndarray]:
+        """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""
+        arrays = self.engine.read(self.engine.variables)
+        if self.cluster.member.workers == 1:
+            return arrays
+        agreed = self.cluster.agreed(arrays)
+        if agreed.others:
+            for variable, array in zip(self.engine.variables, agreed.arrays, strict=True):
+                variable.assign(array)
+            self._tell_apart(agreed)
+        self.progress.digests = [agreed.digest] * self.cluster.member.workers
+        return agreed.arrays
+
+    def _tell_apart(self, agreed: Agreed) -> None:
+        hosts, step = self.cluster.member.hosts, self.progress.step
+        named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in agreed.others)
+        small = "small enough to be rounding" if agreed.most < ROUNDING else "as where a callback changes them on one worker only"
+        why = f"at step {step:,} the weights of {named} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
+        if self._apart != agreed.others and self.cluster.member.is_chief:
+            self.job.metrics.warning(f"{why}; all workers go on with the chief's")
+        self._apart = agreed.others
+        if not any("differed from the chief's" in reason for reason in self.progress.inexact):
+            self.progress.inexact = [*self.progress.inexact, why]
 
     def _any(self, mine: bool) -> bool:
         """Whether it is so on any worker."""

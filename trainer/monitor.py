@@ -1,5 +1,6 @@
 """Which epoch is the best: the metric that decides, and whether its highest or its lowest value is best."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ LOWEST = re.compile(
     r"|(^|_)(mae|mse|rmse|msle|mape|fid)($|_)"
 )
 """Metrics of which the lowest value is best."""
+RESTORED = "restored_epoch"
+"""Column of history.csv, in the last row only: the epoch whose weights a callback restored at the end; 0 if the callback does not say."""
 DEFAULTS = ("val_accuracy", "val_loss", "loss")
 
 
@@ -34,9 +37,23 @@ class Monitor(NamedTuple):
         return self.metric.endswith("accuracy")
 
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The row of the best epoch, the earliest of equals; a row without the metric comes last."""
-        sign = 1 if self.highest else -1
-        return max(rows, key=lambda row: (self.metric in row, sign * row.get(self.metric, 0.0), -row["epoch"]))
+        """The row of the best epoch; a row without the metric comes last.
+
+        Of equals it is that with the lower loss, on the same examples, then the earliest. If a callback gave the model other weights at
+        the end, the last epoch is the best, with the values of the epoch that those weights are from (`RESTORED`).
+        """
+        if RESTORED in (last := rows[-1]):
+            source = next((row for row in rows if row["epoch"] == last[RESTORED]), {})
+            return {**last, **source, "epoch": last["epoch"], RESTORED: last[RESTORED]}
+        loss = "val_loss" if self.metric.startswith("val_") else "loss"
+        return max(rows, key=lambda row: (*self._value(row), -row.get(loss, math.inf), -row["epoch"]))
+
+    def improved(self, rows: Sequence[dict[str, Any]]) -> int:
+        """The last epoch with a better value than all before it."""
+        return int(max(rows, key=lambda row: (*self._value(row), -row["epoch"]))["epoch"])
+
+    def _value(self, row: dict[str, Any]) -> tuple[bool, float]:
+        return self.metric in row, (1 if self.highest else -1) * row.get(self.metric, 0.0)
 
 
 def monitor(columns: Iterable[str], asked: str | None = None) -> Monitor:
@@ -59,7 +76,7 @@ def stalled(rows: Sequence[dict[str, Any]], asked: str | None, patience: int | N
     if patience is None or not rows:
         return False
     validations = judged(rows)
-    best = best_row(validations, asked)["epoch"]
+    best = monitor(validations[0], asked).improved(validations)
     return sum(row["epoch"] > best for row in validations) >= patience
 
 

@@ -165,6 +165,7 @@ class Recorder:
             "seconds_training": round(progress.seconds_training, 3),
             "images_per_s": round(progress.images_total / steps_seconds, 1) if steps_seconds else None,
             "best": self.history.best(),
+            "restored_by": progress.restored,
             "weights_sha256": by_rank[0] if by_rank else None,
             "weights_sha256_by_rank": by_rank,
             "exact": not progress.inexact,

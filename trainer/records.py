@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from trainer.errors import LockstepError
+from trainer.monitor import RESTORED
 from trainer.straggler import CAUSES
 from trainer.terminal import printable, printable_lines
 
@@ -127,6 +128,7 @@ _SUMMARY_TYPES: dict[str, Check] = {
     "best": none_or(lambda value: _numbers(value) and count(value.get("epoch"))),
     "reduction": none_or(lambda value: holding({"name": text, "why": text})(value) and _sums(value)),
     "shares": none_or(each(count, 10_000)),
+    "restored_by": text,
     **dict.fromkeys(("exact", "ended_early", "stalled"), lambda value: isinstance(value, bool)),
     "inexact_because": each(text, 1_000),
     "unsaved": lambda value: isinstance(value, dict) and each(text, FIELDS)([*value, *value.values()]),
@@ -339,7 +341,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def metric_values(row: Mapping[str, float]) -> dict[str, float]:
     """The metrics in a row of history.csv."""
-    return {name: value for name, value in row.items() if name not in (*EPOCH, "t", "kind")}
+    return {name: value for name, value in row.items() if name not in (*EPOCH, RESTORED, "t", "kind")}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Resuming:
     def __init__(self, cluster: Agreement, states: States, warn: Callable[[str], None] = print):
         """Exchange which states there are; warnings go to the user."""
         self._cluster, self._states, self._warn = cluster, states, warn
-        self._own = dict(itertools.islice(states.readable(), RECENT))
+        self._own = dict(itertools.islice(self._equal(states), RECENT))
         own = [(step, progress.attempt, progress.hosts) for step, progress in self._own.items()]
         lists = [json.loads(text) for text in cluster.texts(json.dumps(own))]
         self._held = [Held(step, attempt, hosts, rank) for rank, every in enumerate(lists) for step, attempt, hosts in every]
@@ -43,6 +43,14 @@ class Resuming:
         self._newest = self._held[0] if self._held else None
         self.newest = self._progress(self._newest)
         """Progress of the newest state; a fresh one if there is none."""
+
+    def _equal(self, states: States) -> Iterator[tuple[int, Progress]]:
+        """The readable states whose workers had the same weights."""
+        for step, progress in states.readable():
+            if len(set(progress.digests)) <= 1:
+                yield step, progress
+            else:
+                self._warn(f"{states.files.path(step)}: left out, as the workers' weights differed when it was saved")
 
     @property
     def begun(self) -> bool:

@@ -20,7 +20,7 @@ from trainer.backend import EventFile
 from trainer.files import read_json, write_rows
 from trainer.host_load import StepTimes
 from trainer.metrics import Metrics
-from trainer.monitor import judged, monitor
+from trainer.monitor import RESTORED, judged, monitor
 from trainer.records import PHASES, VALIDATION, metric_values, metrics, numbers, read_history
 from trainer.straggler import own_work
 
@@ -154,12 +154,12 @@ class History:
         self.rows = [known[epoch] for epoch in sorted(known) if epoch <= epochs]
 
     def best(self) -> dict[str, Any] | None:
-        """Number of the best epoch, and its value of the metric that decides."""
+        """Number of the best epoch, its value of the metric that decides, and whose weights it has if a callback restored them."""
         if not self.rows:
             return None
         decides = monitor(judged(self.rows)[0], self._asked)
         row = decides.best(self.rows)
-        return {"epoch": row["epoch"], **{name: row[name] for name in [decides.metric] if name in row}}
+        return {"epoch": row["epoch"], **{name: row[name] for name in [decides.metric, RESTORED] if name in row}}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

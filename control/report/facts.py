@@ -75,7 +75,7 @@ class Run:
 
     @property
     def best(self) -> dict[str, Any]:
-        """Row of the best epoch, the earliest on a tie, as in summary.json."""
+        """Row of the best epoch, as in summary.json."""
         return self.course.best
 
     @property

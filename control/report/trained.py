@@ -10,6 +10,7 @@ from control.report.facts import Run
 from control.runs import cluster, step_profile, stragglers
 from control.text import count, listed
 from trainer.data.spec import Spec
+from trainer.monitor import RESTORED
 
 SHOWN_CLASSES = 20
 
@@ -162,8 +163,16 @@ def short(run: Run) -> str:
     trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
     return (
         f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {place(run)}{took}: {state}, "
-        f"{_best(run)} in epoch {run.best['epoch']}."
+        f"{_best(run)} in epoch {run.best['epoch']}{_restored(run)}."
     )
+
+
+def _restored(run: Run) -> str:
+    """Whose weights the best epoch has, if a callback restored them."""
+    if RESTORED not in run.best:
+        return ""
+    epoch, by = run.best[RESTORED], plain(run.summary.get("restored_by", "a callback"))
+    return f", whose weights are those of epoch {epoch:.0f}, which {by} restored" if epoch else f", as {by} left it"
 
 
 def _best(run: Run) -> str:

@@ -34,7 +34,7 @@ class Course:
 
     trend: Trend
     best: Row
-    """The best by `train.monitor`, by default the highest validation accuracy; the earliest on a tie."""
+    """The best by `train.monitor`, by default the highest validation accuracy; of equals that with the lower loss."""
     low: Row
     """Lowest validation loss; the earliest on a tie. The last epoch, if there are no losses."""
     last: Row

@@ -31,6 +31,7 @@ def examine(
     fed: dict[str, Any] | None = None,
     by_name: bool = False,
     last_layers: int | None = None,
+    optimizer_state: bool = False,
 ) -> dict[str, Any]:
     """Build the model and, if its function compiled it, trace a step of training and of validation; nothing is computed.
 
@@ -45,6 +46,7 @@ def examine(
         fed: the spec of what a step is fed, as JSON; None: `spec`.
         by_name: `train.weights_by_name`.
         last_layers: `train.last_layers`.
+        optimizer_state: `train.optimizer_state`.
 
     Returns:
         `total` and `trainable` parameters; `compiled`: None, or what the plan shows of a compiled model; `left`: layers without weights
@@ -60,7 +62,7 @@ def examine(
     left_out = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
     optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
     own.check_reopens(section, model)
-    left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name) if weights else []
+    left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     described, fits = (_described(model, optimizers), _fit(section, model, examples)) if compiled else (None, {})
     return {

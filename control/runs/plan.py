@@ -156,6 +156,11 @@ def make(request: Request) -> dict[str, Any]:
         useful, idle = asynchronous.useful(apart, published["test"], compiled)
         hosts, warnings = asynchronous.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     check_classes(listing, size.pop("takes", None), config)
+    if config.train.optimizer_state and not (compiled and config.train.weights):
+        raise ConfigError(
+            "train.optimizer_state=true: it goes on with what a compiled model's optimizer left in a file, and "
+            f"{'there is none. Fix: -e weights=FILE' if compiled else 'this model is not compiled. Fix: leave it out'}"
+        )
     if config.train.callbacks and not compiled:
         raise ConfigError(
             "callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...), or, to end the "
@@ -755,6 +760,7 @@ def parameters(
     size = list(config.data.image_size)
     own: dict[str, Any] = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
     own |= {"by_name": config.train.weights_by_name, "last_layers": config.train.last_layers}
+    own |= {"optimizer_state": config.train.optimizer_state}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
     fed = (
         feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json() if config.train.class_weight else None

@@ -12,7 +12,7 @@ from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
 from trainer.records import newest_generation, note
-from trainer.rundir import recorded
+from trainer.rundir import recorded, snapshots_policy
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY
 from trainer.supervision.turn import QUEUED
@@ -111,7 +111,7 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
         f"{summary['steps']:,}" if "steps" in summary else "-",
         text.duration(seconds) if seconds else "-",
         text.Number(speed, 0) if speed else "-",
-        text.best(summary.get("best")),
+        text.best(summary.get("best"), summary.get("restored_by", "a callback")),
     ]
 
 
@@ -192,7 +192,7 @@ def table(
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
         f"{run}: {overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
-        *_progress(chief, counts, called),
+        *_progress(chief, counts, called, snapshots_policy(project.RUNS / run)[1]),
         "",
         text.table(columns, rows),
     ]
@@ -255,8 +255,8 @@ def _note(look: dict[str, Any]) -> str:
     return f"exit code {code}{text.signal_name(code)}" if code else str(look.get("note", ""))
 
 
-def _progress(chief: dict[str, Any], counts: dict[str, Any], called: str) -> list[str]:
+def _progress(chief: dict[str, Any], counts: dict[str, Any], called: str, asked: str | None) -> list[str]:
     if not chief.get("steps"):
         return []
     left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
-    return ["  " + text.progress(chief["steps"], counts, chief.get("epoch"), left, called)]
+    return ["  " + text.progress(chief["steps"], counts, chief.get("epoch"), left, called, asked)]

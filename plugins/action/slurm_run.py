@@ -21,7 +21,7 @@ from plugins.shared.action import Action
 from trainer import records
 from trainer.data.spec import noun
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
-from trainer.rundir import recorded
+from trainer.rundir import recorded, snapshots_policy
 from trainer.slurm import RUN
 from trainer.telemetry import read_records
 from trainer.terminal import printable
@@ -132,7 +132,8 @@ class ActionModule(Action):
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
-        progress, chief = Progress(self.line, self.plan["counts"], called=noun(self.plan["dataset"].get("spec"))), None
+        called, asked = noun(self.plan["dataset"].get("spec")), snapshots_policy(self.local)[1]
+        progress, chief = Progress(self.line, self.plan["counts"], called=called, asked=asked), None
         self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)

@@ -84,7 +84,9 @@ class ActionModule(Action):
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         called = noun(rundir.recorded(self.local).get("dataset", {}).get("spec"))
-        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"], called)
+        self.progress = Progress(
+            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, rundir.snapshots_policy(self.local)[1]
+        )
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0

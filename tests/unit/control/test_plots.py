@@ -420,7 +420,7 @@ def test_history_of_both_splits_with_the_best_epoch(draw):
 def test_runs_are_compared(draw):
     drawn = draw(plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
     assert drawn.lines() == {
-        "task: best 50.0%, epoch 2": pytest.approx([10, 50, 50]),
+        "task: best 50.0%, epoch 3": pytest.approx([10, 50, 50]),
         "deep: best 30.0%, epoch 1": pytest.approx([30]),
     }
     (legend,) = drawn.figure.legends

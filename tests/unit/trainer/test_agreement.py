@@ -43,3 +43,16 @@ def test_texts_of_all_and_of_one():
     assert together(lambda worker, own: worker.texts(own), workers(3), texts) == [texts] * 3
     assert together(lambda worker, own: worker.text_from(1, own), workers(3), texts) == ["Käse"] * 3
     assert together(lambda worker, own: worker.text_from_chief(own), workers(2), ["a", "b"]) == ["a"] * 2
+
+
+@pytest.mark.parametrize(("factor", "others", "most"), [(1.0, [], 0.0), (1 + 1e-4, [2], 1e-4), (2.0, [2], 1.0)])
+def test_who_differs_goes_on_with_the_chiefs(factor, others, most):
+    """By how much is known on all workers."""
+
+    def agree(worker):
+        mine = [np.array([0.5, -2.0], np.float32) * (factor if worker.member.rank == 2 else 1), np.array([7], np.int64), np.ones(0)]
+        return worker.agreed(mine)
+
+    for agreed in together(agree, workers(3)):
+        np.testing.assert_array_equal(agreed.arrays[0], np.array([0.5, -2.0], np.float32))
+        assert (agreed.others, agreed.most) == (others, pytest.approx(most, rel=1e-2))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trainer import callbacks
-from trainer.callbacks import Callbacks
+from trainer.callbacks import Callbacks, Restored
 
 
 def begin(created, before=(), done=0):
@@ -96,7 +96,7 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
     assert second._every[1].best_weights == "best.h5"
     second.on_epoch_end(2, {"loss": 0.6})
     second.on_train_end()
-    second._loop.train_ends.assert_called_once_with("AtMinimum")
+    second._loop.train_ends.assert_called_once_with(Restored("AtMinimum", 0))
     for mine, theirs in zip(model.get_weights(), best, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 

@@ -126,3 +126,43 @@ def test_links_in_a_file_are_not_followed(tmp_path):
 @pytest.mark.parametrize(("name", "expected"), [("a.keras", ".keras"), ("a.weights.h5", ".weights.h5"), ("a.h5", ""), ("weights", "")])
 def test_which_files_hold_weights(name, expected):
     assert initial.suffix(name) == expected
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A model after a step, the file of its weights, and what the configuration says of it."""
+
+    def make(optimizer):
+        made, path = model(), tmp_path / "trained.keras"
+        made.compile(optimizer(0.5), loss="mse")
+        made.train_on_batch(np.ones((4, 2), np.float32), np.ones((4, 1), np.float32))
+        made.save(path)
+        return made, path, {"file": path.name, "sha256": sha256_file(path)}
+
+    return make
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_optimizers_state_is_loaded_only_if_asked(trained, state):
+    made, path, given = trained(keras.optimizers.Adam)
+    other = model()
+    other.compile(keras.optimizers.Adam(0.1), loss="mse")
+    other.optimizer.build(other.trainable_variables)
+    initial.load(other, path, given, skip_mismatch=False, optimizer_state=state)
+    np.testing.assert_array_equal(other.get_weights()[0], made.get_weights()[0])
+    rate = float(other.optimizer.learning_rate.numpy())
+    assert (rate, int(other.optimizer.iterations.numpy())) == (pytest.approx(0.5 if state else 0.1), int(state))
+    assert bool(np.any(other.optimizer.variables[2].numpy())) == state
+
+
+def test_an_optimizer_begins_with_the_loaded_weights(trained):
+    """ScheduleFreeAdamW averages copies of the weights that it is built with."""
+    _, path, given = trained(keras.optimizers.ScheduleFreeAdamW)
+    other = model()
+    other.compile(keras.optimizers.ScheduleFreeAdamW(0.1), loss="mse")
+    other.optimizer.build(other.trainable_variables)
+    initial.load(other, path, given, skip_mismatch=False)
+    initial.begin_again(other.optimizer)
+    weights = [tuple(weight.ravel()) for weight in other.get_weights()]
+    copies = {tuple(variable.numpy().ravel()) for variable in other.optimizer.variables[2:]}
+    assert set(weights) <= copies

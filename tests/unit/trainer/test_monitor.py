@@ -13,10 +13,26 @@ ROWS = [
 
 @pytest.mark.parametrize(
     ("asked", "epoch"),
-    [(None, 1), ("val_accuracy", 1), ("val_loss", 2), ("loss", 3), ("val_auc", 2), ("min:val_auc", 1), ("max:val_loss", 1), ("no_such", 1)],
+    [(None, 3), ("val_accuracy", 3), ("val_loss", 2), ("loss", 3), ("val_auc", 2), ("min:val_auc", 1), ("max:val_loss", 1), ("no_such", 3)],
 )
-def test_best_epoch_by_metric_earliest_of_equals(asked, epoch):
+def test_best_epoch_by_metric_then_by_loss(asked, epoch):
+    """Of epochs with the same value and the same loss, the earliest."""
     assert best_row(ROWS, asked)["epoch"] == epoch
+
+
+@pytest.mark.parametrize(("restored", "loss"), [(1, 2.0), (0, 5.0)])
+def test_restored_weights_are_best_with_their_values(restored, loss):
+    """A callback restored those of epoch 1, or does not say which, at the end of epoch 4."""
+    best = best_row([*ROWS, {"epoch": 4, "val_loss": 5.0, "seconds": 1.0, "restored_epoch": restored}], "val_loss")
+    assert (best["epoch"], best["val_loss"], best["restored_epoch"]) == (4, loss, restored)
+    assert best_row([{"epoch": 1, "val_loss": 5.0, "restored_epoch": 0}, *ROWS[1:]], "val_loss")["epoch"] == 2
+
+
+def test_an_equal_value_is_no_improvement():
+    """Patience counts as Keras' EarlyStopping does, whatever the loss."""
+    rows = [{"epoch": epoch, "val_accuracy": 0.5, "val_loss": 1 / epoch} for epoch in (1, 2, 3)]
+    assert stalled(rows, None, 2)
+    assert not stalled(rows, None, 3)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,15 @@ def test_state_of_another_model_is_refused(cluster):
         alone.resume()
 
 
+def test_a_state_of_different_weights_is_left_out(cluster):
+    """What workers had when they differed is not believed, whoever has it."""
+    cluster.write("pi1", 4, digests=["a", "a", "a"])
+    cluster.write("pi1", 8, digests=["a", "b", "a"])
+    assert [weights for weights, *_ in cluster.resume()] == [[4, 4, 4]] * 3
+    (warning,) = cluster.heard["pi1"]
+    assert warning.endswith("step-000000008.npz: left out, as the workers' weights differed when it was saved")
+
+
 class TestMemory:
     """What each worker's reduction has not sent belongs to the state of the same step and attempt."""
 
