@@ -213,6 +213,9 @@ class Results:
 
     columns = METRICS
 
+    def summed(self, before: Sequence[float], rows: np.ndarray) -> np.ndarray:
+        return rows.astype(np.float64).sum(axis=0) + (before or 0.0)
+
     def __call__(self, sums: Sequence[float]) -> dict[str, float]:
         loss, losses, right, answers = np.asarray(sums, np.float64)
         return {"loss": float(loss / max(1.0, losses)), "accuracy": float(right / max(1.0, answers))}
@@ -324,8 +327,10 @@ class Engine:
                 return
             time.sleep(AGAIN_S)
 
+    def validated(self, cluster: Cluster, batches: int) -> None: ...
+
     def validate(self, batches: Iterable[Any]) -> np.ndarray:
-        count = float(sum(len(next(iter(_leaves(batch)))) for batch in batches))
+        count = float(sum(len(next(iter(_leaves(batch)))) for _, batch in batches))
         return np.array(_measured(self._job.metrics.step, count)[1:], np.float64)
 
 

@@ -56,6 +56,12 @@ def _known(one: Any) -> bool:
     return all(str(getattr(each, "__module__", "")).partition(".")[0] == "keras" for each in (one, *functions))
 
 
+def linear(optimizer: Any) -> bool:
+    """Whether an update is the same for the sum of a variable's gradients and for repeated rows of it, one by one."""
+    clips = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm) if type(optimizer) is keras.optimizers.SGD else (True,)
+    return not any(clips)
+
+
 class NotAdditive(Exception):
     """A step whose parts are not known to add up."""
 
@@ -144,6 +150,8 @@ class Additive:
     def __init__(self, model: keras.Model, seeing_all: set[Any], own: Callable[[Any], Any]):
         """`own`: the model's `train_step` or `test_step`."""
         self.model, self._seeing_all, self.own = model, seeing_all, own
+        self.shares: Sequence[int] | None = None
+        """Of a batch's rows by rank; None: equal ones."""
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -162,7 +170,7 @@ class Additive:
             return Added.of(self.model, step, self.own, data)
 
     def _step(self, group: collective.Group, data: Any) -> Apart:
-        return Apart(self.model, group, whole.Rows.of(group, None, whole.first(whole.leading(data))), self._seeing_all)
+        return Apart(self.model, group, whole.Rows.of(group, self.shares, whole.first(whole.leading(data))), self._seeing_all)
 
     def finish(self, every: Added) -> dict[str, Any]:
         """Update weights and metrics; the step's logs."""

@@ -38,9 +38,11 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Call
         return local
     placements = rehearsal.Placements(local.model, cluster, warn)
     by_rows = additive.Additive(local.model, placements.seeing_all, local.model.train_step)
-    if placements.adds_up(by_rows, step.rows(local.spec)):
-        return dataclasses.replace(local, seeing_all=placements.seeing_all)
-    return Program(local, placements)
+    if not placements.adds_up(by_rows, step.rows(local.spec)):
+        return Program(local, placements)
+    if placements.one_by_one:
+        return Program(local, placements, by_rows)
+    return dataclasses.replace(local, seeing_all=placements.seeing_all)
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> step.Local:
@@ -101,7 +103,7 @@ def method_and_rule(local: step.Local, config: Config, chosen: Reduction, settin
     """How gradients are sent, and the update rule: the configured one, or that of a model compiled by its function."""
     variables = local.model.trainable_variables
     with local.cluster.scope():
-        method = reduction.make(chosen, step.shapes(local.model), setting)
+        method = reduction.make(chosen, local.shapes, setting)
         if local.l2_in_update:
             return method, optimizer.make(config.optimizer, variables, method.low_rank, local.cluster.threads)
         return method, optimizer.OfKeras(local.model.optimizer, variables, compiled=True)

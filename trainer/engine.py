@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import assembly, auto_reduction, balance, fitting, initial, keras_metrics, reduction, step, whole
+from trainer.agreement import Agreement
 from trainer.callbacks import Callbacks, Loop
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
@@ -23,6 +24,7 @@ from trainer.data.spec import noun
 from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
+from trainer.optimizer import inner
 from trainer.program import Program
 from trainer.reduction import chain
 from trainer.reduction.cost_model import Choice
@@ -49,6 +51,10 @@ class Engine(abc.ABC):
     results: keras_metrics.Results
     feeds_all = False
     """Whether each worker is fed the whole batch."""
+    seeds: Sequence[tf.Variable] = ()
+    """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
+    _drawn: list[np.ndarray] | None = None
+    """By how much a batch of the validation moves each of them; None: not known yet."""
 
     @property
     @abc.abstractmethod
@@ -90,7 +96,7 @@ class Engine(abc.ABC):
     @property
     def averages(self) -> bool:
         """Whether `fit` puts a moving average in the place of the weights at its end."""
-        optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        optimizer = inner(self.model.optimizer)
         return isinstance(optimizer, keras.optimizers.Optimizer) and bool(optimizer.use_ema)
 
     def fit(self, loop: Loop, callbacks: Callbacks, first: int, batches: int) -> None:
@@ -119,9 +125,36 @@ class Engine(abc.ABC):
         """Wait for those hosts, until it is `over`; the epochs that they have not evaluated then."""
         return []
 
-    def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
-        """The sums of the metrics' states over batches."""
-        return sum(map(self.test, batches), np.zeros(keras_metrics.size(self.model)))
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]]) -> np.ndarray:
+        """The sums of the metrics' states over batches, each with its number; each draws what it would draw after those before it."""
+        sums, before = np.zeros(keras_metrics.size(self.model)), self._seeds()
+        for number, data in batches:
+            if number and before and self._drawn is None:
+                self._draw_as(before, data)
+            for variable, value, drawn in zip(self.seeds, before, self._drawn or before, strict=True):
+                variable.assign(value + number * drawn if number else value)
+            sums += self.test(data)
+            if self._drawn is None:
+                self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
+        for variable, value in zip(self.seeds, before, strict=True):
+            variable.assign(value)
+        return sums
+
+    def _draw_as(self, before: Sequence[np.ndarray], data: tuple[Any, ...]) -> None:
+        """Find out what a batch draws, which is the same for all."""
+        self.test(data)
+        self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
+
+    def validated(self, cluster: Agreement, batches: int) -> None:
+        """All batches of a validation were drawn for, each by some worker; all workers call it."""
+        if self.seeds:
+            drawn = np.concatenate(self._drawn or [0 * value for value in self._seeds()]).astype(np.int32)
+            most = cluster.gather(drawn).max(axis=0)
+            for variable, value, one in zip(self.seeds, self._seeds(), np.split(most, len(self.seeds)), strict=True):
+                variable.assign(value + batches * one)
+
+    def _seeds(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in self.seeds]
 
     @abc.abstractmethod
     def test(self, data: tuple[Any, ...]) -> np.ndarray:
@@ -147,8 +180,8 @@ class Gradients(Engine):
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
         self._test_call = step.make_test_call(local)
         self.results, self.profile_every = keras_metrics.Results(self.model), config.telemetry.profile_every
-        random = [] if local.seeing_all is None else step.seeds(self.model)
-        self.variables = [variable.value for variable in [*self.model.weights, *random]] + self._optimizer.slots
+        self.seeds = [] if local.seeing_all is None else [variable.value for variable in step.seeds(self.model)]
+        self.variables = [variable.value for variable in self.model.weights] + [*self.seeds, *self._optimizer.slots]
         self.shares = self._divide()
 
     @property
@@ -166,7 +199,7 @@ class Gradients(Engine):
         member = cluster.member
         parts = balance.given(job.config.train, member.workers) or [1] * member.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
-        shapes, scaled = step.shapes(self.model), any(map(assembly.scales_loss, self.optimizers()))
+        shapes, scaled = self._local.shapes, any(map(assembly.scales_loss, self.optimizers()))
         chosen, self.choice = auto_reduction.resolve(
             job.config.reduction, cluster, shapes, self._before.method, measure, self._kept, scaled
         )
@@ -248,10 +281,11 @@ class OwnSteps(Engine):
                 "leave it out"
             )
         self.shares = program.shares = shares
-        test = functools.partial(step.test_sums, self.model, True)
+        self.seeds = [variable.value for variable in step.seeds(self.model)]
+        test = functools.partial(step.test_sums, self.model, True, draws=True)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
-        why = "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"
+        why = program.sent
         self.choice = Choice("packed", why, 4 * size)
         job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
 
@@ -274,7 +308,7 @@ class OwnSteps(Engine):
             except whole.SeesAll as error:
                 self._program.placements.see_all(error)
         self.variables = self._program.variables
-        self.results = keras_metrics.Results(self.model, self._program.means)
+        self.results = keras_metrics.Results(self.model, self._program.values)
 
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:  # noqa: ARG002 - every step is the same
         """See `Engine`."""

@@ -93,7 +93,7 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     @tf.function(input_signature=[step.rows(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
         with step.predictions(model) as predicted:
-            sums = step.test_sums(model, True, data)
+            sums = step.test_sums(model, True, data, draws=True)
         hidden = outputs.Output("", None, None, why="the model has a test_step of its own")
         every[:] = outputs.of(model, examples.spec, predicted[0]) if predicted else [hidden]
         return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]

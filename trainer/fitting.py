@@ -51,6 +51,7 @@ def fit(model: keras.Model, loop: Loop, callbacks: Callbacks, first: int, batche
         keras.Model.fit(
             model,
             nothing,
+            shuffle=False,
             epochs=params["epochs"],
             initial_epoch=first,
             steps_per_epoch=params["steps"],

@@ -47,9 +47,9 @@ def size(model: keras.Model) -> int:
 class Results:
     """A model's metrics for given sums of their states."""
 
-    def __init__(self, model: keras.Model, means: Sequence[str] = ()):
-        """Trace at the first call; `means` are numbers beside the metrics, each with two more sums: of its values and of their weights."""
-        self._model, self._means, self._shapes = model, list(means), [tuple(variable.shape) for variable in states(model)]
+    def __init__(self, model: keras.Model, values: Sequence[str] = ()):
+        """Trace at the first call; `values` are numbers of the last step, which follow the sums."""
+        self._model, self._values, self._shapes = model, list(values), [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
         counts = [variable is loss_count(model) for variable, size in zip(states(model), self._sizes, strict=True) for _ in range(size)]
@@ -63,23 +63,32 @@ class Results:
         every = [one for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
         names = {id(variable): metric.name for metric in every for variable in metric.variables}
         sized = zip(states(self._model), self._sizes, strict=True)
-        return [names[id(variable)] for variable, size in sized for _ in range(size)] + [name for name in self._means for _ in range(2)]
+        return [names[id(variable)] for variable, size in sized for _ in range(size)] + self._values
 
     def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
         """By name, a float, or an array of a metric with several results; no loss where none was counted.
 
-        `sums` are the states' changes, flattened and summed.
+        `sums`: as of `summed`; validation has metrics only.
         """
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
         arrays = [value.numpy() for value in self._call(numbers[:count])]
         values = [array if array.ndim else float(array) for array in arrays]
-        # Validation has metrics only.
-        pairs = zip(self._means, numbers[count:].reshape(-1, 2), strict=False)
-        means = {name: float(total / max(1.0, weight)) for name, (total, weight) in pairs}
+        last = dict(zip(self._values, map(float, numbers[count:]), strict=False))
         results = dict(zip(self._names, values, strict=True))
         if self._loss_count is not None and not numbers[self._loss_count]:
             del results["loss"]
-        return results | means
+        return results | last
+
+    def summed(self, before: Sequence[float], rows: np.ndarray) -> np.ndarray:
+        """What a call takes: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
+
+        Args:
+            before: as it was before these steps; empty if they are the first.
+            rows: of each step, without what is no metric, `[steps, columns]`, at least one.
+        """
+        count, rows = sum(self._sizes), rows.astype(np.float64)
+        sums = rows[:, :count].sum(axis=0)
+        return np.concatenate([sums + before[:count] if len(before) else sums, rows[-1, count:]])
 
     def show(self, sums: Sequence[float] | np.ndarray) -> None:
         """Let the model's metrics have these sums as their states."""

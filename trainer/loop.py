@@ -111,7 +111,7 @@ class Trainer:
         self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
         self._remember()
         self._seconds_before = self.progress.seconds_total
-        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress, self.engine.results)
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
         self._stalled = self._has_stalled(self.recorder.history.rows)
         # A layer may hold non-finite values from the start, such as a mask of -inf.
         self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
@@ -280,11 +280,11 @@ class Trainer:
 
     def _record(self, epoch: int, rows: np.ndarray, waited: float, rate: float) -> None:
         """Count steps that have ended, with the seconds since others did."""
-        sums, seconds = rows.astype(np.float64).sum(axis=0), self._unrecorded
-        self._unrecorded = 0.0
-        self._add(len(rows), sums, seconds)
+        seconds, self._unrecorded = self._unrecorded, 0.0
+        images = float(rows[:, 1].astype(np.float64).sum())
+        self._add(rows, images, seconds)
         self._logs = self._results(self.progress.metrics)
-        self.recorder.call(epoch, len(rows), sums, seconds, waited, rate, self._logs)
+        self.recorder.call(epoch, len(rows), images, seconds, waited, rate, self._logs)
 
     def _results(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
         """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
@@ -303,12 +303,11 @@ class Trainer:
         late = every is not None and time.monotonic() - self._saved_at >= every
         return late and self.cluster.member.is_chief and not self.saving.busy
 
-    def _add(self, steps: int, sums: np.ndarray, seconds: float) -> None:
+    def _add(self, rows: np.ndarray, images: float, seconds: float) -> None:
         progress = self.progress
-        progress.step += steps
-        metrics = sums[len(SUMS) :]
-        progress.metrics = (metrics + progress.metrics if progress.metrics else metrics).tolist()
-        progress.images, progress.images_total = progress.images + sums[1], progress.images_total + sums[1]
+        progress.step += len(rows)
+        progress.metrics = self.engine.results.summed(progress.metrics, rows[:, len(SUMS) :]).tolist()
+        progress.images, progress.images_total = progress.images + images, progress.images_total + images
         progress.seconds += seconds
 
     def _rate(self, epoch: int) -> float:
@@ -413,15 +412,21 @@ class Trainer:
         if first == 0:
             self.job.metrics.phase("validating")
             self._tested = np.zeros(0)
-        batches, member = self._validation, self.cluster.member
+        count = len(self._validation)
         if self.callbacks.per_test_batch:
-            sums = self.engine.validate(map(self.job.examples.gather, batches[first : last + 1]))
+            sums = self._validated(first, last + 1)
             self._tested = self._tested + sums if first else sums
         elif first == 0:
-            own = batches[slice(*share(len(batches), self.engine.shares, member.rank))]
-            sums = self.engine.validate(map(self.job.examples.gather, own))
+            sums = self._validated(*share(count, self.engine.shares, self.cluster.member.rank))
             self._tested = self.cluster.sum(sums.astype(np.float32))
+        if last == count - 1:
+            self.engine.validated(self.cluster, count)
         return self._results(self._tested)
+
+    def _validated(self, start: int, stop: int) -> np.ndarray:
+        """The sums of the metrics' states over some batches of the validation."""
+        batches = enumerate(self._validation[start:stop], start)
+        return self.engine.validate((number, self.job.examples.gather(batch)) for number, batch in batches)
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""

@@ -4,6 +4,8 @@ L2 penalties are part of the update and are not sent: they would add a full-rank
 """
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -112,6 +114,21 @@ class Adam(Configured):
             )
 
 
+_thread = threading.local()
+"""`has_sums`: the gradients of this thread's optimizer are those of all replicas. Workers may be threads."""
+
+
+def _updating(update: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(update)
+    def updated(optimizer: Any, *given: Any) -> None:
+        (BaseOptimizer._backend_update_step if getattr(_thread, "has_sums", False) else update)(optimizer, *given)
+
+    return updated
+
+
+TFOptimizer._backend_update_step = _updating(TFOptimizer._backend_update_step)
+
+
 class OfKeras:
     """Any optimizer of Keras, with its own arithmetic. Low-rank gradients are multiplied out."""
 
@@ -120,7 +137,8 @@ class OfKeras:
         self._optimizer, self._variables, self._compiled = optimizer, list(variables), compiled
         self._penalties = [0.0 if compiled else penalty(variable) for variable in variables]
         self._scoped = tf.distribute.has_strategy()
-        optimizer.build(self._variables)
+        if not optimizer.built:
+            optimizer.build(self._variables)
         self.slots = [variable.value for variable in optimizer.variables if compiled or variable is not optimizer.learning_rate]
 
     @property
@@ -137,14 +155,18 @@ class OfKeras:
         if not self._compiled:
             self._optimizer.learning_rate.assign(rate)
         # Keras would sum over a strategy's replicas first, but each of them has the sum.
-        with (
-            contextlib.nullcontext() if self._scoped else strategy.outside(),
-            replaced(TFOptimizer, "_backend_update_step", BaseOptimizer._backend_update_step),
-        ):
+        with contextlib.ExitStack() as patched:
+            patched.enter_context(contextlib.nullcontext() if self._scoped else strategy.outside())
+            patched.enter_context(replaced(_thread, "has_sums", True))
             self._optimizer.apply(full, self._variables)
 
 
 Rule = SGD | Adam | OfKeras
+
+
+def inner(optimizer: Any) -> Any:
+    """The optimizer that one that scales the loss wraps; itself, if it wraps none."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def rate_of(optimizer: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import applying, keras_metrics, rehearsal, step, whole
+from trainer import additive, applying, keras_metrics, rehearsal, step, whole
 from trainer.data.pipeline import Batch
 from trainer.optimizer import rate_of
 from trainer.replacing import replaced
@@ -15,21 +15,30 @@ from trainer.replacing import replaced
 class Program:
     """A model that trains with its `train_step`, and the optimizers in it: what `step.make_train_call` runs."""
 
-    def __init__(self, local: step.Local, placements: rehearsal.Placements):
+    def __init__(self, local: step.Local, placements: rehearsal.Placements, by_rows: additive.Additive | None = None):
         """Take a compiled model in a connected cluster whose workers have one device each.
 
         Args:
             local: the model, and what it is fed.
             placements: of its layers.
+            by_rows: its step, if that adds up over rows, but for gradients of repeated rows, which are updated one by one.
         """
         self.local, self.placements = local, placements
         self.model, self.spec, self._group = local.model, local.spec, local.cluster.group
+        self._by_rows = by_rows if self._group.workers > 1 else None
         self.shares: Sequence[int] | None = None
         """Of a batch's rows by rank; None: equal ones."""
         self.optimizers: list[Any] = []
         """Those of the model that apply gradients; known once it is traced."""
-        self.means: list[str] = []
-        """Names of what `train_step` returns besides metrics: means over all examples; known once it is traced."""
+        self.values: list[str] = []
+        """Names of what `train_step` returns besides metrics, of which Keras shows that of the last step; known once it is traced."""
+
+    @property
+    def sent(self) -> str:
+        """What workers send each other, and why."""
+        if self._by_rows is not None:
+            return "as they are, those of an Embedding by row: the optimizer updates repeated rows one by one"
+        return "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -51,10 +60,9 @@ class Program:
         tracked = self.model.get_metrics_result()
         if keras_metrics.loss_count(self.model) is not None and not tracks_loss:
             del tracked["loss"]
-        means = {name: value for name, value in logs.items() if name not in tracked}
-        self.means = list(means)
-        pairs = [tf.stack([tf.reduce_mean(tf.cast(value, tf.float32)) * count, count]) for value in means.values()]
-        return tf.concat([tf.stack([batch.asks, count]), *step.flattened(moved), *pairs], axis=0)
+        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in logs.items() if name not in tracked}
+        self.values = list(values)
+        return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values.values()])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
         """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""
@@ -68,10 +76,18 @@ class Program:
         with (
             applying.instead(self._note),
             replaced(count, "_direct_assign", noting) if count is not None else contextlib.nullcontext(),
-            whole.Step(self._group, self.placements.seeing_all, shares=self.shares)(),
         ):
-            logs: dict[str, Any] = self.model.train_step(data)
+            logs: dict[str, Any] = self._whole(data) if self._by_rows is None else self._added(self._by_rows, data)
         return logs, bool(updates)
+
+    def _whole(self, data: Any) -> Any:
+        with whole.Step(self._group, self.placements.seeing_all, shares=self.shares)():
+            return self.model.train_step(data)
+
+    def _added(self, by_rows: additive.Additive, data: Any) -> Any:
+        by_rows.shares = self.shares
+        every, _ = by_rows.added(self._group, data).summed(self._group)
+        return by_rows.finish(every)
 
     def _note(self, optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
         if optimizer not in self.optimizers:

@@ -5,8 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainer import host_load
 from trainer.checkpoint import Progress
 from trainer.data.pipeline import Batch, Call
@@ -18,7 +16,7 @@ from trainer.monitor import monitor
 from trainer.records import EPOCH, STRAGGLER, VALIDATION, numbers, rounded
 from trainer.saving import Saver
 from trainer.straggler import UNKNOWN, Straggler, diagnose
-from trainer.telemetry import Events, History, ProgressLines, Results, Splits, StepLines
+from trainer.telemetry import Events, History, ProgressLines, Splits, StepLines
 
 if TYPE_CHECKING:
     from trainer.cluster import Cluster
@@ -28,15 +26,14 @@ if TYPE_CHECKING:
 class Recorder:
     """Records one worker's training; the chief also writes the files of the run."""
 
-    def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress, results: Results):
-        """Continue the records of a run that has made this progress, which the trainer updates; `results` of its metrics' sums."""
-        self._results = results
+    def __init__(self, job: Job, is_chief: bool, saver: Saver, progress: Progress):
+        """Continue the records of a run that has made this progress, which the trainer updates."""
         self._job, self._saver, self._progress, self._is_chief = job, saver, progress, is_chief
         self.history = History(job.run / "history.csv", job.config.train.monitor)
         self.history.restore(progress.history, progress.step // job.counts.steps_per_epoch)
         self._events = Events(job.run / "logs") if is_chief else None
         called = noun(job.manifest.table)
-        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, results, called)
+        self._splits, self._step_lines = Splits(job.metrics), StepLines(job.config.telemetry.log_every, called)
         self._progress_lines = ProgressLines(job.counts.epochs, job.counts.total_steps, called, is_chief)
         self._detailed = is_chief and job.config.telemetry.log_every > 0
         self._sampled, self._sent, self._compared = host_load.sample(), 0, progress.step
@@ -44,16 +41,13 @@ class Recorder:
         self._not_finite: set[str] = set()
         """Metrics that were no number, and of which the user has been warned."""
 
-    def call(self, epoch: int, steps: int, sums: np.ndarray, seconds: float, waited: float, rate: float, logs: Mapping[str, Any]) -> None:
-        """Record a call: its sums as of `step.make_train_call`, its seconds with the wait for images, its last step's learning rate.
-
-        `logs`: of the epoch so far.
-        """
+    def call(self, epoch: int, steps: int, images: float, seconds: float, waited: float, rate: float, logs: Mapping[str, Any]) -> None:
+        """Record a call: its images, its seconds with the wait for them, its last step's learning rate, the logs of the epoch so far."""
         progress, metrics, results = self._progress, self._job.metrics, numbers(logs)
         if self._detailed:
-            lines = self._step_lines.add(progress.step, steps, sums, seconds, rate)
+            lines = self._step_lines.add(progress.step, steps, images, seconds, rate, results)
         else:
-            lines = self._progress_lines.add(epoch, progress.step, float(sums[1]), seconds, results)
+            lines = self._progress_lines.add(epoch, progress.step, images, seconds, results)
         for line in lines:
             print(line, flush=True)
         metrics.step = progress.step
@@ -62,7 +56,7 @@ class Recorder:
                 "steps",
                 epoch=epoch,
                 step=progress.step,
-                images_per_s=round(sums[1] / seconds, 1),
+                images_per_s=round(images / seconds, 1),
                 input_wait=round(waited, 6),
                 seconds=round(seconds, 6),
                 metrics=rounded(results),

@@ -104,6 +104,8 @@ class Rehearsal(whole.Step):
         super().__init__(collective.Alone(), seeing_all, ROWS)
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
+        self.sparse = False
+        """Whether a gradient is one of some rows, as that of an Embedding."""
         self.row_bytes = 0
         """Bytes of all outermost calls' results for one row."""
 
@@ -118,6 +120,7 @@ class Rehearsal(whole.Step):
 
     def gradients(self, local: Sequence[Any]) -> list[Any]:
         """See `Step`."""
+        self.sparse = self.sparse or any(isinstance(one, tf.IndexedSlices) for one in local)
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
@@ -209,6 +212,8 @@ class Placements:
         """Begin with none; warnings go to the user."""
         self._model, self._workers, self._warn = model, workers, warn
         self.seeing_all = set[Operation]()
+        self.one_by_one = False
+        """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
         """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed."""
@@ -231,9 +236,14 @@ class Placements:
 
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
+        optimizer = self._model.optimizer
         if self._workers.member.workers == 1:
+            embeds = any(isinstance(layer, keras.layers.Embedding) for layer in self._model._flatten_layers())
+            self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
         rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
+        sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
+        self.one_by_one = bool(self._workers.gather([sparse]).any())
         size = 0 if rehearsed is None else rehearsed.row_bytes
         may = rehearsed is not None and additive.of_keras(self._model) and (not names or size > GATHERED)
         if not self._workers.gather([may and adds_up(step, specs)]).all():

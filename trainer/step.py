@@ -118,32 +118,38 @@ class Local:
         rows = whole.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
         part = additive.Apart(model, self.cluster.group, rows, self.seeing_all)
         share = tf.cast(part.share, count.dtype)
-        scope = keras.StatelessScope(self._seeds(batch) if self.seeing_all is None else [], collect_losses=True)
+        scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
         for variable in model.trainable_variables:
             # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
             scope.state_mapping[id(variable)] = variable.value
         with (
             penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
             replaced(model, "get_metrics_result", dict),
-            scope,
+            # What sees the whole batch is the same on all workers, and changes where Keras changes it.
+            scope if self.seeing_all is None else contextlib.nullcontext(),
         ):
             added = additive.Added.of(model, part, model.train_step, data)
-        if self.seeing_all is not None:
-            # They count alike on all workers.
-            for variable in seeds(model):
-                if (value := scope.get_current_value(variable)) is not None:
-                    variable.assign(value)
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in statistics(model)]
+        kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in self.statistics]
         sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
+    @property
+    def statistics(self) -> list[keras.Variable]:
+        """Of the model, those that workers share."""
+        return statistics(self.model) if self.seeing_all is None else []
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """As `shapes`, of what a worker sends."""
+        return shapes(self.model, self.statistics)
+
     def test(self, data: tuple[Any, ...]) -> tf.Tensor:
         """The `test_sums` of a batch of validation."""
-        return test_sums(self.model, not self.l2_in_update, self.as_validated(data))
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None)
 
     @property
     def test_signature(self) -> list[Any]:
@@ -253,7 +259,7 @@ class Parts:
         (sums, *others), model = values, self.local.model
         count = len(model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
-        for variable, moved in zip(statistics(model), others[count:], strict=True):
+        for variable, moved in zip(self.local.statistics, others[count:], strict=True):
             move = as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
         # Only these sums outlive the step, and the step after next reuses the memory.
@@ -288,9 +294,9 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
     return _traced(local.cluster, compute, [signature(local.spec, 0)])
 
 
-def shapes(model: keras.Model) -> list[tuple[int, ...]]:
-    """Shapes of the gradients, then of the model's statistics, flattened: only gradients may be compressed."""
-    kept = [(variable.value.shape.num_elements(),) for variable in statistics(model)]
+def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -> list[tuple[int, ...]]:
+    """Shapes of the gradients, then of the model's statistics that workers share, flattened: only gradients may be compressed."""
+    kept = [(variable.value.shape.num_elements(),) for variable in (statistics(model) if shared is None else shared)]
     return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
@@ -368,14 +374,20 @@ def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     return lambda data: local.cluster.local(call(data)).numpy()
 
 
-def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...]) -> tf.Tensor:
-    """The sums by which Keras' `test_step` changes the states of the model's metrics, flattened, float32; in a traced function."""
+def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool) -> tf.Tensor:
+    """The sums by which Keras' `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
+
+    `draws`: the random generators go on, as those of LSTM's dropout do in Keras, too; else they stay as they are.
+    """
     states = keras_metrics.states(model)
     # Weights, too: for their regularizers.
     given = [(variable, variable.value) for variable in [*states, *model.trainable_variables]]
     scope = keras.StatelessScope(given, collect_losses=True)
     with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), replaced(model, "get_metrics_result", dict), scope:
         model.test_step(data)
+    for variable in seeds(model) if draws else ():
+        if (value := scope.get_current_value(variable)) is not None:
+            variable.assign(value)
     return tf.concat(flattened([_moved(scope, variable) for variable in states]), axis=0)
 
 

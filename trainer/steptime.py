@@ -52,7 +52,7 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
         methods = {"packed": _sent_once(built, alone, workers)} if workers > 1 else {}
     else:
         alone = _seconds(assembly.assemble(built, config, _named(config.reduction, "packed"))[0], arguments, seconds)
-        names = _candidates(config.reduction, step.shapes(built.model)) if workers > 1 else ()
+        names = _candidates(config.reduction, built.shapes) if workers > 1 else ()
         for name in names:
             methods[name] = _method(built, config, _named(config.reduction, name), workers, transport, arguments, seconds)
     return {"batch": batch, "step_seconds": alone, "images_per_s": batch / alone, "transport": transport, "methods": methods}
@@ -98,7 +98,7 @@ def _named(asked: Reduction, name: str) -> Reduction:
 def _method(
     local: step.Local, config: Config, chosen: Reduction, workers: int, transport: str, arguments: tuple[Any, Any], seconds: float
 ) -> dict[str, Any]:
-    shapes = step.shapes(local.model)
+    shapes = local.shapes
     sums = sums_of(chosen, chosen.name, shapes, transport)
     echo = Echo(len(sums)) if transport == DIRECT else None
     own = _seconds(_parts(local, config, chosen, echo, workers), arguments, seconds)

@@ -21,11 +21,9 @@ from trainer.files import read_json, write_rows
 from trainer.host_load import StepTimes
 from trainer.metrics import Metrics
 from trainer.monitor import RESTORED, judged, monitor
-from trainer.records import PHASES, VALIDATION, metric_values, metrics, numbers, read_history
+from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
 from trainer.straggler import own_work
 
-Results = Callable[[Sequence[float]], dict[str, Any]]
-"""A model's metrics by name, from sums of their states: `keras_metrics.Results`."""
 PROGRESS_S = 10.0
 """Seconds between two progress lines in worker.log."""
 RECENT, FEWEST = 9, 3
@@ -83,20 +81,20 @@ class Splits:
 class StepLines:
     """Lines for worker.log every N steps: recent and average examples/s (`noun`); every 10 N steps also loss and learning rate."""
 
-    def __init__(self, every: int, results: Results, noun: str):
-        self._every, self._results, self._noun = every, results, noun
-        self._recent, self._images, self._seconds = np.zeros(1), 0.0, 0.0
+    def __init__(self, every: int, noun: str):
+        self._every, self._noun = every, noun
+        self._recent, self._images, self._seconds = np.zeros(2), 0.0, 0.0
 
-    def add(self, step: int, steps: int, sums: np.ndarray, seconds: float, rate: float) -> list[str]:
-        """Lines to write after a call of `steps` steps that ended at `step`: its sums (images second, metrics from the third on)."""
-        self._recent = self._recent + np.array([seconds, *sums])
-        self._images, self._seconds = self._images + sums[1], self._seconds + seconds
+    def add(self, step: int, steps: int, images: float, seconds: float, rate: float, results: Mapping[str, float]) -> list[str]:
+        """Lines to write after a call of `steps` steps that ended at `step`; `results` are the epoch's metrics so far."""
+        self._recent = self._recent + np.array([seconds, images])
+        self._images, self._seconds = self._images + images, self._seconds + seconds
         if not self._every or step // self._every == (step - steps) // self._every:
             return []
-        (took, _, images, *metrics), self._recent = self._recent, np.zeros(1)
-        lines = [f"step {step:,}: {images / took:,.1f} {self._noun}s/s, on average {self._images / self._seconds:,.1f}"]
+        (took, recent), self._recent = self._recent, np.zeros(2)
+        lines = [f"step {step:,}: {recent / took:,.1f} {self._noun}s/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}: {shown(dict([*numbers(self._results(metrics)).items()][:1])).strip()}, learning rate {rate:g}")
+            lines.append(f"step {step:,}: {shown(dict([*results.items()][:1])).strip()}, learning rate {rate:g}")
         return lines
 
 

@@ -140,7 +140,8 @@ class Step:
         @tf.custom_gradient
         def gather(local: tf.Tensor) -> Any:
             def gradient(whole: tf.Tensor) -> tf.Tensor:
-                mine = self.group.sum([whole])[0][start:stop]
+                # A step may differentiate it again.
+                mine = self.summed([whole])[0][start:stop]
                 return tf.concat([mine, tf.zeros([tf.shape(local)[0] - (stop - start), *tf.unstack(tf.shape(local)[1:])], mine.dtype)], 0)
 
             return self.group.concatenated([local[: stop - start]])[0], gradient

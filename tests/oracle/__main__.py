@@ -44,11 +44,13 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.lanes > 1:
         return lanes(options.lanes, options.seed, options.count, ["--whole"] if options.whole else [])
     import keras
+    import tensorflow as tf
 
     from tests.oracle.comparing import attempt
     from tests.oracle.programs import of
 
     keras.config.set_floatx("float64")
+    tf.get_logger().setLevel("ERROR")
     if options.program:
         print(attempt(of(json.loads(options.program))) or "the same")
         return 0

@@ -72,7 +72,7 @@ class Asynchronous(Gradients):
 
     def _choose(self) -> Reduction:
         why = "by each worker to the servers that keep the weights, and applied there at once"
-        self.choice = Choice("asynchronous", why, 4 * sum(int(np.prod(shape)) for shape in step.shapes(self.model)))
+        self.choice = Choice("asynchronous", why, 4 * sum(int(np.prod(shape)) for shape in self._local.shapes))
         self._job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
         return self._job.config.reduction
 
@@ -123,10 +123,10 @@ class Asynchronous(Gradients):
         self._handed_out = 0
         return rows
 
-    def validate(self, batches: Iterable[tuple[Any, ...]]) -> np.ndarray:
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]]) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
         waiting, sums = deque[Any](), np.zeros(keras_metrics.size(self.model))
-        for data in batches:
+        for _, data in batches:
             # The examples may be larger than this host's memory.
             if len(waiting) >= QUEUED * len(self._addresses):
                 sums += self._validated(waiting.popleft())

@@ -64,7 +64,7 @@ def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
         for number in range(50):
             taken[0] += 1
             most[0] = max(most[0], taken[0] - taken[1])
-            yield (np.array([float(number)]),)
+            yield number, (np.array([float(number)]),)
 
     def fetch(data):
         taken[1] += 1

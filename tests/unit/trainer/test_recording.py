@@ -33,12 +33,7 @@ def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0, monitor=
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
     job = Job(config, counts, folder, SimpleNamespace(table=table), {}, metrics, lambda: False, folder / "workers" / "a", 0.0)
     progress = Progress(step=4, metrics=SUMS[2:].tolist(), images=10.0, seconds=2.0, images_total=10.0)
-    return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress, results)
-
-
-def results(sums):
-    loss, images, correct, _ = sums
-    return {"loss": loss / images, "accuracy": correct / images}
+    return Recorder(job, is_chief, Saver(pytest.fail, lambda: False), progress)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +76,7 @@ def test_a_metric_that_nobody_computes_can_not_decide(tmp_path):
 
 
 def record_epoch(recorder):
-    recorder.call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
+    recorder.call(1, 2, 10.0, 2.0, 0.5, 0.01, LOGS)
     batch = Batch(None, np.ones((1, 3), np.float32), None, None, None, None)
     recorder.split(1, Call(3, 1, taken_apart=True), batch, PARTS, 0.5, 0.1)
     row = recorder.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01)
@@ -117,7 +112,7 @@ def test_an_epoch_of_the_chief(tmp_path, capsys):
 
 def test_only_the_chief_writes_events_and_speed(tmp_path, capsys):
     tested = recorder(tmp_path, is_chief=False, log_every=2)
-    tested.call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
+    tested.call(1, 2, 10.0, 2.0, 0.5, 0.01, LOGS)
     tested.events(tested.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01))
     tested.add(tested.row(1, {**LOGS, "val_loss": 0.7, "val_accuracy": 0.6}, 0.01))
     assert [row["epoch"] for row in tested.history.rows] == [1]
@@ -138,7 +133,7 @@ def test_tensorboard_marks_restarts(max_restarts, tags, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("table", "noun"), [(None, "images"), (object(), "examples")])
 def test_chief_writes_images_or_examples_per_second(table, noun, tmp_path, capsys):
     for log_every in (2, 0):
-        recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, SUMS, 2.0, 0.5, 0.01, LOGS)
+        recorder(tmp_path, is_chief=True, log_every=log_every, table=table).call(1, 2, 10.0, 2.0, 0.5, 0.01, LOGS)
     assert capsys.readouterr().out.splitlines() == [
         f"step 4: 5.0 {noun}/s, on average 5.0",
         f"epoch 1/3  step 4/12  5 {noun}/s  loss 0.8000  accuracy 0.5000",

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from tests.unit.samples import HISTORY
@@ -228,16 +227,16 @@ def test_digest_of_a_file(tmp_path):
 
 def test_lines_tell_of_waits_and_seldom_of_loss():
     """Lines tell of late and on average and ten times as seldom of loss and rate."""
-    lines = StepLines(10, lambda metrics: {"loss": metrics[0] / 100}, "image")
+    lines = StepLines(10, "image")
 
-    def add(step, steps, loss, images, seconds, rate=0.1):
-        return lines.add(step, steps, np.array([0.0, images, loss]), seconds, rate)
+    def add(step, steps, images, seconds, rate=0.1):
+        return lines.add(step, steps, images, seconds, rate, {"loss": 1 / step, "accuracy": 0.5})
 
-    assert add(8, 8, 16.0, 800, 2.0) == []
-    assert add(10, 2, 4.0, 200, 0.5) == ["step 10: 400.0 images/s, on average 400.0"]
-    assert add(20, 10, 20.0, 1000, 5.0) == ["step 20: 200.0 images/s, on average 266.7"]
-    assert add(99, 79, 79.0, 7900, 79.0) == [f"step 99: 100.0 images/s, on average {9900 / 86.5:.1f}"]
-    assert add(100, 1, 0.5, 100, 1.0, 0.05)[1:] == ["step 100: loss 0.0050, learning rate 0.05"]
+    assert add(8, 8, 800, 2.0) == []
+    assert add(10, 2, 200, 0.5) == ["step 10: 400.0 images/s, on average 400.0"]
+    assert add(20, 10, 1000, 5.0) == ["step 20: 200.0 images/s, on average 266.7"]
+    assert add(99, 79, 7900, 79.0) == [f"step 99: 100.0 images/s, on average {9900 / 86.5:.1f}"]
+    assert add(100, 1, 100, 1.0, 0.05)[1:] == ["step 100: loss 0.0100, learning rate 0.05"]
 
 
 @pytest.mark.parametrize("detailed", [True, False])
@@ -258,4 +257,4 @@ def test_a_workers_log_says_how_far_it_is(detailed):
 
 
 def test_no_lines_where_none_are_wanted():
-    assert StepLines(0, dict, "image").add(10, 10, np.array([0.0, 10.0, 1.0]), 1.0, 0.1) == []
+    assert StepLines(0, "image").add(10, 10, 10.0, 1.0, 0.1, {"loss": 1.0}) == []
