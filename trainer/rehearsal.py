@@ -125,8 +125,9 @@ class Rehearsal(whole.Step):
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
         with whole.within(None):
-            expected = _called(layer, arguments)
+            expected, scope = _called(layer, arguments)
             seeing, kinds = self._seeing_all, _kinds(layer)
+            seeing |= _keeping(layer, scope)
             if self._agrees(layer, arguments, expected, seeing):
                 return
             for some in [*([kind] for kind in kinds), list(kinds)]:
@@ -139,7 +140,7 @@ class Rehearsal(whole.Step):
     def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
         def part(member: Member) -> list[Any]:
             with whole.Step(collective.OnHost(member), seeing, ROWS)():
-                return _called(layer, arguments)
+                return _called(layer, arguments)[0]
 
         while True:
             try:
@@ -148,12 +149,22 @@ class Rehearsal(whole.Step):
                 seeing.add(error.layer)
 
 
-def _called(layer: keras.Layer, arguments: Any) -> list[Any]:
-    """What a call returns, and what it would assign, by variable."""
+def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
+    """What a call returns, and what it would assign, by variable; and where that is."""
     with keras.StatelessScope() as scope:
         results = layer(*arguments[0], **arguments[1])
     kept = [scope.get_current_value(variable) for variable in layer.variables]
-    return [*tf.nest.flatten(results), *kept]
+    return [*tf.nest.flatten(results), *kept], scope
+
+
+def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:
+    """The user's own layers in a layer that would assign variables: what they keep may be a sum, a mean, or a count."""
+    own = [one for one in layer._flatten_layers() if not whole.of_keras(one)]
+    return {one for one in own if any(scope.get_current_value(each) is not None for each in _own_variables(one))}
+
+
+def _own_variables(layer: keras.Layer) -> list[keras.Variable]:
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def _same(layer: keras.Layer, expected: Iterable[Any], found: Iterable[Any]) -> bool:

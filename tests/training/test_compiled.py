@@ -199,7 +199,7 @@ def test_callbacks_change_the_rate_and_end_it(trainings, called):
 
 
 def test_an_own_train_step_has_its_own_values(trainings, called):
-    """What it returns besides metrics is a mean over all rows."""
+    """What it returns besides metrics is a column, too."""
     first, *_, last = history(trainings, "called")
     assert list(first)[1:4] == ["loss", "divergence", "val_loss"]
     assert last["loss"] < first["loss"]
