@@ -259,7 +259,7 @@ class Engine:
         for epoch in range(first, callbacks.epochs):
             loop.epoch_begins(epoch)
             for step in range(callbacks.steps):
-                logs = loop.train(step, step)
+                logs = loop.train(step)
                 loop.batch_ends()
                 if self.model.stop_training:
                     break

@@ -150,17 +150,15 @@ class Additive:
     def __init__(self, model: keras.Model, seeing_all: set[Any], own: Callable[[Any], Any]):
         """`own`: the model's `train_step` or `test_step`."""
         self.model, self._seeing_all, self.own = model, seeing_all, own
-        self.shares: Sequence[int] | None = None
-        """Of a batch's rows by rank; None: equal ones."""
 
     @property
     def variables(self) -> list[keras.Variable]:
         """Weights, and the states of metrics."""
         return [*self.model.trainable_variables, *keras_metrics.states(self.model)]
 
-    def added(self, group: collective.Group, data: Any) -> Added:
-        """What this worker's rows of a batch add to a step."""
-        step = self._step(group, data)
+    def added(self, group: collective.Group, data: Any, shares: Sequence[int] | None = None) -> Added:
+        """What this worker's rows of a batch add to a step; `shares`: of the rows by rank, by default equal ones."""
+        step = self._step(group, data, shares)
         return Added.of(self.model, step, self.own, step.part_of(data))
 
     def alone(self, data: Any) -> Added:
@@ -169,8 +167,8 @@ class Additive:
         with step.everything():
             return Added.of(self.model, step, self.own, data)
 
-    def _step(self, group: collective.Group, data: Any) -> Apart:
-        return Apart(self.model, group, whole.Rows.of(group, self.shares, whole.first(whole.leading(data))), self._seeing_all)
+    def _step(self, group: collective.Group, data: Any, shares: Sequence[int] | None = None) -> Apart:
+        return Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self._seeing_all)
 
     def finish(self, every: Added) -> dict[str, Any]:
         """Update weights and metrics; the step's logs."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from trainer.replacing import replaced
+
 Applied = Callable[[Any, list[Any], list[Any] | None, Callable[..., Any]], Any]
 """`(optimizer, gradients, variables, apply)`: gradients may be None, variables those of the optimizer if None; `apply` is Keras' own."""
 
@@ -21,7 +23,7 @@ def instead(applied: Applied) -> Iterator[None]:
         for kind in _defining(BaseOptimizer, "apply"):
             if not hasattr(vars(kind)["apply"], "__wrapped__"):
                 setattr(kind, "apply", _calling(vars(kind)["apply"]))  # noqa: B010 - of any class
-    with _applying(applied):
+    with replaced(_thread, "applied", applied):
         yield
 
 
@@ -32,19 +34,10 @@ def _calling(apply: Callable[..., Any]) -> Callable[..., Any]:
         if applied is None:
             return apply(optimizer, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
-        with _applying(None):
+        with replaced(_thread, "applied", None):
             return applied(optimizer, list(grads), variables, apply)
 
     return called
-
-
-@contextlib.contextmanager
-def _applying(applied: Applied | None) -> Iterator[None]:
-    before, _thread.applied = getattr(_thread, "applied", None), applied
-    try:
-        yield
-    finally:
-        _thread.applied = before
 
 
 def _defining(kind: type, name: str) -> list[type]:

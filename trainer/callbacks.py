@@ -45,8 +45,8 @@ class Loop(Protocol):
     def epoch_begins(self, epoch: int) -> None:
         """An epoch begins, or goes on."""
 
-    def train(self, first: int, last: int) -> dict[str, Any]:
-        """Take these steps of the epoch that are not taken yet, as many as there are; the logs so far."""
+    def train(self, last: int) -> dict[str, Any]:
+        """Take the steps of the epoch up to this one that are not taken yet, as many as there are; the logs so far."""
 
     def batch_ends(self) -> None:
         """The hooks that follow `train` have been called."""
@@ -57,7 +57,7 @@ class Loop(Protocol):
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """An epoch is over; `logs` are those of training and validation, and what callbacks added."""
 
-    def train_ends(self, restored: "Restored | None") -> None:
+    def train_ends(self, restored: Restored | None) -> None:
         """The training is over; `restored`: who gave the model other weights at its end, if a callback did."""
 
     def validates(self, epoch: int) -> bool:
@@ -179,13 +179,14 @@ class Callbacks(keras.callbacks.CallbackList):
 
     def on_train_end(self, logs: Any = None) -> None:
         """See `Loop.train_ends`."""
-        restored = None
+        restored, before = None, self._weights()
         for callback in self.callbacks:
-            before = self._weights()
             callback.on_train_end(logs)
-            if not all(map(np.array_equal, self._weights(), before)):
+            after = self._weights()
+            if not all(map(np.array_equal, after, before)):
                 epoch = getattr(callback, "best_epoch", None)
                 restored = Restored(type(callback).__name__, epoch + 1 if isinstance(epoch, int) else 0)
+            before = after
         self._loop.train_ends(restored)
 
     def _weights(self) -> list[np.ndarray]:

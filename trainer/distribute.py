@@ -15,12 +15,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.utils.python_utils import is_default
 from tensorflow.python.eager import context
 
 from trainer import additive, collective, handshake, rehearsal, strategy, whole
 from trainer.agreement import Agreement
-from trainer.callbacks import WRITERS
+from trainer.callbacks import BATCH_HOOKS, WRITERS, overrides
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address
@@ -29,7 +28,6 @@ START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
 DIFFERENT = "the workers have different batches"
 KINDS = ("train", "test")
-BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
 class Peers(Agreement):
@@ -357,7 +355,7 @@ class _Agree(keras.callbacks.Callback):
         """`others`: the user's, on any worker."""
         super().__init__()
         self._distributed, self._training = distributed, False
-        self._may_stop = any(not is_default(getattr(one, hook)) for one in others if not isinstance(one, WRITERS) for hook in BATCH_HOOKS)
+        self._may_stop = overrides([one for one in others if not isinstance(one, WRITERS)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
         """All workers begin alike."""

@@ -130,19 +130,19 @@ class Engine(abc.ABC):
         sums, before = np.zeros(keras_metrics.size(self.model)), self._seeds()
         for number, data in batches:
             if number and before and self._drawn is None:
-                self._draw_as(before, data)
+                self.test(data)
+                self._note_drawn(before)
             for variable, value, drawn in zip(self.seeds, before, self._drawn or before, strict=True):
                 variable.assign(value + number * drawn if number else value)
             sums += self.test(data)
             if self._drawn is None:
-                self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
+                self._note_drawn(before)
         for variable, value in zip(self.seeds, before, strict=True):
             variable.assign(value)
         return sums
 
-    def _draw_as(self, before: Sequence[np.ndarray], data: tuple[Any, ...]) -> None:
-        """Find out what a batch draws, which is the same for all."""
-        self.test(data)
+    def _note_drawn(self, before: Sequence[np.ndarray]) -> None:
+        """Note what a batch drew, which is the same for all."""
         self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
 
     def validated(self, cluster: Agreement, batches: int) -> None:

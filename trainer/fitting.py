@@ -25,7 +25,7 @@ def fit(model: keras.Model, loop: Loop, callbacks: Callbacks, first: int, batche
     params, nothing = callbacks.params, tf.data.Dataset.range(1).repeat()
 
     def train(_: Any) -> dict[str, Any]:
-        return loop.train(callbacks.batch, callbacks.batch + callbacks.block - 1)
+        return loop.train(callbacks.batch + callbacks.block - 1)
 
     def test(_: Any) -> dict[str, Any]:
         return loop.test(callbacks.batch, min(callbacks.batch + callbacks.block, batches) - 1)

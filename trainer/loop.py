@@ -75,7 +75,12 @@ class Trainer:
         """Whether a call takes no more steps than lie between two hooks of batches."""
         self._stops = self._saves = False
         """What was asked with the last call, and not done yet."""
+        self._epoch_rate = 0.0
+        """Learning rate of the epoch, before callbacks change it at the epoch's end."""
         self._row: dict[str, Any] = {}
+        """Of history.csv, of the epoch that ended last."""
+        self._tested = np.zeros(0)
+        """Sums of the metrics' states over the validation so far."""
         self._apart: Sequence[int] = ()
         """Ranks whose weights differed from the chief's when they were last compared."""
         self._prepare_data()
@@ -189,7 +194,7 @@ class Trainer:
         plan = EpochPlan(*sizes, self.job.config.seed, epoch + 1, self._lengths, self.job.config.data.bucket)
         self._feed = self._timed(self._feeder.epoch(plan, self._calls(epoch + 1)))
 
-    def train(self, first: int, last: int) -> dict[str, Any]:  # noqa: ARG002 - steps are taken in order
+    def train(self, last: int) -> dict[str, Any]:
         """See `Loop`. Without hooks of batches, a call may take the steps of several."""
         while self._begun <= last and (fed := next(self._feed, None)) is not None:
             (call, batch), waited = fed
@@ -230,7 +235,7 @@ class Trainer:
 
     def steps_end(self) -> None:
         """See `Loop`."""
-        self._row = {"learning_rate": self._rate(self.job.counts.epoch_of(self.progress.step - 1))}
+        self._epoch_rate = self._rate(self.job.counts.epoch_of(self.progress.step - 1))
 
     def _epoch_is_over(self) -> bool:
         return self._ends_epoch(self.progress.step)
@@ -356,7 +361,7 @@ class Trainer:
         self.engine.record(epoch)
         self._check_update(float(logs.get("val_loss", 0.0)), "the validation loss")
         self._check_weights()
-        self._row = self.recorder.row(epoch, logs, self._row["learning_rate"])
+        self._row = self.recorder.row(epoch, logs, self._epoch_rate)
         if not self._is_over():
             asked = bool(self.model.stop_training)
             progress.ended = self._any(asked) if self.callbacks.anywhere else asked
@@ -411,7 +416,6 @@ class Trainer:
         """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
         if first == 0:
             self.job.metrics.phase("validating")
-            self._tested = np.zeros(0)
         count = len(self._validation)
         if self.callbacks.per_test_batch:
             sums = self._validated(first, last + 1)

@@ -85,8 +85,7 @@ class Program:
             return self.model.train_step(data)
 
     def _added(self, by_rows: additive.Additive, data: Any) -> Any:
-        by_rows.shares = self.shares
-        every, _ = by_rows.added(self._group, data).summed(self._group)
+        every, _ = by_rows.added(self._group, data, self.shares).summed(self._group)
         return by_rows.finish(every)
 
     def _note(self, optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:

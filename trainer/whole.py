@@ -28,6 +28,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from trainer.collective import Group
 from trainer.data.partition import share
 from trainer.errors import LockstepError
+from trainer.replacing import replaced
 
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
@@ -271,14 +272,9 @@ def current() -> Step | None:
     return getattr(_thread, "step", None)
 
 
-@contextlib.contextmanager
-def within(step: Step | None) -> Iterator[None]:
+def within(step: Step | None) -> contextlib.AbstractContextManager[None]:
     """Let this thread be in a step, or in none."""
-    before, _thread.step = current(), step
-    try:
-        yield
-    finally:
-        _thread.step = before
+    return replaced(_thread, "step", step)
 
 
 def _inside() -> Step | None:

@@ -759,8 +759,7 @@ def parameters(
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
     own: dict[str, Any] = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
-    own |= {"by_name": config.train.weights_by_name, "last_layers": config.train.last_layers}
-    own |= {"optimizer_state": config.train.optimizer_state}
+    own |= {name: getattr(config.train, name) for name in ("last_layers", "optimizer_state")} | {"by_name": config.train.weights_by_name}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
     fed = (
         feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json() if config.train.class_weight else None

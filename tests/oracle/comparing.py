@@ -17,7 +17,7 @@ from trainer.member import Member
 TOLERANCE = 1e-6
 """Of float64 numbers, relative to the largest of an array."""
 SUMS = 1e-5
-"""Of logs: the sums of a run's metrics travel as float32."""
+"""Of the logs of a run, whose metrics' sums travel as float32; relative to numbers of at least 0.1."""
 SHAKEN = 1e-14
 """Change of the weights, relative to each, that no program should magnify to TOLERANCE."""
 ROUNDING = "magnifies rounding, as on one worker"
@@ -124,8 +124,8 @@ def _seen(program: Program) -> type[Seen]:
     return Seen if program.hooks else SeenFromAfar
 
 
-def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> str:
-    """The first difference; empty if there is none."""
+def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray], way: str = "script") -> str:
+    """The first difference; empty if there is none. `way`: as of a `Program`."""
     if list(one) != list(other):
         return f"other things: {sorted(set(one) ^ set(other))[:4]}"
     for name, value in one.items():
@@ -133,8 +133,9 @@ def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> str:
         if value.shape != found.shape:
             return f"{name}: shape {found.shape} for {value.shape}"
         scale = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value))) or 1.0
-        tolerance = TOLERANCE if name.startswith(("weight", "optimizer")) else SUMS
-        if not np.allclose(found, value, rtol=0, atol=tolerance * max(scale, 1e-1), equal_nan=True):
+        summed = way == "run" and not name.startswith(("weight", "optimizer"))
+        bound = SUMS * max(scale, 1e-1) if summed else TOLERANCE * max(scale, 1e-3)
+        if not np.allclose(found, value, rtol=0, atol=bound, equal_nan=True):
             return f"{name}: {np.ravel(found)[:3]} for {np.ravel(value)[:3]}"
     return ""
 
@@ -155,8 +156,8 @@ def attempt(program: Program) -> str:
     for rank, one in enumerate(every):
         if list(one) != list(every[0]) or any(not np.array_equal(every[0][name], one[name], equal_nan=True) for name in one):
             return f"rank {rank} and rank 0 differ: {difference(every[0], one) or 'in rounding'}"
-    differs = difference(alone, every[0])
-    return ROUNDING if differs and difference(alone, by_fit(program, shaken(model_of(program)))) else differs
+    differs = difference(alone, every[0], program.way)
+    return ROUNDING if differs and difference(alone, by_fit(program, shaken(model_of(program))), program.way) else differs
 
 
 def shaken(model: keras.Model) -> keras.Model:

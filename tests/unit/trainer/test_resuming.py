@@ -144,7 +144,7 @@ def test_state_of_another_model_is_refused(cluster):
 
 
 def test_a_state_of_different_weights_is_left_out(cluster):
-    """What workers had when they differed is not believed, whoever has it."""
+    """A state that was saved while workers differed is not used, whichever worker has it."""
     cluster.write("pi1", 4, digests=["a", "a", "a"])
     cluster.write("pi1", 8, digests=["a", "b", "a"])
     assert [weights for weights, *_ in cluster.resume()] == [[4, 4, 4]] * 3
