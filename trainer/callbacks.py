@@ -141,6 +141,9 @@ class Callbacks(keras.callbacks.CallbackList):
         for callback, values in zip([*self._every, self._history], self._before, strict=False):
             for name, value in values.items() if callback in self.callbacks else ():
                 setattr(callback, name, value)
+        # Of a metric with several results.
+        kept = self._history.history
+        self._history.history = {name: [np.array(one) if isinstance(one, list) else one for one in kept[name]] for name in kept}
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if getattr(callback, WEIGHTS, None) is True:
@@ -199,8 +202,9 @@ class Callbacks(keras.callbacks.CallbackList):
             if self._has_weights(callback):
                 for variable, value in zip(self.variables[count * number : count * (number + 1)], callback.best_weights, strict=True):
                     variable.assign(value)
-        every = [*self._here, self._history]
-        return [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in every]
+        states = [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in self._here]
+        rows = {name: [one.tolist() if hasattr(one, "tolist") else one for one in every] for name, every in self._history.history.items()}
+        return [*states, _plain({"epoch": self._history.epoch, "history": rows})]
 
     def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
         """Whether it keeps weights of the model now."""

@@ -52,6 +52,17 @@ def test_all_workers_know_that_there_are_callbacks(made, monkeypatch):
     assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, 4, is_chief=True).anywhere
 
 
+def test_history_of_vector_metrics_goes_on(made):
+    chief, _ = made(True)
+    begin(chief)
+    chief.on_epoch_end(0, {"loss": 0.5, "f1": np.array([0.25, 0.75])})
+    worker, _ = made(False)
+    begin(worker, chief.state())
+    worker.on_epoch_end(1, {"loss": 0.4, "f1": np.array([0.5, 1.0])})
+    assert worker.model.history.epoch == [0, 1]
+    np.testing.assert_array_equal(worker.model.history.history["f1"], [[0.25, 0.75], [0.5, 1.0]])
+
+
 class AtMinimum(keras.callbacks.Callback):
     """Of Keras' guide: it keeps the best weights, and has no setting that says so."""
 
