@@ -34,7 +34,7 @@ def main(given: Sequence[str] | None = None) -> int:
     line = argparse.ArgumentParser(prog="python -m tests.oracle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     line.add_argument("count", nargs="?", type=int, default=300)
     line.add_argument("--seed", type=int, default=0)
-    line.add_argument("--program")
+    line.add_argument("--program", type=json.loads)
     line.add_argument("--cases", action="store_true")
     line.add_argument("--whole", action="store_true", help="do not shrink")
     line.add_argument("--lanes", type=int, default=1)
@@ -52,7 +52,11 @@ def main(given: Sequence[str] | None = None) -> int:
     keras.config.set_floatx("float64")
     tf.get_logger().setLevel("ERROR")
     if options.program:
-        print(attempt(of(json.loads(options.program))) or "the same")
+        try:
+            program = of(options.program)
+        except TypeError as error:
+            line.error(f"--program: {error}")
+        print(attempt(program) or "the same")
         return 0
     if options.cases:
         cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))
