@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -225,6 +226,7 @@ class Engine:
     """See `trainer.engine.Engine`."""
 
     rate, validates, feeds_all, averages = None, True, False, False
+    from_chief = SimpleNamespace(on=False, begin=bool)
 
     def __init__(self, job: Job, cluster: Cluster):
         self._job, self._cluster, member, config = job, cluster, cluster.member, job.config

@@ -14,6 +14,7 @@ from trainer.data import feeding
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
 from trainer.models.fused import fuse
+from trainer.processors import FromChief
 from trainer.program import Program
 from trainer.reduction import Method, Setting, chain
 
@@ -96,7 +97,7 @@ def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     method, rule = method_and_rule(local, config, chosen, setting)
-    return step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct)), method
+    return step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct), FromChief(cluster.group)), method
 
 
 def method_and_rule(local: step.Local, config: Config, chosen: Reduction, setting: Setting) -> tuple[Method, optimizer.Rule]:

@@ -17,12 +17,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer import additive, collective, handshake, rehearsal, strategy, whole
+from trainer import additive, collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
 from trainer.agreement import Agreement
 from trainer.callbacks import BATCH_HOOKS, WRITERS, overrides
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address
+from trainer.processors import FromChief
 
 START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
@@ -135,6 +136,10 @@ class Distributed:
     def __init__(self, model: keras.Model, connected: Peers):
         """Take the model's own methods, which are about to be replaced."""
         self.model, self.peers = model, connected
+        self._from_chief = FromChief(connected.group)
+        others = processors.differing(connected)
+        if others and self._from_chief.begin():
+            self._warn(processors.described(connected.member, others))
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         seeing_all = self._placements.seeing_all
         self._by_rows = {kind: additive.Additive(model, seeing_all, getattr(model, f"{kind}_step")) for kind in KINDS}
@@ -153,6 +158,9 @@ class Distributed:
         by_rows = self._by_rows[kind]
 
         def stepped(data: Any) -> Any:
+            return self._from_chiefs(computed(data))
+
+        def computed(data: Any) -> Any:
             mark = self._mark(data)
             if self._adds_up.get(kind):
                 every, (marks,) = by_rows.added(self._group, data).summed(self._group, [mark])
@@ -163,6 +171,16 @@ class Distributed:
                 return by_rows.own(_each(tf.identity, data))
 
         return stepped
+
+    def _from_chiefs(self, logs: Any) -> Any:
+        """The results of a step where processors differ: the chief's, as are all variables but what optimizers keep."""
+        variables = list(dict.fromkeys(variable.value.ref() for variable in [*self.model.weights, *keras_metrics.states(self.model)]))
+        leaves = tf.nest.flatten(logs)
+        places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
+        results = self._from_chief.take([one.deref() for one in variables], [leaves[place] for place in places])
+        for place, result in zip(places, results, strict=True):
+            leaves[place] = result
+        return tf.nest.pack_sequence_as(logs, leaves)
 
     def function(self, kind: str) -> Callable[..., None]:
         """The model's `make_train_function` or `make_test_function`, which traces again where a layer must see all rows."""

@@ -25,6 +25,7 @@ from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
 from trainer.optimizer import inner
+from trainer.processors import FromChief
 from trainer.program import Program
 from trainer.reduction import chain
 from trainer.reduction.cost_model import Choice
@@ -51,6 +52,8 @@ class Engine(abc.ABC):
     results: keras_metrics.Results
     feeds_all = False
     """Whether each worker is fed the whole batch."""
+    from_chief: FromChief
+    """Whether all workers take the chief's weights after each step."""
     seeds: Sequence[tf.Variable] = ()
     """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
     _drawn: list[np.ndarray] | None = None
@@ -164,6 +167,9 @@ class Engine(abc.ABC):
 class Gradients(Engine):
     """One optimizer's gradients, which any reduction may compress, for models with Keras' own `train_step`."""
 
+    adds_up = True
+    """Whether all that workers compute alike is the optimizer's update."""
+
     def __init__(self, job: Job, cluster: Cluster, local: step.Local, before: Progress, kept: Kept):
         """Measure and choose where the configuration says `auto`; all workers do so at once."""
         self._job, self._cluster, self._local, self.model = job, cluster, local, local.model
@@ -173,7 +179,7 @@ class Gradients(Engine):
         own = dataclasses.replace(local, seeing_all=None)
         self._timed = self._forward_backward if local.seeing_all is None else step.make_forward_backward_call(own)
         parts, method = assembly.assemble(local, config, self._choose())
-        self._optimizer, self.memory = parts.optimizer, method.memory
+        self._optimizer, self.memory, self.from_chief = parts.optimizer, method.memory, parts.from_chief
         self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
         self.warmup = config.reduction.warmup_steps if method.memory else 0
         uncompressed = chain.make(reduction.plain(), cluster.group.sum, cluster.direct)
@@ -185,13 +191,18 @@ class Gradients(Engine):
         self.shares = self._divide()
 
     @property
+    def compiled(self) -> bool:
+        """Whether a function of the user's own has compiled the model."""
+        return not self._local.l2_in_update
+
+    @property
     def rate(self) -> float | None:
         """See `Engine`."""
         return self._optimizer.rate
 
     def optimizers(self) -> list[Any]:
         """See `Engine`."""
-        return [] if self._local.l2_in_update else [self.model.optimizer]
+        return [self.model.optimizer] if self.compiled else []
 
     def _choose(self) -> Reduction:
         job, cluster = self._job, self._cluster
@@ -269,7 +280,7 @@ class Gradients(Engine):
 class OwnSteps(Engine):
     """A `train_step` that sees the whole batch on all workers: gradients are sent uncompressed, and no step is profiled."""
 
-    feeds_all = True
+    feeds_all = compiled = True
 
     def __init__(self, job: Job, cluster: Cluster, program: Program):
         """Refuse (ConfigError) what only works with one optimizer's gradients."""
@@ -280,7 +291,8 @@ class OwnSteps(Engine):
                 "train.batch_sizes: auto is not available for a model whose step sees the whole batch on all workers; give numbers, or "
                 "leave it out"
             )
-        self.shares = program.shares = shares
+        self.shares, self.from_chief, self.adds_up = shares, program.from_chief, program.adds_up
+        program.shares = shares
         self.seeds = [variable.value for variable in step.seeds(self.model)]
         test = functools.partial(step.test_sums, self.model, True, draws=True)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)

@@ -1,6 +1,6 @@
 """Which engine trains a run."""
 
-from trainer import assembly
+from trainer import assembly, processors
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.engine import Asynchronous
 from trainer.checkpoint import Progress
@@ -21,4 +21,9 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
             job.metrics.warning(f"model: {what}")
 
     built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, warn)
-    return OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
+    engine = OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
+    if cluster.member.workers > 1 and engine.compiled:
+        others = processors.differing(cluster, engine.model.optimizer if engine.adds_up else None)
+        if others and engine.from_chief.begin() and cluster.member.is_chief:
+            job.metrics.warning(processors.described(cluster.member, others))
+    return engine

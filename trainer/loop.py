@@ -295,7 +295,13 @@ class Trainer:
         """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
         if self.callbacks.any:
             self.engine.results.show(sums)
-        return self.engine.results(sums)
+        logs = self.engine.results(sums)
+        return self._of_chief(logs) if self.engine.from_chief.on else logs
+
+    def _of_chief(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The chief's logs: a callback decides by them on each worker."""
+        arrays = self.cluster.from_chief([np.asarray(value, np.float64) for value in logs.values()])
+        return {name: array if array.ndim else float(array) for name, array in zip(logs, arrays, strict=True)}
 
     def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> "Rows":
         stop = self.job.stop_asked() or self._out_of_time()
@@ -455,24 +461,31 @@ class Trainer:
 
     def _agreed(self) -> list[np.ndarray]:
         """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""
-        arrays = self.engine.read(self.engine.variables)
+        arrays, count = self.engine.read(self.engine.variables), len(self.engine.weights)
         if self.cluster.member.workers == 1:
             return arrays
         agreed = self.cluster.agreed(arrays)
+        self.progress.digests = [agreed.digest] * self.cluster.member.workers
         if agreed.others:
+            # Where steps take the chief's weights, only what its optimizer keeps counts.
+            taken = self.engine.from_chief.on and len(set(self.cluster.digests(digest(arrays[:count])))) == 1
             for variable, array in zip(self.engine.variables, agreed.arrays, strict=True):
                 variable.assign(array)
-            self._tell_apart(agreed)
-        self.progress.digests = [agreed.digest] * self.cluster.member.workers
+            self.progress.digests = self.cluster.digests(digest(self.engine.read(self.engine.variables)))
+            if not taken:
+                self._tell_apart(agreed)
         return agreed.arrays
 
     def _tell_apart(self, agreed: Agreed) -> None:
         hosts, step = self.cluster.member.hosts, self.progress.step
         named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in agreed.others)
-        small = "small enough to be rounding" if agreed.most < ROUNDING else "as where a callback changes them on one worker only"
+        rounding = agreed.most < ROUNDING
+        small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
         why = f"at step {step:,} the weights of {named} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
+        from_now_on = rounding and self.engine.from_chief.begin()
         if self._apart != agreed.others and self.cluster.member.is_chief:
-            self.job.metrics.warning(f"{why}; all workers go on with the chief's")
+            go_on = "all workers go on with the chief's"
+            self.job.metrics.warning(f"{why}; {go_on}{', and take them after each step from now on' if from_now_on else ''}")
         self._apart = agreed.others
         if not any("differed from the chief's" in reason for reason in self.progress.inexact):
             self.progress.inexact = [*self.progress.inexact, why]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from trainer import additive, applying, keras_metrics, rehearsal, step, whole
 from trainer.data.pipeline import Batch
 from trainer.optimizer import rate_of
+from trainer.processors import FromChief, changing
 from trainer.replacing import replaced
 
 
@@ -26,12 +27,18 @@ class Program:
         self.local, self.placements = local, placements
         self.model, self.spec, self._group = local.model, local.spec, local.cluster.group
         self._by_rows = by_rows if self._group.workers > 1 else None
+        self.from_chief = FromChief(self._group)
         self.shares: Sequence[int] | None = None
         """Of a batch's rows by rank; None: equal ones."""
         self.optimizers: list[Any] = []
         """Those of the model that apply gradients; known once it is traced."""
         self.values: list[str] = []
         """Names of what `train_step` returns besides metrics, of which Keras shows that of the last step; known once it is traced."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether all that workers compute alike is the optimizer's update."""
+        return self._by_rows is not None
 
     @property
     def sent(self) -> str:
@@ -60,6 +67,7 @@ class Program:
         tracked = self.model.get_metrics_result()
         if keras_metrics.loss_count(self.model) is not None and not tracks_loss:
             del tracked["loss"]
+        self.from_chief.take([weight.value for weight in (self.model.weights if self._by_rows is None else changing(self.model))])
         values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in logs.items() if name not in tracked}
         self.values = list(values)
         return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values.values()])], axis=0)
@@ -94,6 +102,6 @@ class Program:
         apply(optimizer, gradients, variables)
 
     def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps: what workers ask is summed, all else is of the whole batch."""
-        asks = self._group.sum([rows[:, :1]])[0]
-        return tf.concat([asks, rows[:, 1:]], axis=1)
+        """Rows of several steps: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
+        mine = rows if self._group.rank == 0 else tf.concat([rows[:, :1], tf.zeros_like(rows[:, 1:])], axis=1)
+        return self._group.sum([mine])[0]

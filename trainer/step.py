@@ -20,6 +20,7 @@ from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
 from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.optimizer import Rule, penalties_apart
+from trainer.processors import ALONE, FromChief, changing
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
 
@@ -237,6 +238,7 @@ class Parts:
     local: Local
     optimizer: Rule
     reduction: Chain
+    from_chief: FromChief = ALONE
 
     @property
     def spec(self) -> Spec:
@@ -262,6 +264,7 @@ class Parts:
         for variable, moved in zip(self.local.statistics, others[count:], strict=True):
             move = as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
+        self.from_chief.take([variable.value for variable in changing(model)])
         # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
 

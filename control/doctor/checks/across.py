@@ -67,7 +67,8 @@ def _packages(facts: Facts, need: Requirement) -> Iterator[Check]:
 def _machines(facts: Facts) -> Iterator[Check]:
     kinds = {name: one["machine"] for name, one in facts.items()}
     for name, usual in odd(kinds):
-        yield Check(WARN, name, "machine", f"{kinds[name]}, the others {usual}", usual, "trains; the slower kind sets the pace of all")
+        fix = "trains; the slower kind sets the pace of all, and where they round differently, steps send the chief's weights, too"
+        yield Check(WARN, name, "machine", f"{kinds[name]}, the others {usual}", usual, fix)
 
 
 def _paces(facts: Facts) -> Iterator[Check]:

@@ -94,7 +94,8 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         ),
         (
             ("machine", "x86_64"),
-            "[WARN] node02  machine  x86_64, the others aarch64 (limit: aarch64). Fix: trains; the slower kind sets the pace of all",
+            "[WARN] node02  machine  x86_64, the others aarch64 (limit: aarch64). Fix: trains; the slower kind sets the pace of all, and "
+            "where they round differently, steps send the chief's weights, too",
         ),
         (
             ("name", "addresses", ["127.0.1.1"]),

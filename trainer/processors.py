@@ -1,0 +1,124 @@
+"""Workers whose processors round differently: all of them take the chief's weights after each step.
+
+Exponentials, powers and reciprocals have other last bits on aarch64 than on x86-64, and even on two x86-64 processors, and a sum of a large
+vector depends on the number of threads. An update that every worker computes alike elsewhere would let their weights drift apart here. So
+one worker computes it, and sends it to the others; that takes as many bytes again as the gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.agreement import Agreement, digest
+from trainer.collective import Alone, Group, OnHost
+from trainer.member import Member
+
+TAKEN = "all workers take the chief's weights after each step, which sends as many bytes again as the gradients"
+ITERATIONS = (0, 1, 2, 1_000, 1_000_000)
+"""At which an optimizer is tried: some raise numbers to the power of it."""
+SIDE = 64
+"""Rows and columns of a variable that it is tried with."""
+
+
+class FromChief:
+    """What a step leaves, taken from the chief where that is on."""
+
+    def __init__(self, group: Group):
+        """Begin with off. TensorFlow's collectives are left out: there, weights that differ are noticed when they are saved."""
+        self._group, possible = group, isinstance(group, OnHost) and group.workers > 1
+        self._on = tf.Variable(False, trainable=False) if possible else None
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is taken."""
+        return self._on is not None and bool(self._on.numpy())
+
+    def begin(self) -> bool:
+        """Take from now on; all workers do so at once. False if they can't, or do already."""
+        if self._on is None or self.on:
+            return False
+        self._on.assign(True)
+        return True
+
+    def take(self, variables: Sequence[Any], results: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
+        """Assign the chief's values to variables, and return its results, in a traced step; whole numbers are equal everywhere."""
+        floats = [variable for variable in variables if _rounded(variable)]
+        places = [place for place, result in enumerate(results) if _rounded(result)]
+        if self._on is None or not (floats or places):
+            return list(results)
+        mine = [results[place] for place in places]
+
+        def taken() -> list[tf.Tensor]:
+            values = [*map(tf.convert_to_tensor, floats), *mine]
+            chiefs = self._group.sum(values if self._group.rank == 0 else [tf.zeros_like(value) for value in values])
+            for variable, value in zip(floats, chiefs[: len(floats)], strict=True):
+                variable.assign(value)
+            return chiefs[len(floats) :] or [tf.constant(0.0)]
+
+        chiefs = tf.cond(self._on, taken, lambda: [tf.identity(one) for one in mine] or [tf.constant(0.0)])
+        found = dict(zip(places, chiefs, strict=False))
+        return [found.get(place, result) for place, result in enumerate(results)]
+
+
+ALONE = FromChief(Alone())
+"""Where one worker trains."""
+
+
+def changing(model: keras.Model) -> list[keras.Variable]:
+    """The weights that a step of Keras' own may change: those that train, and what layers keep."""
+    kept = [variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables]
+    return [*model.trainable_variables, *kept]
+
+
+def _rounded(value: Any) -> bool:
+    return bool(tf.as_dtype(value.dtype).is_floating)
+
+
+def differing(workers: Agreement, optimizer: Any = None) -> list[int]:
+    """Ranks whose processors update weights to other bits than the chief's; all workers ask at once.
+
+    Args:
+        workers: of the run.
+        optimizer: that of Keras which computes the updates; None: it, or what else a step computes, is not known.
+    """
+    chief, *others = workers.digests(digest(_tried(optimizer) or _functions()))
+    return [rank for rank, one in enumerate(others, 1) if one != chief]
+
+
+def described(member: Member, others: Sequence[int]) -> str:
+    """Tell the user which processors differ, and what that costs."""
+    named = ", ".join(f"rank {rank} ({member.hosts[rank]})" for rank in others)
+    return f"the processor of {named} rounds otherwise than the chief's: {TAKEN}"
+
+
+def _tried(optimizer: Any) -> list[np.ndarray]:
+    """What a copy of an optimizer makes of made-up gradients; empty if it can't be copied."""
+    if optimizer is None:
+        return []
+    try:
+        copy = type(optimizer).from_config(optimizer.get_config())
+        variables = [keras.Variable(tf.zeros(shape), dtype="float32") for shape in ((SIDE, SIDE), (SIDE,))]
+        copy.build(variables)
+        results = []
+        for iteration in ITERATIONS:
+            copy._iterations.assign(iteration)
+            copy.apply([tf.reshape(_numbers(variable.shape.num_elements()), variable.shape) for variable in variables], variables)
+            results += [variable.numpy() for variable in variables]
+    except Exception:
+        # An optimizer of the user's own may need more than its configuration.
+        return []
+    return results
+
+
+def _functions() -> list[np.ndarray]:
+    """What this processor makes of some numbers, by functions whose last bits differ between processors."""
+    numbers = _numbers(SIDE * SIDE)
+    functions = (tf.math.reciprocal, tf.math.rsqrt, tf.exp, tf.math.log, tf.tanh, tf.sigmoid, tf.math.erf, lambda x: tf.pow(x, 0.3))
+    return [function(numbers).numpy() for function in functions]
+
+
+def _numbers(count: int) -> tf.Tensor:
+    return tf.constant(np.geomspace(1e-6, 30.0, count), tf.float32)
