@@ -15,12 +15,16 @@ import tensorflow as tf
 from trainer.agreement import Agreement, digest
 from trainer.collective import Alone, Group, OnHost
 from trainer.member import Member
+from trainer.optimizer import inner
 
 TAKEN = "all workers take the chief's weights after each step, which sends as many bytes again as the gradients"
-ITERATIONS = (0, 1, 2, 1_000, 1_000_000)
+ITERATIONS = (0, 1_000)
 """At which an optimizer is tried: some raise numbers to the power of it."""
-SIDE = 64
-"""Rows and columns of a variable that it is tried with."""
+SHAPES = ((64, 64), (1000, 3), (33,))
+"""Of the variables that it is tried with."""
+
+NORMS = 16
+"""Vectors whose norms are tried where gradients are scaled by the norm of all."""
 
 
 class FromChief:
@@ -100,13 +104,17 @@ def _tried(optimizer: Any) -> list[np.ndarray]:
         return []
     try:
         copy = type(optimizer).from_config(optimizer.get_config())
-        variables = [keras.Variable(tf.zeros(shape), dtype="float32") for shape in ((SIDE, SIDE), (SIDE,))]
+        numbers = np.random.default_rng(0)
+        variables = [keras.Variable(numbers.normal(size=shape), dtype="float32") for shape in SHAPES]
         copy.build(variables)
         results = []
         for iteration in ITERATIONS:
             copy._iterations.assign(iteration)
-            copy.apply([tf.reshape(_numbers(variable.shape.num_elements()), variable.shape) for variable in variables], variables)
+            copy.apply([tf.constant(numbers.normal(size=shape), tf.float32) for shape in SHAPES], variables)
             results += [variable.numpy() for variable in variables]
+        if inner(optimizer).global_clipnorm:
+            # One number a step, which may be equal by chance.
+            results += [tf.linalg.global_norm([tf.constant(row, tf.float32)]).numpy() for row in numbers.normal(size=(NORMS, 1000))]
     except Exception:
         # An optimizer of the user's own may need more than its configuration.
         return []
@@ -115,10 +123,6 @@ def _tried(optimizer: Any) -> list[np.ndarray]:
 
 def _functions() -> list[np.ndarray]:
     """What this processor makes of some numbers, by functions whose last bits differ between processors."""
-    numbers = _numbers(SIDE * SIDE)
+    numbers = tf.constant(np.geomspace(1e-6, 30.0, 4096), tf.float32)
     functions = (tf.math.reciprocal, tf.math.rsqrt, tf.exp, tf.math.log, tf.tanh, tf.sigmoid, tf.math.erf, lambda x: tf.pow(x, 0.3))
     return [function(numbers).numpy() for function in functions]
-
-
-def _numbers(count: int) -> tf.Tensor:
-    return tf.constant(np.geomspace(1e-6, 30.0, count), tf.float32)
