@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from trainer import strategy
+
 AllReduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
@@ -64,21 +66,23 @@ class Collectives:
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """See `Group`: one per type, over all its tensors concatenated (tensor fusion: Sergeev, Del Balso 2018, arXiv:1802.05799)."""
-        context = tf.distribute.get_replica_context()
         sums: dict[int, tf.Tensor] = {}
         for kind in dict.fromkeys(tensor.dtype for tensor in tensors):
             numbers = [number for number, tensor in enumerate(tensors) if tensor.dtype == kind]
             flat = tf.concat([tf.reshape(tensors[number], [-1]) for number in numbers], axis=0)
-            total = context.all_reduce(tf.distribute.ReduceOp.SUM, flat, options=self._options)
-            sizes = [tensors[number].shape.num_elements() for number in numbers]
-            for number, part in zip(numbers, tf.split(total, sizes), strict=True):
-                sums[number] = tf.reshape(part, tensors[number].shape)
+            with strategy.inside() as context:
+                total = context.all_reduce(tf.distribute.ReduceOp.SUM, flat, options=self._options)
+            sizes = [tf.size(tensors[number]) for number in numbers]
+            for number, part in zip(numbers, tf.split(total, sizes, num=len(sizes)), strict=True):
+                sums[number] = tf.ensure_shape(tf.reshape(part, tf.shape(tensors[number])), tensors[number].shape)
         return [sums[number] for number in range(len(tensors))]
 
     def concatenated(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """See `Group`."""
-        context = tf.distribute.get_replica_context()
-        return [context.all_gather(tensor, axis=0, options=self._options) for tensor in tensors]
+        with strategy.inside() as context:
+            rows = [context.all_gather(tf.identity(tensor), axis=0, options=self._options) for tensor in tensors]
+        # TensorFlow forgets the shape of a row where their number is not known, and a loss then takes y for another shape than the output.
+        return [tf.ensure_shape(every, (None, *tensor.shape[1:])) for every, tensor in zip(rows, tensors, strict=True)]
 
 
 class OnHost:

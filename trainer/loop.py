@@ -226,6 +226,7 @@ class Trainer:
         if self._epoch_is_over():
             return
         self._saves = False
+        self._follow_chief()
         self._check_weights()
         self.job.metrics.phase("saving", f"step {self.progress.step}")
         self._save_state()
@@ -235,6 +236,7 @@ class Trainer:
 
     def steps_end(self) -> None:
         """See `Loop`."""
+        self._follow_chief()
         self._epoch_rate = self._rate(self.job.counts.epoch_of(self.progress.step - 1))
 
     def _epoch_is_over(self) -> bool:
@@ -461,20 +463,25 @@ class Trainer:
 
     def _agreed(self) -> list[np.ndarray]:
         """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""
-        arrays, count = self.engine.read(self.engine.variables), len(self.engine.weights)
+        arrays = self.engine.read(self.engine.variables)
         if self.cluster.member.workers == 1:
             return arrays
         agreed = self.cluster.agreed(arrays)
         self.progress.digests = [agreed.digest] * self.cluster.member.workers
         if agreed.others:
-            # Where steps take the chief's weights, only what its optimizer keeps counts.
-            taken = self.engine.from_chief.on and len(set(self.cluster.digests(digest(arrays[:count])))) == 1
-            for variable, array in zip(self.engine.variables, agreed.arrays, strict=True):
-                variable.assign(array)
+            self._assign(agreed.arrays)
             self.progress.digests = self.cluster.digests(digest(self.engine.read(self.engine.variables)))
-            if not taken:
-                self._tell_apart(agreed)
+            self._tell_apart(agreed)
         return agreed.arrays
+
+    def _follow_chief(self) -> None:
+        """Where processors round differently, take what the chief's optimizer keeps: its steps gave the others only weights."""
+        if self.engine.from_chief.on:
+            self._assign(self.cluster.from_chief(self.engine.read(self.engine.variables)))
+
+    def _assign(self, arrays: Sequence[np.ndarray]) -> None:
+        for variable, array in zip(self.engine.variables, arrays, strict=True):
+            variable.assign(array)
 
     def _tell_apart(self, agreed: Agreed) -> None:
         hosts, step = self.cluster.member.hosts, self.progress.step

@@ -1,12 +1,12 @@
 """A model's `train_step` as the step of a run: every worker is fed the whole batch, and layers take their rows of it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from trainer import additive, applying, keras_metrics, rehearsal, step, whole
+from trainer import additive, applying, keras_metrics, rehearsal, step, strategy, whole
 from trainer.data.pipeline import Batch
 from trainer.optimizer import rate_of
 from trainer.processors import FromChief, changing
@@ -61,8 +61,16 @@ class Program:
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
         """A step; its row as of `step.Steps`, the same on all workers but for what they ask."""
+        return self._in_replica(self._step, batch)
+
+    def _in_replica(self, function: Callable[[Any], tf.Tensor], given: Any) -> tf.Tensor:
+        cluster = self.local.cluster
+        return cluster.local(cluster.run(function, (given,)))
+
+    def _step(self, batch: Batch) -> tf.Tensor:
         count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.spec, batch)
-        with keras_metrics.changes(self.model) as moved:
+        # The model is no strategy's, whose replica context TensorFlow's collectives need.
+        with strategy.outside(), keras_metrics.changes(self.model) as moved:
             logs, tracks_loss = self._train_step(self.local.augment(batch))
         tracked = self.model.get_metrics_result()
         if keras_metrics.loss_count(self.model) is not None and not tracks_loss:
@@ -104,4 +112,4 @@ class Program:
     def total(self, rows: tf.Tensor) -> tf.Tensor:
         """Rows of several steps: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
         mine = rows if self._group.rank == 0 else tf.concat([rows[:, :1], tf.zeros_like(rows[:, 1:])], axis=1)
-        return self._group.sum([mine])[0]
+        return self._in_replica(lambda one: self._group.sum([one])[0], mine)

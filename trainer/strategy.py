@@ -5,6 +5,7 @@ model becomes a plain one, whose `fit` is `trainer.distribute`'s. The strategy i
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,11 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import ops
+
+from trainer.replacing import replaced
+
+_thread = threading.local()
+"""`left`: the context of a strategy that this thread has left. Workers may be threads."""
 
 
 def multi_worker(model: keras.Model) -> bool:
@@ -27,14 +33,30 @@ def outside() -> Iterator[None]:
     if not tf.distribute.has_strategy():
         yield
         return
-    graph = ops.get_default_graph()
+    graph, left = ops.get_default_graph(), distribute_lib._get_per_thread_mode()
     creators, graph._variable_creator_stack = graph._variable_creator_stack, []
-    distribute_lib._push_per_thread_mode(distribute_lib._get_default_replica_mode())
+    try:
+        with _mode(distribute_lib._get_default_replica_mode()), replaced(_thread, "left", left):
+            yield
+    finally:
+        graph._variable_creator_stack = creators
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[Any]:
+    """The replica context of a strategy, also where `outside` has left it."""
+    left = getattr(_thread, "left", None)
+    with contextlib.nullcontext() if left is None else _mode(left):
+        yield tf.distribute.get_replica_context()
+
+
+@contextlib.contextmanager
+def _mode(mode: Any) -> Iterator[None]:
+    distribute_lib._push_per_thread_mode(mode)
     try:
         yield
     finally:
         distribute_lib._pop_per_thread_mode()
-        graph._variable_creator_stack = creators
 
 
 def take_out(model: keras.Model) -> None:

@@ -72,6 +72,14 @@ mixed = train(alone, precision="mixed_bfloat16")
 found["mixed"] = {"far": float(np.abs(mixed[0] - reference).max()), "rows": mixed[1]}
 found["mixed"]["both"] = float(np.abs(train(both, precision="mixed_bfloat16")[0] - mixed[0]).max())
 found["mixed"]["kinds"] = sorted({weight.dtype for weight in mixed[4].variables}), mixed[4].layers[1].compute_dtype
+
+def exchanged(rows):
+    results = both.group.concatenated([rows])[0], both.group.sum([rows, rows[:1, 0]])[0]
+    found["shapes"] = [result.shape.as_list() for result in results]
+    return results
+
+exchange = tf.function(lambda rows: both.local(both.run(exchanged, [rows])), [tf.TensorSpec([None, 3])], autograph=False)
+found["exchanged"] = [result.numpy().tolist() for result in exchange(tf.constant([[1.0, 2.0, 3.0]]))]
 print(json.dumps(found))
 """
 
@@ -137,3 +145,9 @@ def test_mixed_precision_keeps_weights_in_32_bits(actual):
     assert 0 < mixed["far"] < 0.01
     assert mixed["both"] < 2e-3
     assert mixed["rows"][0][0] == pytest.approx(actual["rows"]["alone"][0][0], rel=0.05)
+
+
+def test_shapes_of_rows_are_kept(actual):
+    """Where their number is not known: else Keras' losses take y for another shape than the output."""
+    assert actual["shapes"] == [[None, 3], [None, 3]]
+    assert actual["exchanged"] == [[[1.0, 2.0, 3.0]] * 2, [[2.0, 4.0, 6.0]]]

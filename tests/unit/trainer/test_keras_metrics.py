@@ -14,7 +14,7 @@ from trainer.data.spec import Leaf, Spec
 from trainer.program import Program
 
 SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
-CLUSTER = SimpleNamespace(group=Alone())
+CLUSTER = SimpleNamespace(group=Alone(), run=lambda function, given: function(*given), local=lambda result: result)
 
 
 class Own(keras.Model):
