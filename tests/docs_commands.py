@@ -65,6 +65,7 @@ WAYS = {
     "benchmarks/chaos.yml": Way(LAB),
     "benchmarks/columns.py": Way(TEST, ("--rows 500 --images 20 --batch 8 --rounds 1", "--cold 1 --batch 8")),
     "benchmarks/examples.py": Way(EXHAUSTIVE, ("--seeds 1 --only siamese",)),
+    "benchmarks/gpu_check.py": Way(EXHAUSTIVE, ("--cpu --results {folder}/gpus",)),
     "benchmarks/inference.yml": Way(EXHAUSTIVE, ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1",)),
     "benchmarks/kernels.py": Way(EXHAUSTIVE, ("--rows 64 --columns 8 --images 4 --rounds 1",)),
     "benchmarks/launch_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),

@@ -40,7 +40,8 @@ class Cluster(Agreement):
         implementations = tf.distribute.experimental.CommunicationImplementation
         self.options = tf.distribute.experimental.CommunicationOptions(
             timeout_seconds=COLLECTIVE_TIMEOUT_S,
-            # AUTO means NCCL between GPUs.
+            # AUTO leaves it to TensorFlow, whose source takes its ring between GPUs, too, unless NCCL is named. NCCL refuses workers
+            # that share a GPU.
             implementation=implementations.AUTO if gpus_taken else implementations.RING,
         )
         if devices:

@@ -31,6 +31,8 @@ GUESSED = {3072: ((32, 32, 3), "CHW"), 784: ((28, 28, 1), "HWC")}
 LAYOUTS = {"HWC": (0, 1, 2), "CHW": (1, 2, 0)}
 """Where rows, columns and channels are."""
 INDEXES = Path(".lockstep/sources/tfrecords")
+COMPRESSED = {"GZIP": (b"\x1f\x8b",), "ZLIB": (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")}
+"""First bytes of compressed files; a record's length may begin like them, too."""
 HEADER, FOOTER = 12, 4
 """Bytes around a record: its length with a checksum, and its own checksum."""
 LAYOUT = "TFRecord files named train*, test* (or eval*) and, where there are any, validation*, ending in .tfrecord or .tfrecords"
@@ -153,9 +155,18 @@ def read_records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
             yield offset, record, tf.train.Example.FromString(record).features.feature
             offset += len(record) + FOOTER + HEADER
     except (tf.errors.DataLossError, DecodeError) as error:
+        if offset == HEADER and (kind := _compression(path)):
+            raise DatasetError(f"{path}: its records are compressed ({kind}). Fix: write them without compression_type") from None
         raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER:,}: {str(error).splitlines()[0]}") from None
     except tf.errors.OpError as error:
         raise DatasetError(f"{path}: can't be read: {error.message}") from None
+
+
+def _compression(path: Path) -> str:
+    """How a file that holds no records is compressed, as TFRecordOptions names it; empty if it isn't."""
+    with path.open("rb") as stream:
+        start = stream.read(2)
+    return next((kind for kind, begins in COMPRESSED.items() if start in begins), "")
 
 
 def _fields(features: Any, path: Path, number: int) -> tuple[bytes, int]:

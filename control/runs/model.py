@@ -132,11 +132,12 @@ def _sides(shape: Sequence[int | None]) -> str:
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
     """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up."""
     halves = [spec.pack([leaf[half] for leaf in spec.unpack(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
-    try:
-        first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
-    except tf.errors.OpError:
-        # Random examples may be none that the model takes; its steps have been traced.
-        return
+    with own.explaining("validation", section):
+        try:
+            first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
+        except tf.errors.OpError:
+            # Random examples may be none that the model takes; its steps have been traced.
+            return
     columns = keras_metrics.Results(model).columns
     apart = ~np.isclose(both, first + second, rtol=1e-3, atol=1e-5) & np.isfinite(both)
     if apart.any():

@@ -102,6 +102,7 @@ def test_bad_images_are_listed_unless_allowed(commands, broken):
     [
         ("nothing", "data", "model=compiled.py:nothing: a step of training fails: ValueError: None values not supported."),
         ("misfit", "inputs_and_sums", "Fix: an output of y's shape; "),
+        ("standardised", "sizes", "Fix: leave a missing value empty, or write NA; "),
         ("largest", "data", "the metric largest keeps no sums"),
         ("unknown", "inputs_and_sums", "Could not locate class 'Unknown'"),
         ("uncompiled", "inputs_and_sums", "its model is not compiled"),

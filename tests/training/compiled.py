@@ -106,6 +106,19 @@ def misfit():
     return model
 
 
+def standardised():
+    """A model of numbers, which traces with strings, too, and then fails."""
+    inputs = {"size": keras.Input((), name="size")}
+    model = keras.Model(inputs, layers.Dense(1)(layers.Reshape((1,))(layers.Normalization(None, 1.0, 4.0)(inputs["size"]))))
+    model.compile("adam", "mse")
+    return model
+
+
+def sizes(split):
+    """Sizes as text, as a table has them that writes a missing one `?`."""
+    return {"size": np.array(["1.5", "?", "2", "3"])}, np.arange(4.0)
+
+
 def classes():
     """Three outputs, for classes by their number."""
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])

@@ -17,9 +17,13 @@ NAME = "own"
 KEYS = ("name", "file", "function", "source")
 LONGEST = 12
 """Lines of an error of Keras."""
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+"""What Keras puts around a message for a terminal."""
 HINTS = {
     "None values": "A loss or a metric returns nothing, or the data have no y. Fix: end your own with return, and give (x, y)",
     "`target` and `output`": "Fix: an output of y's shape; for a y that is the number of a class, loss='sparse_categorical_crossentropy'",
+    "could not convert string to float": "An input is a column of strings. In a CSV file, one value that is no number makes a column "
+    "strings. Fix: leave a missing value empty, or write NA; for strings that are meant, keras.layers.StringLookup",
 }
 """What to do about an error of Keras, by a part of its text."""
 GIVEN = ("size", "classes")
@@ -100,7 +104,7 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()[:LONGEST]
+        lines = COLOR.sub("", str(error)).strip().splitlines()[:LONGEST]
         hint = "".join(f"\n{hint}" for part, hint in HINTS.items() if part in str(error))
         where = own.line(error, function)
         raise ConfigError(

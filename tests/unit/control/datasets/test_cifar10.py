@@ -1,6 +1,7 @@
 """CIFAR-10's archives and folders, made up and, where they are, real; TFRecords written and read."""
 
 import functools
+import gzip
 import hashlib
 import io
 import json
@@ -9,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -552,6 +554,14 @@ def test_a_truncated_file_is_refused(place, records):
     whole = (place / "train.tfrecord").read_bytes()
     (place / "train.tfrecord").write_bytes(whole[:-10])
     with pytest.raises(DatasetError, match=rf"train.tfrecord: truncated or damaged after byte {len(whole) // 2:,}:"):
+        tfrecords.TFRecords(str(place)).scan()
+
+
+@pytest.mark.parametrize(("compress", "kind"), [(gzip.compress, "GZIP"), (zlib.compress, "ZLIB")])
+def test_compressed_records_are_refused_as_such(compress, kind, place, records):
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), raw(np.zeros((2, 3072), np.uint8), (0, 1))))
+    (place / "train.tfrecord").write_bytes(compress((place / "train.tfrecord").read_bytes()))
+    with pytest.raises(DatasetError, match=rf"train.tfrecord: its records are compressed \({kind}\). Fix: write them without"):
         tfrecords.TFRecords(str(place)).scan()
 
 
