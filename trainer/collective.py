@@ -58,7 +58,7 @@ class Alone:
 
 
 class Collectives:
-    """TensorFlow's collectives (NCCL between GPUs), in replica context."""
+    """TensorFlow's collectives, in a strategy's replica context."""
 
     def __init__(self, rank: int, workers: int, options: Any):
         """`options`: TensorFlow's CommunicationOptions."""
