@@ -25,14 +25,14 @@ SETTINGS = {
     "KERAS_BACKEND": "tensorflow",
 }
 FILES = (
-    "trainers/trainer_test.py",
     "callbacks/*_test.py",
     "optimizers/**/*_test.py",
     "metrics/*_test.py",
     "losses/*_test.py",
     "models/*_test.py",
-    "layers/**/*_test.py",
     "backend/tensorflow/*_test.py",
+    "trainers/trainer_test.py",
+    "layers/**/*_test.py",
 )
 KINDS = ("passed", "does not train", "skipped", "no pass alone", "failed")
 SKIPPED = Path(__file__).with_name("skipped.yml")
@@ -87,44 +87,46 @@ def tried(folder: Path, files: Sequence[str], texts: Sequence[str]) -> dict[str,
         if texts and not any(text in file or file in text for text in texts):
             continue
         print(f"{number} of {len(files)}: {file}", flush=True)
-        for test, plain in running.alone(folder, file).items():
-            if texts and not any(text in test for text in texts):
-                continue
-            results[test] = kind, why = judged(running, folder, test, plain)
-            if kind in ("passed", "failed") or plain.kind == "failed":
-                print(f"  {kind}  {test.partition('::')[2]}  {why[:200]}", flush=True)
+        plain = {test: one for test, one in running.alone(folder, file).items() if not texts or any(text in test for text in texts)}
+        found = judged(running, folder, plain)
+        # Many have no pass alone for one reason.
+        for (kind, why), test in {result: test for test, result in found.items() if result[1]}.items():
+            print(f"  {kind}: {test.partition('::')[2]}: {why[:200]}", flush=True)
+        results |= found
     return results
 
 
-def judged(running: Any, folder: Path, test: str, plain: Any) -> tuple[str, str]:
-    """One of KINDS and why, for a test of which `plain` became alone."""
-    if plain.kind != "passed":
-        return "no pass alone", plain.why
-    if not plain.worked:
-        return "does not train", ""
-    skipped = yaml.safe_load(SKIPPED.read_text(encoding="utf-8"))
-    if test in skipped:
-        return "skipped", skipped[test]
-    ranks = running.on_workers(folder, test)
-    kind, why = together(ranks)
-    if kind == "passed" and not all(map(plain.like, ranks)):
-        return compared(plain, running.alone(folder, test)[test], ranks)
-    return kind, why
+def judged(running: Any, folder: Path, plain: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """By test, one of KINDS and why; `plain`: what became of each alone."""
+    skipped, found = yaml.safe_load(SKIPPED.read_text(encoding="utf-8")), dict[str, tuple[str, str]]()
+    for test, one in plain.items():
+        if one.kind != "passed":
+            found[test] = "no pass alone", one.why
+        elif not one.worked:
+            found[test] = "does not train", ""
+        elif test in skipped:
+            found[test] = "skipped", skipped[test]
+    tests = [test for test in plain if test not in found]
+    together = running.on_workers(folder, tests) if tests else {}
+    for test in tests:
+        found[test] = both(plain[test], together[test])
+        if found[test][0] == "failed":
+            # Another test may be the cause, and alone it may have other numbers without the tests before it.
+            again = running.alone(folder, test)[test]
+            found[test] = both(again, running.on_workers(folder, [test])[test])
+            if found[test][0] == "failed" and not again.like(running.alone(folder, test)[test]):
+                found[test] = "no pass alone", "its numbers are others each time"
+    return {test: found[test] for test in plain}
 
 
-def together(ranks: Sequence[Any]) -> tuple[str, str]:
-    """What became of a test, from what did on each worker."""
+def both(plain: Any, ranks: Sequence[Any]) -> tuple[str, str]:
+    """What became of a test, from what did alone and on each worker."""
     failed = [f"rank {rank}: {one.why or one.kind}" for rank, one in enumerate(ranks) if one.kind != "passed"]
     if failed:
         return "failed", "; ".join(failed)
-    return ("passed", "") if all(one.worked for one in ranks) else ("does not train", "")
-
-
-def compared(plain: Any, again: Any, ranks: Sequence[Any]) -> tuple[str, str]:
-    """What became of a test whose calls returned other numbers than alone, where these are the same again."""
-    if not plain.like(again):
-        return "passed", "its numbers are others each time alone, too"
-    return "failed", f"other numbers than alone: {[[round(one, 5) for one in each.numbers[:6]] for each in (again, *ranks)]}"
+    if not all(map(plain.like, ranks)):
+        return "failed", f"other numbers than alone: {[[round(one, 5) for one in each.numbers[:6]] for each in (plain, *ranks)]}"
+    return ("passed", "") if all(one.worked for one in ranks) else ("does not train", "the workers exchange nothing")
 
 
 def report(results: dict[str, tuple[str, str]], folder: Path, checkout: Path) -> int:

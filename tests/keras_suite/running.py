@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from multiprocessing import connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -28,11 +29,11 @@ from trainer.member import Member
 
 WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]
 """Their names; they are connected already."""
-WRITING = tuple(f"callbacks/{name}_test.py" for name in ("backup_and_restore", "csv_logger", "model_checkpoint", "tensorboard"))
-"""Their tests look for files, so callbacks that write do so on both workers, in folders of their own, and not on the chief alone."""
+WRITING = ("backup_and_restore", "csv_logger", "model_checkpoint", "remote_monitor", "swap_ema_weights", "tensorboard")
+"""Callbacks whose tests look at files or messages, so all that write do so on both workers, and not on the chief alone."""
 METHODS = ("fit", "evaluate", "predict")
-FILE_S, TEST_S = 900.0, 180.0
-"""Seconds after which a file of tests, or a test on two workers, hangs."""
+TEST_S = 180.0
+"""Seconds after which a test hangs."""
 SEED, TOLERANCE = 0, 1e-3
 NOT_REACHED = "its process ended before"
 SETTINGS = ("--import-mode=importlib", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=short")
@@ -126,7 +127,7 @@ def _seeded(seed: Callable[..., None]) -> Callable[..., None]:
     return lambda given=None: seed(SEED if given is None else given)
 
 
-def _child(folder: Path, name: str, selected: str, peers: Callable[[], Peers] | None = None) -> None:
+def _child(folder: Path, name: str, selected: Sequence[str], peers: Callable[[], Peers] | None = None) -> None:
     gc.freeze()
     gc.enable()
     log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -134,29 +135,33 @@ def _child(folder: Path, name: str, selected: str, peers: Callable[[], Peers] | 
         os.dup2(log, stream)
     os.chdir(folder)
     np.random.seed = _seeded(np.random.seed)
-    # Tests of several backends import it.
-    sys.modules.setdefault("jax", ModuleType("jax"))
+    if "\nimport jax\n" in (folder / selected[0].partition("::")[0]).read_text(encoding="utf-8"):
+        # Its tests of other backends need no more than the name.
+        sys.modules.setdefault("jax", ModuleType("jax"))
     tf.get_logger().setLevel("ERROR")
-    if selected.startswith(WRITING):
+    if selected[0].startswith(tuple(f"callbacks/{one}_test.py" for one in WRITING)):
         distributing.WRITERS = ()
-    recorder = Recorder(folder / f"{name}.jsonl", peers() if peers else None)
-    pytest.main([selected, *SETTINGS, f"--rootdir={folder}"], plugins=[recorder])
+    recorder = Recorder(_file(folder, name), peers() if peers else None)
+    pytest.main([*selected, *SETTINGS, f"--rootdir={folder}"], plugins=[recorder])
     sys.stdout.flush()
 
 
-def _run(children: Sequence[Any], seconds: float, sockets: Sequence[socket.socket] = ()) -> bool:
-    """Whether all end in time; none is left. `sockets` are theirs."""
-    for child in children:
-        child.start()
-    for one in sockets:
-        one.close()
-    for child in children:
-        child.join(seconds)
-    late = [child for child in children if child.is_alive()]
-    for child in late:
-        child.kill()
-        child.join()
-    return not late
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.jsonl"
+
+
+def _ended(children: Sequence[Any], files: Sequence[Path]) -> bool:
+    """Whether all end by themselves, of which some write to their files every TEST_S at least; none is left."""
+    written = -1
+    while alive := [child for child in children if child.is_alive()]:
+        ended = connection.wait([child.sentinel for child in alive], TEST_S)
+        before, written = written, sum(file.stat().st_size for file in files if file.exists())
+        if not ended and written == before:
+            for child in alive:
+                child.kill()
+                child.join()
+            return False
+    return True
 
 
 def _outcomes(file: Path) -> dict[str, Outcome]:
@@ -171,12 +176,14 @@ def _outcomes(file: Path) -> dict[str, Outcome]:
 def alone(folder: Path, selected: str) -> dict[str, Outcome]:
     """What becomes of a file's tests, or of one, in one process, without Lockstep."""
     name = _named(selected)
-    _run([_FORKS.Process(target=_child, args=(folder, name, selected))], FILE_S)
-    return _outcomes(folder / f"{name}.jsonl")
+    child = _FORKS.Process(target=_child, args=(folder, name, [selected]))
+    child.start()
+    _ended([child], [_file(folder, name)])
+    return _outcomes(_file(folder, name))
 
 
-def on_workers(folder: Path, test: str) -> list[Outcome]:
-    """What becomes of a test on each of two workers."""
+def on_workers(folder: Path, tests: Sequence[str]) -> dict[str, list[Outcome]]:
+    """What becomes of tests on each of two workers, which go on with the next where one fails, and may be apart from there on."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         sockets = [socket.create_connection(listening.getsockname()), listening.accept()[0]]
 
@@ -185,11 +192,18 @@ def on_workers(folder: Path, test: str) -> list[Outcome]:
         member = Member(rank, WORKERS)
         return Peers(member, Direct(rank, {1 - rank: sockets[rank]}, SILENT_S, member.hosts, AHEAD))
 
-    names = [f"{_named(test)}.{rank}" for rank in (0, 1)]
-    children = [_FORKS.Process(target=_child, args=(folder, name, test, functools.partial(peers, rank))) for rank, name in enumerate(names)]
-    missing = Outcome("failed", "its process ended" if _run(children, TEST_S, sockets) else f"hung for {TEST_S:.0f} s")
-    outcomes = [_outcomes(folder / f"{name}.jsonl").get(test, missing) for name in names]
-    return [missing if one.why == NOT_REACHED else one for one in outcomes]
+    names = [f"{_named(tests[0])}.{rank}" for rank in (0, 1)]
+    children = [
+        _FORKS.Process(target=_child, args=(folder, name, tests, functools.partial(peers, rank))) for rank, name in enumerate(names)
+    ]
+    for child in children:
+        child.start()
+    for one in sockets:
+        one.close()
+    files = [_file(folder, name) for name in names]
+    missing = Outcome("failed", NOT_REACHED if _ended(children, files) else f"hung for {TEST_S:.0f} s")
+    ranks = [_outcomes(file) for file in files]
+    return {test: [missing if (one := each.get(test, missing)).why == NOT_REACHED else one for each in ranks] for test in tests}
 
 
 def _named(test: str) -> str:

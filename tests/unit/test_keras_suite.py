@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.keras_suite.__main__ import SKIPPED, main, report, together, unlike
+from tests.keras_suite.__main__ import SKIPPED, both, main, report, unlike
 
 
 def test_another_version_is_refused_with_the_command(tmp_path, capsys):
@@ -20,15 +20,16 @@ def test_another_version_is_refused_with_the_command(tmp_path, capsys):
     assert not unlike(tmp_path)
 
 
-def outcome(kind, worked, why=""):
-    return SimpleNamespace(kind=kind, worked=worked, why=why)
+def outcome(kind="passed", worked=3, why="", numbers=(1.0,)):
+    return SimpleNamespace(kind=kind, worked=worked, why=why, numbers=numbers, like=lambda other: other.numbers == numbers)
 
 
 def test_a_test_passes_only_on_both_ranks():
-    good, idle = outcome("passed", 3), outcome("passed", 0)
-    assert together([good, good]) == ("passed", "")
-    assert together([good, idle])[0] == "does not train"
-    assert together([good, outcome("failed", 3, "1 != 2")]) == ("failed", "rank 1: 1 != 2")
+    good = outcome()
+    assert both(good, [good, good]) == ("passed", "")
+    assert both(good, [good, outcome(worked=0)])[0] == "does not train"
+    assert both(good, [good, outcome("failed", why="1 != 2")]) == ("failed", "rank 1: 1 != 2")
+    assert both(good, [good, outcome(numbers=(2.0,))]) == ("failed", "other numbers than alone: [[1.0], [1.0], [2.0]]")
 
 
 def test_a_failure_is_in_table_and_exit_code(tmp_path, capsys):
