@@ -10,7 +10,7 @@ SUITE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev wheels train test unit contract training lab oracle exhaustive repeat mutants lint docs lock clean
+.PHONY: help setup setup-dev wheels train test unit contract training lab oracle keras-tests exhaustive repeat mutants lint docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what 
 
 oracle: setup-dev ## N=300 random Keras programs, each by fit alone and on several workers; the smallest that differ (SEED=0: of the first)
 	@$(BIN)/python -m tests.oracle $(or $(N),300) --seed $(SEED) --lanes $(LANES)
+
+keras-tests: setup-dev ## Keras' own tests on two workers (hours): KERAS_TESTS=DIR, its repository at the locked version; ARGS="trainers/": only these
+	@$(BIN)/python -m tests.keras_suite "$(KERAS_TESTS)" $(ARGS)
 
 repeat: setup-dev ## make test N=10 times on a busy machine, and every test that ever failed (SUITE="tests/unit": only these)
 	@$(BIN)/python -m tests.repeat $(or $(N),10) $(SUITE)

@@ -14,6 +14,7 @@ from trainer.own import Function
 
 WRITERS = (
     keras.callbacks.ModelCheckpoint,
+    keras.callbacks.OrbaxCheckpoint,
     keras.callbacks.BackupAndRestore,
     keras.callbacks.TensorBoard,
     keras.callbacks.CSVLogger,

@@ -1,5 +1,6 @@
 """What Keras callbacks remember goes into a state, and comes back to each of them on every worker."""
 
+import inspect
 from unittest import mock
 
 import keras
@@ -156,3 +157,9 @@ def test_a_callback_that_restores_weights_is_left_out():
     assert warnings == [
         "callbacks=mine.py:make: BackupAndRestore is left out: Lockstep saves states itself, and continues from the exact step"
     ]
+
+
+def test_each_callback_of_keras_that_writes_is_the_chiefs():
+    places = {"filepath", "filename", "directory", "backup_dir", "log_dir", "root"}
+    every = [one for one in vars(keras.callbacks).values() if isinstance(one, type)]
+    assert {one for one in every if places & set(inspect.signature(one.__init__).parameters)} == set(callbacks.WRITERS)
