@@ -226,7 +226,7 @@ class Engine:
     """See `trainer.engine.Engine`."""
 
     rate, validates, feeds_all, averages = None, True, False, False
-    from_chief = SimpleNamespace(on=False, begin=bool)
+    from_chief, follow_chief = SimpleNamespace(on=False), staticmethod(bool)
 
     def __init__(self, job: Job, cluster: Cluster):
         self._job, self._cluster, member, config = job, cluster, cluster.member, job.config

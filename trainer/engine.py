@@ -71,6 +71,17 @@ class Engine(abc.ABC):
     def trace_profiled(self) -> None:  # noqa: B027 - nothing, where no step is profiled
         """Trace what profiles a step, if it is not yet."""
 
+    @abc.abstractmethod
+    def _make_calls(self) -> None:
+        """Make the calls that train, which are traced when they are called first."""
+
+    def follow_chief(self) -> bool:
+        """Let all workers take the chief's weights after each step from now on, False if they can't, or do; all call it at once."""
+        begins = self.from_chief.begin()
+        if begins:
+            self._make_calls()
+        return begins
+
     @property
     def weights(self) -> list[Any]:
         """The model's weights, in Keras' order."""
@@ -179,16 +190,20 @@ class Gradients(Engine):
         own = dataclasses.replace(local, seeing_all=None)
         self._timed = self._forward_backward if local.seeing_all is None else step.make_forward_backward_call(own)
         parts, method = assembly.assemble(local, config, self._choose())
-        self._optimizer, self.memory, self.from_chief = parts.optimizer, method.memory, parts.from_chief
-        self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
+        self._optimizer, self.memory, self.from_chief, self._parts = parts.optimizer, method.memory, parts.from_chief, parts
         self.warmup = config.reduction.warmup_steps if method.memory else 0
-        uncompressed = chain.make(reduction.plain(), cluster.group.sum, cluster.direct)
-        self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
+        self._make_calls()
         self._test_call = step.make_test_call(local)
         self.results, self.profile_every = keras_metrics.Results(self.model), config.telemetry.profile_every
         self.seeds = [] if local.seeing_all is None else [variable.value for variable in step.seeds(self.model)]
         self.variables = [variable.value for variable in self.model.weights] + [*self.seeds, *self._optimizer.slots]
         self.shares = self._divide()
+
+    def _make_calls(self) -> None:
+        parts = self._parts
+        self._train_call, self._profiled_call = step.make_train_call(parts), step.ProfiledCall(parts, self._forward_backward)
+        uncompressed = chain.make(reduction.plain(), self._cluster.group.sum, self._cluster.direct)
+        self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
 
     @property
     def compiled(self) -> bool:
@@ -313,14 +328,17 @@ class OwnSteps(Engine):
     def trace(self) -> None:
         """Trace the call, again where a layer must see the whole batch; nothing runs."""
         while True:
-            self._call = call = step.make_train_call(self._program)
+            self._make_calls()
             try:
-                call.get_concrete_function()
+                self._call.get_concrete_function()
                 break
             except whole.SeesAll as error:
                 self._program.placements.see_all(error)
         self.variables = self._program.variables
         self.results = keras_metrics.Results(self.model, self._program.values)
+
+    def _make_calls(self) -> None:
+        self._call = step.make_train_call(self._program)
 
     def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:  # noqa: ARG002 - every step is the same
         """See `Engine`."""

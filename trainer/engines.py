@@ -24,6 +24,6 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     engine = OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
     if cluster.member.workers > 1 and engine.compiled:
         others = processors.differing(cluster, engine.model.optimizer if engine.adds_up else None)
-        if others and engine.from_chief.begin() and cluster.member.is_chief:
+        if others and engine.follow_chief() and cluster.member.is_chief:
             job.metrics.warning(processors.described(cluster.member, others))
     return engine

@@ -489,7 +489,7 @@ class Trainer:
         rounding = agreed.most < ROUNDING
         small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
         why = f"at step {step:,} the weights of {named} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
-        from_now_on = rounding and self.engine.from_chief.begin()
+        from_now_on = rounding and self.engine.follow_chief()
         if self._apart != agreed.others and self.cluster.member.is_chief:
             go_on = "all workers go on with the chief's"
             self.job.metrics.warning(f"{why}; {go_on}{', and take them after each step from now on' if from_now_on else ''}")

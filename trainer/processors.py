@@ -28,42 +28,28 @@ NORMS = 16
 
 
 class FromChief:
-    """What a step leaves, taken from the chief where that is on."""
+    """What a step leaves, taken from the chief where that is on when the step is traced."""
 
     def __init__(self, group: Group):
         """Begin with off. TensorFlow's collectives are left out: there, weights that differ are noticed when they are saved."""
-        self._group, possible = group, isinstance(group, OnHost) and group.workers > 1
-        self._on = tf.Variable(False, trainable=False) if possible else None
-
-    @property
-    def on(self) -> bool:
-        """Whether anything is taken."""
-        return self._on is not None and bool(self._on.numpy())
+        self._group, self._possible, self.on = group, isinstance(group, OnHost) and group.workers > 1, False
 
     def begin(self) -> bool:
-        """Take from now on; all workers do so at once. False if they can't, or do already."""
-        if self._on is None or self.on:
-            return False
-        self._on.assign(True)
-        return True
+        """Take from the next trace on; all workers do so at once. False if they can't, or do already."""
+        begins, self.on = self._possible and not self.on, self._possible
+        return begins
 
     def take(self, variables: Sequence[Any], results: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
         """Assign the chief's values to variables, and return its results, in a traced step; whole numbers are equal everywhere."""
         floats = [variable for variable in variables if _rounded(variable)]
         places = [place for place, result in enumerate(results) if _rounded(result)]
-        if self._on is None or not (floats or places):
+        if not self.on or not (floats or places):
             return list(results)
-        mine = [results[place] for place in places]
-
-        def taken() -> list[tf.Tensor]:
-            values = [*map(tf.convert_to_tensor, floats), *mine]
-            chiefs = self._group.sum(values if self._group.rank == 0 else [tf.zeros_like(value) for value in values])
-            for variable, value in zip(floats, chiefs[: len(floats)], strict=True):
-                variable.assign(value)
-            return chiefs[len(floats) :] or [tf.constant(0.0)]
-
-        chiefs = tf.cond(self._on, taken, lambda: [tf.identity(one) for one in mine] or [tf.constant(0.0)])
-        found = dict(zip(places, chiefs, strict=False))
+        values = [*map(tf.convert_to_tensor, floats), *(results[place] for place in places)]
+        chiefs = self._group.sum(values if self._group.rank == 0 else [tf.zeros_like(value) for value in values])
+        for variable, value in zip(floats, chiefs[: len(floats)], strict=True):
+            variable.assign(value)
+        found = dict(zip(places, chiefs[len(floats) :], strict=True))
         return [found.get(place, result) for place, result in enumerate(results)]
 
 
