@@ -72,7 +72,8 @@ class Apart(whole.Step):
     def __init__(self, model: keras.Model, group: collective.Group, rows: whole.Rows, seeing_all: set[Any] | None = None):
         """`seeing_all`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
         super().__init__(group, seeing_all or set())
-        self._mine, self.rows = rows, None if seeing_all is None else rows
+        self.replicated = seeing_all is not None and group.workers == 1
+        self._mine, self.rows = rows, None if seeing_all is None or self.replicated else rows
         self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
         """This worker's rows divided by those of the whole batch."""
         self.taken: list[Any] = []

@@ -33,10 +33,10 @@ PATIENCE_S = 60.0
 class Threads:
     """Workers that are threads of one process, and exchange arrays when all have come; `alternating` ones run one at a time in between."""
 
-    def __init__(self, workers: int, alternating: bool = False):
-        """Make as many `members`."""
+    def __init__(self, workers: int, alternating: bool = False, patience_s: float = PATIENCE_S):
+        """Make as many `members`, which wait for each other for at most `patience_s` seconds."""
         self._turn: Any = threading.Lock() if alternating else contextlib.nullcontext()
-        self._barrier, self._given = threading.Barrier(workers, timeout=PATIENCE_S), [list[np.ndarray]()] * workers
+        self._barrier, self._given = threading.Barrier(workers, timeout=patience_s), [list[np.ndarray]()] * workers
         self.members = [Member(self, rank, workers) for rank in range(workers)]
 
     def exchange(self, rank: int, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
@@ -126,12 +126,11 @@ class Rehearsal(whole.Step):
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
         with whole.within(None):
             expected, scope = _called(layer, arguments)
-            seeing, kinds = self._seeing_all, _kinds(layer)
+            seeing = self._seeing_all
             seeing |= _keeping(layer, scope)
             if self._agrees(layer, arguments, expected, seeing):
                 return
-            for some in [*([kind] for kind in kinds), list(kinds)]:
-                more = {one for kind in some for one in kinds[kind]}
+            for more in _suspects(layer):
                 if more and self._agrees(layer, arguments, expected, seeing | more):
                     seeing |= more
                     return
@@ -189,10 +188,15 @@ def operations(layer: keras.Layer) -> list[Operation]:
     return [*layers, *(one for parent in layers for one in getattr(parent, "operations", ()) if not isinstance(one, keras.Layer))]
 
 
-def _kinds(layer: keras.Layer) -> dict[type, set[Operation]]:
-    """The operations in a layer that may be the user's own, by class, the innermost first."""
-    own = [one for one in operations(layer) if not whole.of_keras(one)]
-    return {kind: {one for one in own if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(own)))}
+def _suspects(layer: keras.Layer) -> Iterator[set[Operation]]:
+    """Operations in a layer that may mix rows: by class, the innermost first, then together; the user's own before Keras'."""
+    every = operations(layer)
+    own = [one for one in every if not whole.of_keras(one)]
+    for some in (own, [one for one in every if one not in own]):
+        for kind in dict.fromkeys(map(type, reversed(some))):
+            yield {one for one in some if type(one) is kind}
+        yield set(some)
+    yield set(every)
 
 
 def made_up(specs: Any) -> Any:
@@ -280,11 +284,12 @@ def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation])
         seeing_all: where to add the layers that must see the whole batch.
     """
     rehearsal, drawing = Rehearsal(seeing_all), context.context()._rng
-    before = drawing.getstate() if isinstance(drawing, random.Random) else None
+    # AugMix draws by Python's generator while it is traced.
+    setters = [(one.setstate, one.getstate()) for one in (random, drawing) if one is random or isinstance(one, random.Random)]
     with rehearsal():
         step(made_up(specs))
-    if before is not None:
-        drawing.setstate(before)
+    for setstate, before in setters:
+        setstate(before)
     return rehearsal
 
 

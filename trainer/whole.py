@@ -30,6 +30,8 @@ from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
 
+MIXING = (keras.layers.CutMix, keras.layers.MelSpectrogram, keras.layers.MixUp)
+"""Layers of Keras' own whose rows depend on each other, which a few made-up ones may not show."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -193,7 +195,8 @@ class Step:
 
     def sees_all(self, layer: Operation) -> bool:
         """Whether a layer is given the whole batch."""
-        return self.replicated or layer in self._seeing_all or getattr(layer, "stateful", False)
+        mixes = isinstance(layer, MIXING) or getattr(layer, "stateful", False)
+        return self.replicated or mixes or layer in self._seeing_all
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.oracle import running
 from tests.oracle.programs import CALLBACKS, Program, data_of, model_of
 from trainer import distribute, rehearsal
+from trainer.errors import LockstepError
 from trainer.member import Member
 
 TOLERANCE = 1e-6
@@ -22,6 +23,9 @@ SHAKEN = 1e-14
 """Change of the weights, relative to each, that no program should magnify to TOLERANCE."""
 ROUNDING = "magnifies rounding, as on one worker"
 """Of a program that differs from itself as much with weights changed by SHAKEN: its gradient is 0 but for rounding, and Lamb divides it."""
+FAILING = "fit fails, too"
+REFUSED = "refused: "
+"""Begins what is said of a program that the engine refuses with a sentence."""
 
 
 class Seen(keras.callbacks.Callback):
@@ -108,7 +112,7 @@ def by_workers(program: Program) -> list[dict[str, np.ndarray]]:
         every = running.workers(program, _seen(program))
         # A training that goes on begins again.
         return [left(model, [*first.calls, *(call for one in more for call in one.calls[1:])]) for model, (first, *more) in every]
-    threads = rehearsal.Threads(program.workers)
+    threads = rehearsal.Threads(program.workers, patience_s=running.PATIENCE_S)
     models, hosts = [model_of(program) for _ in threads.members], [f"127.0.0.1:{member.rank}" for member in threads.members]
 
     def work(member: rehearsal.Member) -> dict[str, np.ndarray]:
@@ -141,7 +145,10 @@ def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray], way: st
 
 
 def attempt(program: Program) -> str:
-    """How a program on several workers differs from `fit`; empty if it does not. An error of `fit`'s own is one that both must have."""
+    """How a program on several workers differs from `fit`; empty if it does not, ROUNDING, FAILING or REFUSED if that can't be known.
+
+    An error of `fit`'s own is one that both must have.
+    """
     keras.backend.clear_session()
     try:
         alone: Any = by_fit(program, model_of(program))
@@ -150,7 +157,11 @@ def attempt(program: Program) -> str:
     try:
         every = by_workers(program)
     except Exception as error:
-        return "" if type(error) is type(alone) else f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
+        if type(error) is type(alone):
+            return FAILING
+        if isinstance(error, LockstepError):
+            return f"{REFUSED}{error}"
+        return f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
     if isinstance(alone, Exception):
         return f"no error, where fit has: {alone!r:.300}"
     for rank, one in enumerate(every):
@@ -160,12 +171,31 @@ def attempt(program: Program) -> str:
     return ROUNDING if differs and difference(alone, by_fit(program, shaken(model_of(program))), program.way) else differs
 
 
+def kind_of(found: str) -> str:
+    """What `attempt` found, in a word: `same`, `differs`, `refused`, `failing` or `rounding`."""
+    if found.startswith(REFUSED):
+        return "refused"
+    return {"": "same", ROUNDING: "rounding", FAILING: "failing"}.get(found, "differs")
+
+
 def shaken(model: keras.Model) -> keras.Model:
-    """The model with weights that differ in their last bits, as sums in another order would make them."""
+    """The model with weights and gradients that differ in their last bits, as sums in another order would make them.
+
+    A gradient that cancels to 0 in one order is as small as the rounding of what was added up in another, and Lion takes its sign.
+    """
     signs = np.random.default_rng(0)
     for variable in model.trainable_variables:
         value = variable.numpy()
         variable.assign(value * (1 + SHAKEN * signs.choice((-1, 1), value.shape)))
+    apply = model.optimizer.apply
+
+    def one(gradient: Any) -> Any:
+        if not isinstance(gradient, tf.Tensor):
+            return gradient
+        by = SHAKEN * signs.choice((-1.0, 1.0), gradient.shape)
+        return gradient + tf.reduce_max(tf.abs(gradient)) * tf.constant(by, gradient.dtype)
+
+    model.optimizer.apply = lambda gradients, variables=None: apply([one(each) for each in gradients], variables)
     return model
 
 
@@ -194,7 +224,7 @@ def shrunk(program: Program) -> Program:
     """The smallest program that still differs."""
     while True:
         for one in smaller(program):
-            if attempt(one) not in ("", ROUNDING):
+            if kind_of(attempt(one)) == "differs":
                 program = one
                 break
         else:

@@ -47,17 +47,26 @@ INPUTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "tokens": lambda numbers, rows: np.where(numbers.random((rows, 6)) < 0.7, numbers.integers(1, 12, (rows, 6)), 0),
     "series": lambda numbers, rows: numbers.normal(size=(rows, 5, 3)),
     "image": lambda numbers, rows: numbers.normal(size=(rows, 6, 6, 2)),
+    "picture": lambda numbers, rows: numbers.integers(0, 256, (rows, 8, 8, 3)),
 }
 ENTRIES: dict[str, Callable[[], keras.Layer]] = {
     "numbers": lambda: layers.Dense(6, activation="tanh"),
     "tokens": lambda: layers.Embedding(12, 4, mask_zero=True),
     "series": lambda: layers.Masking(0.0),
     "image": lambda: layers.Conv2D(3, 3, activation="relu"),
+    "picture": lambda: layers.MixUp(seed=3),
 }
 AFTER: dict[str, Callable[[], list[keras.Layer]]] = {
     "numbers": list,
     "tokens": lambda: [layers.LSTM(5, dropout=0.2)],
     "series": lambda: [layers.GRU(4, recurrent_dropout=0.1)],
+    "picture": lambda: [
+        layers.RandomFlip(seed=4),
+        layers.RandomBrightness(0.2, seed=5),
+        layers.RandomPosterization(4, seed=6),
+        layers.Rescaling(1 / 255),
+        layers.GlobalAveragePooling2D(),
+    ],
     "image": lambda: [layers.BatchNormalization(), layers.SpatialDropout2D(0.2), layers.GlobalAveragePooling2D()],
 }
 
@@ -301,6 +310,8 @@ class Own(keras.Model):
 
 
 STEPS = ("", "", "", "own", "noise", "penalty", "clipped")
+STEPS_OF_EPOCH = 8
+"""The most that a random program has."""
 
 
 def made(seed: int) -> Program:
@@ -310,18 +321,21 @@ def made(seed: int) -> Program:
     def some(of: Sequence[str], most: int, least: int = 0) -> tuple[str, ...]:
         return tuple(draw.sample(list(of), draw.randint(least, min(most, len(of)))))
 
-    # Recurrent layers take several times as long to trace.
-    inputs = tuple(draw.choices(list(INPUTS), (6, 1, 1, 2))[0] for _ in range(draw.choice((1, 1, 1, 2, 3))))
-    outputs = tuple(draw.choice(list(OUTPUTS)) for _ in range(draw.choice((1, 1, 1, 2, 3))))
-    rows = draw.randint(3, 40)
+    # Most of a program's time is tracing, by each worker: recurrent layers take several times as long as others, executions of several
+    # batches twice as long.
+    inputs = tuple(draw.choices(list(INPUTS), (14, 1, 1, 3, 1))[0] for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))))
+    outputs = tuple(draw.choice(list(OUTPUTS)) for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))))
+    rows, way = draw.randint(3, 32), draw.choice(("script", "run"))
+    # `lockstep.distribute` returns the model of one worker as it is.
+    workers = draw.choices((1, 2, 3, 4, 5), (2 if way == "run" else 0, 12, 4, 1, 1))[0]
     return Program(
         seed=seed,
         rows=rows,
-        batch=draw.randint(1, min(rows, 16)),
+        batch=draw.randint(-(-rows // STEPS_OF_EPOCH), min(rows, 16)),
         epochs=draw.choice((1, 2, 2, 3)),
-        workers=draw.choice((2, 2, 2, 3, 3, 4, 5)),
+        workers=workers,
         inputs=inputs,
-        body=some(list(BODY), 4),
+        body=some(list(BODY), 3),
         outputs=outputs,
         loss=tuple(draw.choice(list(LOSSES[kind])) for kind in outputs),
         metric=tuple(draw.choice(["", *METRICS[kind]]) for kind in outputs),
@@ -330,11 +344,11 @@ def made(seed: int) -> Program:
         settings=some(list(SETTINGS), 2),
         callbacks=some(list(CALLBACKS), 2),
         step=draw.choice(STEPS),
-        per_call=draw.choice((1, 1, 1, 2, 3)),
+        per_call=draw.choice((1, 1, 1, 1, 2, 3)),
         validation=draw.choice((0, 0, draw.randint(1, 20))),
-        eager=draw.random() < 0.1,
-        way=draw.choice(("script", "run")),
-        stop=draw.choice((0, draw.randint(1, 8))),
+        eager=draw.random() < 0.2,
+        way=way,
+        stop=draw.choice((0, 0, 0, draw.randint(1, 8))) if way == "run" else 0,
         hooks=draw.random() < 0.7,
     )
 

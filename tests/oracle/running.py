@@ -30,6 +30,8 @@ from trainer.metrics import Metrics
 
 SEED = 5
 """Of the order of rows."""
+PATIENCE_S = 300.0
+"""Seconds for the slowest worker on a busy machine: all trace at once."""
 
 
 class Threaded(Cluster):
@@ -100,8 +102,12 @@ def batches(program: Program, rows: Rows) -> tf.data.Dataset:
 
 
 def alone(program: Program, model: keras.Model, seen: keras.callbacks.Callback) -> None:
-    """Train by `fit` on the batches of a run."""
+    """Train by `fit` on the batches of a run.
+
+    A run's steps are traced, and Keras weighs a short last batch in the loss of each of several outputs by its rows in eager steps only.
+    """
     rows = Rows(program)
+    model.run_eagerly = model.run_eagerly and len(program.outputs) == 1
     held_out = rows.gather(np.arange(program.rows, len(rows)))
     model.fit(
         batches(program, rows),
@@ -146,7 +152,7 @@ def _launch(program: Program, rows: Rows, folder: Path, made: Sequence[keras.Mod
         job.stop_asked = lambda: 0 < stop <= trainer.progress.step
         return trainer.run()
 
-    return int(rehearsal.Threads(program.workers).run(work)[0])
+    return int(rehearsal.Threads(program.workers, patience_s=PATIENCE_S).run(work)[0])
 
 
 def _job(program: Program, rows: Rows, own: Path) -> Job:
