@@ -126,13 +126,12 @@ class Rehearsal(whole.Step):
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
         with whole.within(None):
             expected, scope = _called(layer, arguments)
-            seeing, kinds = self._seeing_all, _kinds(layer)
+            seeing = self._seeing_all
             seeing |= _keeping(layer, scope)
             if self._agrees(layer, arguments, expected, seeing):
                 return
-            for some in [*([kind] for kind in kinds), list(kinds)]:
-                more = {one for kind in some for one in kinds[kind]}
-                if more and self._agrees(layer, arguments, expected, seeing | more):
+            for more in _candidates(layer):
+                if self._agrees(layer, arguments, expected, seeing | more):
                     seeing |= more
                     return
         self.differing.append(layer.name)
@@ -147,6 +146,9 @@ class Rehearsal(whole.Step):
                 return all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
+            except Exception:
+                # Such as an index of another worker's row.
+                return False
 
 
 def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
@@ -189,10 +191,13 @@ def operations(layer: keras.Layer) -> list[Operation]:
     return [*layers, *(one for parent in layers for one in getattr(parent, "operations", ()) if not isinstance(one, keras.Layer))]
 
 
-def _kinds(layer: keras.Layer) -> dict[type, set[Operation]]:
-    """The operations in a layer that may be the user's own, by class, the innermost first."""
-    own = [one for one in operations(layer) if not whole.of_keras(one)]
-    return {kind: {one for one in own if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(own)))}
+def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
+    """The operations in a layer that may mix rows: by class, the innermost first, then together; the user's own before Keras'."""
+    every = operations(layer)
+    for some in ([one for one in every if not whole.of_keras(one)], [one for one in every if whole.of_keras(one)]):
+        yield from ({one for one in some if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(some))))
+        if some:
+            yield set(some)
 
 
 def made_up(specs: Any) -> Any:
@@ -252,6 +257,9 @@ class Placements:
             embeds = any(isinstance(layer, keras.layers.Embedding) for layer in self._model._flatten_layers())
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
+        if any(variable.overwrite_with_gradient for variable in self._model.trainable_variables):
+            # Its own gradient depends on all rows' gradients.
+            self.seeing_all |= {*self._model._flatten_layers()}
         rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
         sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
         self.one_by_one = bool(self._workers.gather([sparse]).any())
