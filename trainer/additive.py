@@ -36,7 +36,11 @@ def _own(model: keras.Model, name: str) -> bool:
 def of_keras(model: keras.Model) -> bool:
     """Whether a model's steps and optimizer are Keras' own."""
     methods, optimizer = any(_own(model, name) for name in (*STEPS, "test_step", "compute_metrics")), model.optimizer
-    return not methods and (optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients)
+    # Whose gradient is a new value, and no sum.
+    overwritten = any(variable.overwrite_with_gradient for variable in model.trainable_variables)
+    return not (methods or overwritten) and (
+        optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients
+    )
 
 
 def unknown(model: keras.Model) -> list[str]:

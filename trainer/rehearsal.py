@@ -130,8 +130,8 @@ class Rehearsal(whole.Step):
             seeing |= _keeping(layer, scope)
             if self._agrees(layer, arguments, expected, seeing):
                 return
-            for more in _suspects(layer):
-                if more and self._agrees(layer, arguments, expected, seeing | more):
+            for more in _candidates(layer):
+                if self._agrees(layer, arguments, expected, seeing | more):
                     seeing |= more
                     return
         self.differing.append(layer.name)
@@ -146,6 +146,9 @@ class Rehearsal(whole.Step):
                 return all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
+            except Exception:
+                # Such as an index of another worker's row.
+                return False
 
 
 def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
@@ -188,15 +191,13 @@ def operations(layer: keras.Layer) -> list[Operation]:
     return [*layers, *(one for parent in layers for one in getattr(parent, "operations", ()) if not isinstance(one, keras.Layer))]
 
 
-def _suspects(layer: keras.Layer) -> Iterator[set[Operation]]:
-    """Operations in a layer that may mix rows: by class, the innermost first, then together; the user's own before Keras'."""
+def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
+    """The operations in a layer that may mix rows: by class, the innermost first, then together; the user's own before Keras'."""
     every = operations(layer)
-    own = [one for one in every if not whole.of_keras(one)]
-    for some in (own, [one for one in every if one not in own]):
-        for kind in dict.fromkeys(map(type, reversed(some))):
-            yield {one for one in some if type(one) is kind}
-        yield set(some)
-    yield set(every)
+    for some in ([one for one in every if not whole.of_keras(one)], [one for one in every if whole.of_keras(one)]):
+        yield from ({one for one in some if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(some))))
+        if some:
+            yield set(some)
 
 
 def made_up(specs: Any) -> Any:
@@ -256,6 +257,9 @@ class Placements:
             embeds = any(isinstance(layer, keras.layers.Embedding) for layer in self._model._flatten_layers())
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
+        if any(variable.overwrite_with_gradient for variable in self._model.trainable_variables):
+            # Its own gradient depends on all rows' gradients.
+            self.seeing_all |= {*self._model._flatten_layers()}
         rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
         sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
         self.one_by_one = bool(self._workers.gather([sparse]).any())

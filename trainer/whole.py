@@ -30,8 +30,8 @@ from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
 
-MIXING = (keras.layers.CutMix, keras.layers.MelSpectrogram, keras.layers.MixUp)
-"""Layers of Keras' own whose rows depend on each other, which a few made-up ones may not show."""
+MIXING = (keras.layers.MelSpectrogram,)
+"""Layers of Keras' own whose rows depend on each other, which a few made-up ones may not show: it clips at the loudest of a batch."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""

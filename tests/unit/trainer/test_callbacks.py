@@ -159,7 +159,7 @@ def test_a_callback_that_restores_weights_is_left_out():
     ]
 
 
-def test_each_callback_of_keras_that_writes_is_the_chiefs():
+def test_keras_callbacks_that_write_are_the_chiefs():
     places = {"filepath", "filename", "directory", "backup_dir", "log_dir", "root"}
     every = [one for one in vars(keras.callbacks).values() if isinstance(one, type)]
     assert {one for one in every if places & set(inspect.signature(one.__init__).parameters)} == set(callbacks.WRITERS)

@@ -7,6 +7,7 @@ from tests.unit import forked
 SCRIPT = """
 import json
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 from trainer import additive, collective, rehearsal, whole
@@ -20,6 +21,14 @@ class Adding(keras.layers.Layer):
     def call(self, x):
         self.add_loss(0.1 * ops.sum(ops.square(x)))
         return x
+
+class Two:
+    member = rehearsal.Threads(2).members[0]
+    def gather(self, row):
+        return np.array([row, row])
+
+def print_nothing(text):
+    pass
 
 SPECS = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3]))
 
@@ -41,6 +50,17 @@ try:
         model(tf.ones([4, 3]))
 except whole.SeesAll as error:
     found["adding"] = str(error)
+mixing = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.MixUp(name="mixing"), keras.layers.Flatten(), keras.layers.Dense(3)])
+mixing.compile("sgd", "mse")
+seeing = set()
+found["differing"] = rehearsal.rehearse(mixing.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 3])), seeing).differing
+found["mixing"] = sorted(one.name for one in seeing)
+scaled = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, name="scaled")])
+scaled.quantize("float8")
+scaled.compile("sgd", "mse")
+agreement = rehearsal.Placements(scaled, Two(), print_nothing)
+found["scaled adds up"] = agreement.adds_up(additive.Additive(scaled, agreement.seeing_all, scaled.train_step), SPECS)
+found["scaled"] = sorted(one.name for one in agreement.seeing_all)
 print(json.dumps(found))
 """
 
@@ -62,3 +82,14 @@ def test_what_is_more_than_a_sum_does_not(actual, loss):
 def test_a_layer_that_adds_a_loss_sees_all(actual):
     """Whether its loss is a sum or a mean over rows is not known."""
     assert actual["adding"] == "adding adds a loss"
+
+
+def test_keras_layer_that_mixes_rows_sees_all(actual):
+    assert actual["mixing"] == ["mixing"]
+    assert not actual["differing"]
+
+
+def test_weights_that_gradients_replace_add_up_nowhere(actual):
+    """Scales of float8: of all rows' gradients, their gradient is the next value."""
+    assert not actual["scaled adds up"]
+    assert "scaled" in actual["scaled"]
