@@ -4,6 +4,7 @@ The layers stay Keras' own, so that any Keras can open a snapshot; only their co
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -17,7 +18,7 @@ def fuse(model: keras.Model) -> int:
     """
     layers = [layer for layer in model._flatten_layers() if _fits(layer)]
     for layer in layers:
-        layer.call = functools.partial(_normalised, layer)
+        layer.call = functools.partial(_normalised, layer, layer.call)
     return len(layers)
 
 
@@ -25,10 +26,13 @@ def _fits(layer: keras.layers.Layer) -> bool:
     if type(layer) is not keras.layers.BatchNormalization or not layer.built:
         return False
     plain = layer.center and layer.scale and not (layer.renorm or layer.synchronized)
-    return plain and layer.trainable and layer.axis in (-1, 3) and layer.input_spec.ndim == 4
+    single = "float64" not in (layer.compute_dtype, layer.variable_dtype)
+    return plain and single and layer.trainable and layer.axis in (-1, 3) and layer.input_spec.ndim == 4
 
 
-def _normalised(layer: Any, inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+def _normalised(layer: Any, own: Callable[..., Any], inputs: tf.Tensor, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+    if mask is not None:
+        return own(inputs, training=training, mask=mask)
     scale, offset = tf.convert_to_tensor(layer.gamma), tf.convert_to_tensor(layer.beta)
     means = (layer.moving_mean, layer.moving_variance)
     moments = [tf.zeros([0])] * 2 if training else [tf.convert_to_tensor(variable) for variable in means]
