@@ -36,11 +36,14 @@ def _own(model: keras.Model, name: str) -> bool:
 def of_keras(model: keras.Model) -> bool:
     """Whether a model's steps and optimizer are Keras' own."""
     methods, optimizer = any(_own(model, name) for name in (*STEPS, "test_step", "compute_metrics")), model.optimizer
-    # Whose gradient is a new value, and no sum.
-    overwritten = any(variable.overwrite_with_gradient for variable in model.trainable_variables)
-    return not (methods or overwritten) and (
+    return not (methods or overwrites(model)) and (
         optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients
     )
+
+
+def overwrites(model: keras.Model) -> bool:
+    """Whether a weight's gradient is its new value, which is no sum over rows, as the scales of float8 are."""
+    return any(variable.overwrite_with_gradient for variable in model.trainable_variables)
 
 
 def unknown(model: keras.Model) -> list[str]:

@@ -137,9 +137,7 @@ class Distributed:
         """Take the model's own methods, which are about to be replaced."""
         self.model, self.peers = model, connected
         self._from_chief = FromChief(connected.group)
-        others = processors.differing(connected)
-        if others and self._from_chief.begin():
-            self._warn(processors.described(connected.member, others))
+        processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         seeing_all = self._placements.seeing_all
         self._by_rows = {kind: additive.Additive(model, seeing_all, getattr(model, f"{kind}_step")) for kind in KINDS}
@@ -174,13 +172,8 @@ class Distributed:
 
     def _from_chiefs(self, logs: Any) -> Any:
         """The results of a step where processors differ: the chief's, as are all variables but what optimizers keep."""
-        variables = list(dict.fromkeys(variable.value.ref() for variable in [*self.model.weights, *keras_metrics.states(self.model)]))
-        leaves = tf.nest.flatten(logs)
-        places = [place for place, leaf in enumerate(leaves) if tf.is_tensor(leaf)]
-        results = self._from_chief.take([one.deref() for one in variables], [leaves[place] for place in places])
-        for place, result in zip(places, results, strict=True):
-            leaves[place] = result
-        return tf.nest.pack_sequence_as(logs, leaves)
+        variables = [variable.value for variable in [*self.model.weights, *keras_metrics.states(self.model)]]
+        return tf.nest.pack_sequence_as(logs, self._from_chief.take(variables, tf.nest.flatten(logs)))
 
     def function(self, kind: str) -> Callable[..., None]:
         """The model's `make_train_function` or `make_test_function`, which traces again where a layer must see all rows."""

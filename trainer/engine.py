@@ -178,9 +178,6 @@ class Engine(abc.ABC):
 class Gradients(Engine):
     """One optimizer's gradients, which any reduction may compress, for models with Keras' own `train_step`."""
 
-    adds_up = True
-    """Whether all that workers compute alike is the optimizer's update."""
-
     def __init__(self, job: Job, cluster: Cluster, local: step.Local, before: Progress, kept: Kept):
         """Measure and choose where the configuration says `auto`; all workers do so at once."""
         self._job, self._cluster, self._local, self.model = job, cluster, local, local.model
@@ -206,18 +203,13 @@ class Gradients(Engine):
         self._warmup_call = step.make_train_call(dataclasses.replace(parts, reduction=uncompressed))
 
     @property
-    def compiled(self) -> bool:
-        """Whether a function of the user's own has compiled the model."""
-        return not self._local.l2_in_update
-
-    @property
     def rate(self) -> float | None:
         """See `Engine`."""
         return self._optimizer.rate
 
     def optimizers(self) -> list[Any]:
         """See `Engine`."""
-        return [self.model.optimizer] if self.compiled else []
+        return [] if self._local.l2_in_update else [self.model.optimizer]
 
     def _choose(self) -> Reduction:
         job, cluster = self._job, self._cluster
@@ -295,7 +287,7 @@ class Gradients(Engine):
 class OwnSteps(Engine):
     """A `train_step` that sees the whole batch on all workers: gradients are sent uncompressed, and no step is profiled."""
 
-    feeds_all = compiled = True
+    feeds_all = True
 
     def __init__(self, job: Job, cluster: Cluster, program: Program):
         """Refuse (ConfigError) what only works with one optimizer's gradients."""
@@ -306,8 +298,8 @@ class OwnSteps(Engine):
                 "train.batch_sizes: auto is not available for a model whose step sees the whole batch on all workers; give numbers, or "
                 "leave it out"
             )
-        self.shares, self.from_chief, self.adds_up = shares, program.from_chief, program.adds_up
-        program.shares = shares
+        self.shares = program.shares = shares
+        self.from_chief = program.from_chief
         self.seeds = [variable.value for variable in step.seeds(self.model)]
         test = functools.partial(step.test_sums, self.model, True, draws=True)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)

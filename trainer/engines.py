@@ -18,12 +18,15 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
 
     def warn(what: str) -> None:
         if cluster.member.is_chief:
-            job.metrics.warning(f"model: {what}")
+            job.metrics.warning(what)
 
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, warn)
-    engine = OwnSteps(job, cluster, built) if isinstance(built, Program) else Gradients(job, cluster, built, before, kept)
-    if cluster.member.workers > 1 and engine.compiled:
-        others = processors.differing(cluster, engine.model.optimizer if engine.adds_up else None)
-        if others and engine.follow_chief() and cluster.member.is_chief:
-            job.metrics.warning(processors.described(cluster.member, others))
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, lambda what: warn(f"model: {what}"))
+    if isinstance(built, Program):
+        engine: Engine = OwnSteps(job, cluster, built)
+        compiled, adds_up = True, built.adds_up
+    else:
+        engine = Gradients(job, cluster, built, before, kept)
+        compiled, adds_up = not built.l2_in_update, True
+    if compiled and cluster.member.workers > 1:
+        processors.follow(cluster, engine.follow_chief, warn, engine.model.optimizer if adds_up else None)
     return engine

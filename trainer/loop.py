@@ -18,6 +18,7 @@ from trainer.data.partition import EpochPlan, share
 from trainer.data.pipeline import Batch, Call, Feeder, calls
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
+from trainer.member import named
 from trainer.monitor import RESTORED
 from trainer.recording import Recorder
 from trainer.resuming import Resuming
@@ -484,15 +485,13 @@ class Trainer:
             variable.assign(array)
 
     def _tell_apart(self, agreed: Agreed) -> None:
-        hosts, step = self.cluster.member.hosts, self.progress.step
-        named = ", ".join(f"rank {rank} ({hosts[rank]})" for rank in agreed.others)
+        who, step = named(self.cluster.member.hosts, agreed.others), self.progress.step
         rounding = agreed.most < ROUNDING
         small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
-        why = f"at step {step:,} the weights of {named} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
-        from_now_on = rounding and self.engine.follow_chief()
+        why = f"at step {step:,} the weights of {who} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
+        more = ", and take them after each step from now on" if rounding and self.engine.follow_chief() else ""
         if self._apart != agreed.others and self.cluster.member.is_chief:
-            go_on = "all workers go on with the chief's"
-            self.job.metrics.warning(f"{why}; {go_on}{', and take them after each step from now on' if from_now_on else ''}")
+            self.job.metrics.warning(f"{why}; all workers go on with the chief's{more}")
         self._apart = agreed.others
         if not any("differed from the chief's" in reason for reason in self.progress.inexact):
             self.progress.inexact = [*self.progress.inexact, why]

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,11 @@ class Member:
     def is_chief(self) -> bool:
         """Whether this worker writes snapshots, events and the summary."""
         return self.rank == 0
+
+
+def named(hosts: Sequence[str], ranks: Iterable[int]) -> str:
+    """Workers as the user knows them: `rank 1 (node2), rank 2 (node3)`."""
+    return ", ".join(f"rank {rank} ({hosts[rank]})" for rank in ranks)
 
 
 def endpoint(address: str, port: object) -> str:

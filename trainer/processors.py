@@ -5,7 +5,7 @@ vector depends on the number of threads. An update that every worker computes al
 one worker computes it, and sends it to the others; that takes as many bytes again as the gradients.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -14,15 +14,13 @@ import tensorflow as tf
 
 from trainer.agreement import Agreement, digest
 from trainer.collective import Alone, Group, OnHost
-from trainer.member import Member
+from trainer.member import named
 from trainer.optimizer import inner
 
-TAKEN = "all workers take the chief's weights after each step, which sends as many bytes again as the gradients"
 ITERATIONS = (0, 1_000)
 """At which an optimizer is tried: some raise numbers to the power of it."""
 SHAPES = ((64, 64), (1000, 3), (33,))
 """Of the variables that it is tried with."""
-
 NORMS = 16
 """Vectors whose norms are tried where gradients are scaled by the norm of all."""
 
@@ -39,10 +37,10 @@ class FromChief:
         begins, self.on = self._possible and not self.on, self._possible
         return begins
 
-    def take(self, variables: Sequence[Any], results: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
-        """Assign the chief's values to variables, and return its results, in a traced step; whole numbers are equal everywhere."""
+    def take(self, variables: Sequence[Any], results: Sequence[Any] = ()) -> list[Any]:
+        """Assign the chief's values to variables, and return its results, in a traced step; what is no float is equal everywhere."""
         floats = [variable for variable in variables if _rounded(variable)]
-        places = [place for place, result in enumerate(results) if _rounded(result)]
+        places = [place for place, result in enumerate(results) if tf.is_tensor(result) and _rounded(result)]
         if not self.on or not (floats or places):
             return list(results)
         values = [*map(tf.convert_to_tensor, floats), *(results[place] for place in places)]
@@ -78,10 +76,19 @@ def differing(workers: Agreement, optimizer: Any = None) -> list[int]:
     return [rank for rank, one in enumerate(others, 1) if one != chief]
 
 
-def described(member: Member, others: Sequence[int]) -> str:
-    """Tell the user which processors differ, and what that costs."""
-    named = ", ".join(f"rank {rank} ({member.hosts[rank]})" for rank in others)
-    return f"the processor of {named} rounds otherwise than the chief's: {TAKEN}"
+def follow(workers: Agreement, begin: Callable[[], bool], warn: Callable[[str], None], optimizer: Any = None) -> None:
+    """Let workers take the chief's weights if some are `differing`, and warn the user; all workers do so at once.
+
+    Args:
+        workers: of the run.
+        begin: makes this worker take them; False if it can't.
+        warn: shows the user a sentence.
+        optimizer: as of `differing`.
+    """
+    others = differing(workers, optimizer)
+    if others and begin():
+        what = "all workers take the chief's weights after each step, which sends as many bytes again as the gradients"
+        warn(f"the processor of {named(workers.member.hosts, others)} rounds otherwise than the chief's: {what}")
 
 
 def _tried(optimizer: Any) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """A model's `train_step` as the step of a run: every worker is fed the whole batch, and layers take their rows of it."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,11 +61,7 @@ class Program:
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
         """A step; its row as of `step.Steps`, the same on all workers but for what they ask."""
-        return self._in_replica(self._step, batch)
-
-    def _in_replica(self, function: Callable[[Any], tf.Tensor], given: Any) -> tf.Tensor:
-        cluster = self.local.cluster
-        return cluster.local(cluster.run(function, (given,)))
+        return step.in_replica(self.local.cluster, self._step, batch)
 
     def _step(self, batch: Batch) -> tf.Tensor:
         count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.spec, batch)
@@ -112,4 +108,4 @@ class Program:
     def total(self, rows: tf.Tensor) -> tf.Tensor:
         """Rows of several steps: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
         mine = rows if self._group.rank == 0 else tf.concat([rows[:, :1], tf.zeros_like(rows[:, 1:])], axis=1)
-        return self._in_replica(lambda one: self._group.sum([one])[0], mine)
+        return step.in_replica(self.local.cluster, lambda one: self._group.sum([one])[0], mine)

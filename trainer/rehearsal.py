@@ -257,8 +257,7 @@ class Placements:
             embeds = any(isinstance(layer, keras.layers.Embedding) for layer in self._model._flatten_layers())
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
-        if any(variable.overwrite_with_gradient for variable in self._model.trainable_variables):
-            # Its own gradient depends on all rows' gradients.
+        if additive.overwrites(self._model):
             self.seeing_all |= {*self._model._flatten_layers()}
         rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
         sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
@@ -288,12 +287,13 @@ def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation])
         seeing_all: where to add the layers that must see the whole batch.
     """
     rehearsal, drawing = Rehearsal(seeing_all), context.context()._rng
-    # AugMix draws by Python's generator while it is traced.
-    setters = [(one.setstate, one.getstate()) for one in (random, drawing) if one is random or isinstance(one, random.Random)]
+    # A layer may draw by Python's generator while it is traced, as AugMix does.
+    generators: list[Any] = [random, *([drawing] if isinstance(drawing, random.Random) else [])]
+    before = [one.getstate() for one in generators]
     with rehearsal():
         step(made_up(specs))
-    for setstate, before in setters:
-        setstate(before)
+    for one, state in zip(generators, before, strict=True):
+        one.setstate(state)
     return rehearsal
 
 

@@ -247,7 +247,7 @@ class Parts:
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         """A step in a traced function, outside replica context; its row."""
-        return self.local.cluster.local(self.local.cluster.run(self._step, (rate, batch)))
+        return in_replica(self.local.cluster, self._step, rate, batch)
 
     def _step(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         return self.apply(self.reduction(self.reduction.take(self.local(batch))), rate)
@@ -267,6 +267,11 @@ class Parts:
         self.from_chief.take([variable.value for variable in changing(model)])
         # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
+
+
+def in_replica(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a traced step returns on this worker's first device."""
+    return cluster.local(cluster.run(function, arguments))
 
 
 def signature(spec: Spec, steps: int) -> Batch:

@@ -31,7 +31,7 @@ from trainer.errors import LockstepError
 from trainer.replacing import replaced
 
 MIXING = (keras.layers.MelSpectrogram,)
-"""Layers of Keras' own whose rows depend on each other, which a few made-up ones may not show: it clips at the loudest of a batch."""
+"""Layers of Keras' own that mix rows, which a few made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -195,8 +195,7 @@ class Step:
 
     def sees_all(self, layer: Operation) -> bool:
         """Whether a layer is given the whole batch."""
-        mixes = isinstance(layer, MIXING) or getattr(layer, "stateful", False)
-        return self.replicated or mixes or layer in self._seeing_all
+        return self.replicated or layer in self._seeing_all or isinstance(layer, MIXING) or getattr(layer, "stateful", False)
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""

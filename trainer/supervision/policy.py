@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART, LockstepError
 from trainer.exits import CRASHES, signal_of
+from trainer.member import named
 from trainer.terminal import printable
 
 FINAL = (DONE, FAILED, DIVERGED, PREEMPTED)
@@ -129,12 +130,11 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, li
     what = f"rank {rank} ({hosts[rank]}) {describe(reports[rank])}"
     newest = max(reports.values(), key=lambda one: one.generation)
     if lost := [one for one in range(len(hosts)) if one in newest.members and one not in reports]:
-        names = ", ".join(f"rank {one} ({hosts[one]})" for one in lost)
-        what = f"{what}; {names} did not come back"
+        what = f"{what}; {named(hosts, lost)} did not come back"
     members = sorted(reports)[:workers]
-    if newcomers := [f"rank {one} ({hosts[one]})" for one in members if one >= workers and one not in newest.members]:
+    if newcomers := [one for one in members if one >= workers and one not in newest.members]:
         places = "takes the place of a lost host" if len(newcomers) == 1 else "take the places of lost hosts"
-        what = f"{what}; {', '.join(newcomers)} {places}"
+        what = f"{what}; {named(hosts, newcomers)} {places}"
     step, reached = max(one.step for one in reports.values()), max(one.reached for one in reports.values())
     fruitless = 0 if step > reached else 1 + max(one.fruitless for one in reports.values())
     furthest = max(step, reached)

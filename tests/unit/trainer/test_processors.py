@@ -30,29 +30,29 @@ from trainer import processors
 from trainer.metrics import Metrics
 
 steps, whole = json.loads(sys.argv[1])
-here, told, differs = threading.local(), [], [1]
+worker, warnings, found_to_differ = threading.local(), [], [1]
 clip = BaseOptimizer._clip_gradients
 
 def clipped(optimizer, gradients):
-    return [tf.math.scalar_mul(1 + 2.0**-18 * getattr(here, "rank", 0), one) for one in clip(optimizer, gradients)]
+    return [tf.math.scalar_mul(1 + 2.0**-18 * getattr(worker, "rank", 0), one) for one in clip(optimizer, gradients)]
 
 def differing(workers, _=None):
-    here.rank = workers.member.rank
-    return list(differs)
+    worker.rank = workers.member.rank
+    return list(found_to_differ)
 
 BaseOptimizer._clip_gradients, processors.differing = clipped, differing
-Metrics.warning = lambda _, text: told.append(text)
+Metrics.warning = lambda _, text: warnings.append(text)
 
 def apart(program):
-    told.clear()
+    warnings.clear()
     first, *others = comparing.by_workers(of(program))
     names = [name for name in first if not name.startswith("optimizer")]
-    return [[name for name in names if any((one[name] != first[name]).any() for one in others)], list(told)]
+    return [[name for name in names if any((one[name] != first[name]).any() for one in others)], list(warnings)]
 
 found = {"steps": {name: apart(program) for name, program in steps.items()}}
 one, other = (comparing.by_workers(of({**whole, "stop": stop}))[0] for stop in (0, 4))
 found["continued"] = [name for name in one if name.startswith(("weight", "optimizer")) and (one[name] != other[name]).any()]
-differs.clear()
+found_to_differ.clear()
 found["late"] = apart(whole)
 print(json.dumps(found))
 """
@@ -65,18 +65,18 @@ def found():
 
 @pytest.mark.parametrize("name", STEPS)
 def test_all_take_the_chiefs_weights(found, name):
-    """Weights, history, and what callbacks see are equal, and nobody is told of differences."""
-    different, told = found["steps"][name]
+    """Weights, history, and what callbacks see are equal, and there is no warning of differences."""
+    different, warnings = found["steps"][name]
     assert not different
-    assert not any("differed from" in text for text in told)
+    assert not any("differed from" in warning for warning in warnings)
 
 
 def test_differences_found_late_are_mended(found):
     """When the state is saved, and from then on after each step."""
-    different, (told,) = found["late"]
+    different, (warning,) = found["late"]
     assert not [name for name in different if name.startswith("weight")]
-    assert "the weights of rank 1 (127.0.0.1) differed from the chief's by up to" in told
-    assert told.endswith("all workers go on with the chief's, and take them after each step from now on")
+    assert "the weights of rank 1 (127.0.0.1) differed from the chief's by up to" in warning
+    assert warning.endswith("all workers go on with the chief's, and take them after each step from now on")
 
 
 def test_a_continued_run_ends_alike(found):
@@ -91,7 +91,7 @@ class Two:
         return [digest, digest[::-1]]
 
 
-def test_ranks_are_told_by_what_they_compute():
+def test_ranks_are_known_by_what_they_compute():
     assert processors.differing(Two(), keras.optimizers.Lamb(0.1, global_clipnorm=1.0)) == [1]
 
 
