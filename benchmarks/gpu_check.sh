@@ -16,8 +16,8 @@ refuse() { echo "gpu_check: $1" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case $1 in
     --cpu) cpu=--cpu; shift ;;
-    --seconds) seconds=${2:?}; shift 2 ;;
-    --results) results=$(realpath -m "${2:?}"); shift 2 ;;
+    --seconds) [[ ${2-} =~ ^[0-9]+$ ]] || refuse "--seconds takes a whole number"; seconds=$2; shift 2 ;;
+    --results) [ -n "${2-}" ] || refuse "--results takes a folder"; results=$(realpath -m "$2"); shift 2 ;;
     *) refuse "$1 is no option; see the beginning of $0" ;;
   esac
 done

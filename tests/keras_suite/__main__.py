@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from control import text
+
 SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "",
@@ -48,7 +50,11 @@ def main(given: Sequence[str] | None = None) -> int:
         line.error(wrong)
     folder = copied(options.checkout)
     files = [str(path.relative_to(folder)) for pattern in FILES for path in sorted(folder.glob(pattern))]
-    return report(tried(folder, files, options.texts), folder, options.checkout)
+    results = tried(folder, files, options.texts)
+    if not results:
+        shutil.rmtree(folder)
+        line.error(f"{' '.join(options.texts)}: no test has this in its name. Fix: a file or a test, as in optimizers/adam_test.py")
+    return report(results, folder, options.checkout)
 
 
 def unlike(checkout: Path) -> str:
@@ -133,12 +139,8 @@ def report(results: dict[str, tuple[str, str]], folder: Path, checkout: Path) ->
     """Print a table, and what to do next; exit code."""
     counts = Counter((test.partition("::")[0], kind) for test, (kind, _) in results.items())
     files = list(dict.fromkeys(test.partition("::")[0] for test in results))
-    width = max(map(len, [*files, "total"]))
-    print("  ".join(["".ljust(width), *KINDS]))
-    for file in files:
-        print("  ".join([file.ljust(width), *(str(counts[file, kind] or "").rjust(len(kind)) for kind in KINDS)]))
-    totals = [sum(counts[file, kind] for file in files) for kind in KINDS]
-    print("  ".join(["total".ljust(width), *(str(total).rjust(len(kind)) for total, kind in zip(totals, KINDS, strict=True))]))
+    totals = ["total", *(sum(counts[file, kind] for file in files) for kind in KINDS)]
+    print(text.table(["", *KINDS], [*([file, *(counts[file, kind] for kind in KINDS)] for file in files), totals]))
     failed = [(test, why) for test, (kind, why) in results.items() if kind == "failed"]
     for test, why in failed:
         print(f"failed: {test}: {why[:300]}")

@@ -1,6 +1,6 @@
 """Try programs, and shrink each that differs.
 
-python -m tests.oracle [N] [--seed S] [--lanes L]    N random programs (300), the first from seed S (0), by L processes (1)
+python -m tests.oracle [N] [--seed S] [--lanes L]    N random programs (300), the first from seed S (0), L at a time (1)
 python -m tests.oracle --program JSON                this one
 python -m tests.oracle --cases                       each case of cases.yml, which differed once; prints one JSON object
 
@@ -42,7 +42,12 @@ def main(given: Sequence[str] | None = None) -> int:
     keras.config.set_floatx("float64")
     tf.get_logger().setLevel("ERROR")
     if options.program:
-        print(attempt(of(options.program)) or "the same")
+        try:
+            one = of(options.program)
+        except TypeError as error:
+            print(f"python -m tests.oracle: --program: {error}", file=sys.stderr)
+            return 2
+        print(attempt(one) or "the same")
         return 0
     if options.cases:
         cases = yaml.safe_load(CASES.read_text(encoding="utf-8"))

@@ -30,31 +30,35 @@ class Found:
 def tried(seeds: Sequence[int], lanes: int, shrinks: bool) -> Iterator[Found]:
     """Try programs, `lanes` at a time, and yield what is found as it is."""
     size = max(1, min(BLOCK, len(seeds) // lanes))
-    waiting, running = [seeds[first : first + size] for first in range(0, len(seeds), size)][::-1], dict[Any, list[int]]()
+    waiting, running = [seeds[first : first + size] for first in range(0, len(seeds), size)][::-1], dict[Any, tuple[Any, list[int]]]()
     while waiting or running:
         while waiting and len(running) < lanes:
             block = waiting.pop()
-            running[_begun(block, shrinks)] = list(block)
+            process, there = _begun(block, shrinks)
+            running[there] = process, list(block)
         for ready in wait(list(running)):
-            left = running[ready]  # type: ignore[index]
+            process, left = running[ready]
             try:
-                found = ready.recv()  # type: ignore[union-attr]
+                found = ready.recv()
             except EOFError:
-                del running[ready]  # type: ignore[arg-type]
-                yield from (Found(seed, "differs", "the process that tried it has ended", shown(made(seed))) for seed in left[:1])
+                del running[ready]
+                process.join()
+                if left:
+                    yield Found(left[0], "differs", f"its process has ended with {process.exitcode}", shown(made(left[0])))
                 if left[1:]:
-                    waiting.append(range(left[1], left[-1] + 1))
+                    waiting.append(left[1:])
                 continue
             left.remove(found.seed)
             yield found
 
 
-def _begun(seeds: Sequence[int], shrinks: bool) -> Connection:
+def _begun(seeds: Sequence[int], shrinks: bool) -> tuple[Any, Connection]:
     """Fork a process that tries programs one after the other, and sends what it finds."""
     here, there = FORK.Pipe(duplex=False)
-    FORK.Process(target=_work, args=(seeds, shrinks, there), daemon=True).start()
+    process = FORK.Process(target=_work, args=(seeds, shrinks, there), daemon=True)
+    process.start()
     there.close()
-    return here
+    return process, here
 
 
 def _work(seeds: Sequence[int], shrinks: bool, there: Connection) -> None:
