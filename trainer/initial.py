@@ -63,6 +63,11 @@ def load(
 
 def begin_again(optimizer: "keras.optimizers.Optimizer") -> None:
     """Let an optimizer begin with the weights that the model has now: some keep copies of those that they were built with."""
+    if several := getattr(optimizer, "optimizers", None):
+        for one in several:
+            begin_again(one)
+        optimizer.iterations.assign(0)
+        return
     fresh = type(optimizer).from_config(optimizer.get_config())
     fresh.build(optimizer._trainable_variables)
     for mine, new in zip(optimizer.variables, fresh.variables, strict=True):

@@ -342,12 +342,14 @@ class Trainer:
         return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
 
     def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
-        bad = np.argwhere(~np.isfinite(rows[:, len(SUMS) :]))
+        """Refuse a loss that is no number; another metric may be none, and a later update go on."""
+        names = self.engine.results.columns
+        losses = [len(SUMS) + column for column, name in enumerate(names) if name.endswith("loss")]
+        bad = np.argwhere(~np.isfinite(rows[:, losses]))
         if len(bad) and not self.callbacks.ends_at_nan:
-            (index, column), names = bad[0], self.engine.results.columns
-            number, rate = self.progress.step + int(index) + 1, float(rates[min(index, len(rates) - 1)])
-            what = "loss" if names[column] == "loss" else f"sum of the metric {names[column]}"
-            raise Diverged(f"the {what} became {rows[index, len(SUMS) + column]} at step {number} with {self._fix(rate)}")
+            index, column = int(bad[0][0]), losses[bad[0][1]]
+            number, rate = self.progress.step + index + 1, float(rates[min(index, len(rates) - 1)])
+            raise Diverged(f"the {names[column - len(SUMS)]} became {rows[index, column]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""

@@ -169,9 +169,19 @@ def inner(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def several(optimizer: Any) -> list[Any]:
+    """The optimizers that one of several variables' own combines; itself, if it combines none."""
+    return list(optimizer.optimizers) if isinstance(optimizer, keras.optimizers.MultiOptimizer) else [optimizer]
+
+
+def copies_weights(optimizer: Any) -> bool:
+    """Whether an optimizer begins with a copy of the weights, which Keras' `fit` forgets where it traces."""
+    return any(isinstance(one, keras.optimizers.ScheduleFreeAdamW) for one in several(inner(optimizer)))
+
+
 def rate_of(optimizer: Any) -> float:
-    """The current learning rate of a Keras optimizer, which may follow a schedule."""
-    rate = optimizer.learning_rate
+    """The current learning rate of a Keras optimizer, which may follow a schedule; of several in one, that of the first."""
+    rate = several(optimizer)[0].learning_rate
     return float((rate.value if isinstance(rate, keras.Variable) else rate).numpy())
 
 

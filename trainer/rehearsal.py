@@ -5,6 +5,7 @@ keep must be the same. No variable changes meanwhile.
 """
 
 import contextlib
+import functools
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +19,13 @@ from tensorflow.python.eager import context
 
 from trainer import additive, collective, whole
 from trainer.agreement import Agreement
+from trainer.optimizer import copies_weights, inner
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, which two workers divide unevenly; size of its dimensions that are not known."""
+STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
+"""Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
+between 0 and 1, or 0."""
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
@@ -94,6 +99,12 @@ class Member:
         return [np.concatenate(parts) for parts in zip(*self._threads.exchange(self.rank, arrays), strict=True)]
 
 
+class _Part(whole.Step):
+    """A worker's part of a call, which changes nothing."""
+
+    keeps = False
+
+
 class Rehearsal(whole.Step):
     """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
 
@@ -124,21 +135,30 @@ class Rehearsal(whole.Step):
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
-        with whole.within(None):
-            expected, scope = _called(layer, arguments)
-            seeing = self._seeing_all
-            seeing |= _keeping(layer, scope)
-            if self._agrees(layer, arguments, expected, seeing):
-                return
-            for more in _candidates(layer):
-                if self._agrees(layer, arguments, expected, seeing | more):
-                    seeing |= more
-                    return
-        self.differing.append(layer.name)
+        alone = _Part(collective.Alone(), self._seeing_all, ROWS)
+        with alone(), alone.everything():
+            agree = self._try_with(layer, arguments)
+            for others in stretched(arguments) if any(not whole.of_keras(one) for one in operations(layer)) else ():
+                # A number may be an index, which has other bounds.
+                with contextlib.suppress(Exception):
+                    agree = self._try_with(layer, others) and agree
+        if not agree:
+            self.differing.append(layer.name)
+
+    def _try_with(self, layer: keras.Layer, arguments: Any) -> bool:
+        expected, scope = _called(layer, arguments)
+        seeing = self._seeing_all
+        seeing |= _keeping(layer, scope)
+        for more in (set[Operation](), *_candidates(layer)):
+            tried = seeing | more
+            if self._agrees(layer, arguments, expected, tried):
+                seeing |= tried
+                return True
+        return False
 
     def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
         def part(member: Member) -> list[Any]:
-            with whole.Step(collective.OnHost(member), seeing, ROWS)():
+            with _Part(collective.OnHost(member), seeing, ROWS)():
                 return _called(layer, arguments)[0]
 
         while True:
@@ -166,7 +186,7 @@ def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:
 
 
 def _own_variables(layer: keras.Layer) -> list[keras.Variable]:
-    return [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*layer._trainable_variables, *layer._non_trainable_variables, *(one for metric in layer._metrics for one in metric.variables)]
 
 
 def _same(layer: keras.Layer, expected: Iterable[Any], found: Iterable[Any]) -> bool:
@@ -198,6 +218,7 @@ def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
         yield from ({one for one in some if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(some))))
         if some:
             yield set(some)
+    yield set(every)
 
 
 def made_up(specs: Any) -> Any:
@@ -221,6 +242,20 @@ def made_up(specs: Any) -> Any:
     return tf.nest.map_structure(leaf, specs)
 
 
+def stretched(data: Any) -> Iterator[Any]:
+    """Made-up rows in other bounds, which may mean nothing."""
+    kinds = {kind for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor) for kind, *_ in STRETCHED if getattr(leaf.dtype, kind)}
+    for kind, least, most in STRETCHED:
+        if kind in kinds:
+            yield tf.nest.map_structure(functools.partial(_between, kind, least, most), data)
+
+
+def _between(kind: str, least: float, most: float, leaf: Any) -> Any:
+    if not isinstance(leaf, tf.Tensor) or not getattr(leaf.dtype, kind):
+        return leaf
+    return tf.cast(least, leaf.dtype) + tf.cast(most - least, leaf.dtype) * leaf
+
+
 class Placements:
     """Layers of a model that see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
 
@@ -230,6 +265,8 @@ class Placements:
         self.seeing_all = set[Operation]()
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
+        if copies_weights(model.optimizer):
+            warn(f"{type(inner(model.optimizer)).__name__} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
         """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed."""
@@ -300,6 +337,13 @@ def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation])
 def adds_up(step: additive.Additive, specs: Any) -> bool:
     """Whether two workers' parts of a step on made-up rows add up to what one computes."""
     data = made_up(specs)
+    if not _parts_add_up(step, data):
+        return False
+    return all(_parts_add_up(step, others, may_fail=True) for others in (stretched(data) if additive.unknown(step.model) else ()))
+
+
+def _parts_add_up(step: additive.Additive, data: Any, may_fail: bool = False) -> bool:
+    """`may_fail`: whether the data may mean nothing, which then says nothing."""
 
     def part(member: Member) -> list[Any]:
         group = collective.OnHost(member)
@@ -310,6 +354,9 @@ def adds_up(step: additive.Additive, specs: Any) -> bool:
     try:
         with _trying(step):
             alone = _numbers(step.alone(data))
+    except Exception:
+        return may_fail
+    try:
         return all(len(alone) == len(found) and _same(step.model, alone, found) for found in Threads(2, alternating=True).run(part))
     except (Exception, whole.SeesAll):
         return False

@@ -354,10 +354,10 @@ def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(assign)
     def assigned(variable: Any, *given: Any, **named: Any) -> Any:
         step = current()
-        if step is not None and not step.keeps:
-            return variable
         if step is not None and step.rows is not None and not step.drawing and step.layers and not of_keras(step.layers[-1]):
             raise SeesAll(step.layers[-1], "keeps what it computes")
+        if step is not None and not step.keeps:
+            return variable
         return assign(variable, *given, **named)
 
     return assigned
@@ -427,7 +427,7 @@ def _unknown(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def refused(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
-        if (step := current()) is not None and step.rows is None:
+        if (step := current()) is not None and step.rows is None and step.group.workers > 1:
             raise LockstepError(f"GradientTape.{method.__name__} in a train_step: only gradient() is that of all workers")
         return method(tape, *given, **named)
 

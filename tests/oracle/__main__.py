@@ -88,9 +88,10 @@ def search(seeds: Sequence[int], lanes: int, shrinks: bool) -> int:
     """Try random programs, in `lanes` processes at a time, and print what is found; exit code."""
     from tests.oracle.lanes import tried
 
-    kinds, begun = Counter[str](), time.monotonic()
+    kinds, begun, every = Counter[str](), time.monotonic(), []
     for number, found in enumerate(tried(seeds, lanes, shrinks), 1):
         kinds[found.kind] += 1
+        every.append((found.seconds, found.seed))
         if found.kind in ("differs", "refused"):
             print(f"{found.seed}: {found.text}\n    {json.dumps(found.program)}", flush=True)
         if not number % 10:
@@ -99,6 +100,7 @@ def search(seeds: Sequence[int], lanes: int, shrinks: bool) -> int:
     why = f"{kinds['refused']} refused, {kinds['failing']} fail in fit, too, {kinds['rounding']} magnify rounding"
     seconds = time.monotonic() - begun
     print(f"{len(seeds)} programs: {kinds['differs']} differ; {share:.1%} not compared ({why}); {seconds / len(seeds):.2f} s each")
+    print("longest:", ", ".join(f"{seed} ({used:.0f} s)" for used, seed in sorted(every, reverse=True)[:5]))
     if share > NOT_COMPARED:
         print(f"too many were not compared: at most {NOT_COMPARED:.0%} may")
     return int(kinds["differs"] > 0 or share > NOT_COMPARED)

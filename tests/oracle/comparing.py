@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.oracle import running
-from tests.oracle.programs import CALLBACKS, Program, data_of, model_of
+from tests.oracle.parts import CALLBACKS
+from tests.oracle.programs import FIT, Program, data_of, model_of
 from trainer import distribute, rehearsal
 from trainer.errors import LockstepError
 from trainer.member import Member
@@ -74,16 +75,19 @@ def scripted(program: Program, model: keras.Model, seen: Seen) -> None:
         more["validation_data"] = tf.data.Dataset.from_tensor_slices(data_of(program, program.validation, 1)).batch(program.batch)
     if program.weights == "classes":
         more["class_weight"] = {0: 0.5, 1: 2.0, 2: 1.0, 3: 1.5}
+    for one in program.fit:
+        more |= FIT[one]
+    if "validation_data" in more:
+        more.pop("validation_split", None)
     given = data_of(program, program.rows, 0)
     model.fit(
         *given[:2],
         sample_weight=given[2] if len(given) > 2 else None,
         batch_size=program.batch,
         epochs=program.epochs,
-        shuffle=False,
         verbose=0,
         callbacks=[*(CALLBACKS[one]() for one in program.callbacks), seen],
-        **more,
+        **{"shuffle": False, **more},
     )
 
 
@@ -204,7 +208,7 @@ def smaller(program: Program) -> Iterator[Program]:
     first = Program(seed=program.seed)
     for one in fields(Program):
         value, least = getattr(program, one.name), getattr(first, one.name)
-        if one.name in ("body", "settings", "callbacks"):
+        if one.name in ("body", "settings", "callbacks", "augment", "fit"):
             yield from (replace(program, **{one.name: (*value[:index], *value[index + 1 :])}) for index in range(len(value)))
         elif one.name == "outputs" and len(value) > 1:
             for index in range(len(value)):

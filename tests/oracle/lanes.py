@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
@@ -25,6 +26,8 @@ class Found:
     text: str
     program: dict[str, Any]
     """What the program, shrunk if it differs, has that the smallest has not."""
+    seconds: float = 0.0
+    """Of the processor."""
 
 
 def tried(seeds: Sequence[int], lanes: int, shrinks: bool) -> Iterator[Found]:
@@ -71,12 +74,13 @@ def _work(seeds: Sequence[int], shrinks: bool, there: Connection) -> None:
 
 def found_of(program: Program, shrinks: bool) -> Found:
     """Try a program."""
+    begun = time.process_time()
     text = attempt(program)
     kind = kind_of(text)
     if kind == "differs" and shrinks:
         program = shrunk(program)
         text = attempt(program) or text
-    return Found(program.seed, kind, text, shown(program))
+    return Found(program.seed, kind, text, shown(program), round(time.process_time() - begun, 1))
 
 
 def shown(program: Program) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.oracle.programs import CALLBACKS, Program, data_of, model_of
+from tests.oracle.parts import CALLBACKS
+from tests.oracle.programs import Program, data_of, model_of
 from trainer import backend, callbacks, collective, loop, models, rehearsal, schedule
 from trainer import config as configs
 from trainer.cluster import Cluster

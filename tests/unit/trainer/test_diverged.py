@@ -1,4 +1,4 @@
-"""What is no number ends a run: a step's loss or metric, the validation loss, a weight."""
+"""What is no number ends a run: a step's loss, the validation loss, a weight."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from trainer import schedule
 from trainer.errors import Diverged
 from trainer.loop import Trainer
 
-COLUMNS = ("loss", "loss", "mae")
+COLUMNS = ("loss", "loss", "mae", "out_loss")
 BEFORE, CALL = 10, 2
 """Steps before a call, and the step in it whose sums are none."""
 
@@ -36,7 +36,7 @@ def rows(column: int, value: float) -> np.ndarray:
     ("column", "value", "message"),
     [
         (0, np.nan, r"^the loss became nan at step 13 with learning rate 0.25; lower it \(-e set=optimizer.learning_rate=0.025\)"),
-        (2, np.inf, "^the sum of the metric mae became inf at step 13 with learning rate 0.25"),
+        (3, np.inf, "^the out_loss became inf at step 13 with learning rate 0.25"),
     ],
 )
 def test_a_bad_sum_names_step_and_rate(column, value, message):
@@ -44,8 +44,10 @@ def test_a_bad_sum_names_step_and_rate(column, value, message):
         trainer()._check_finite(rows(column, value), np.array([1.0, 0.5, 0.25]))
 
 
-def test_finite_sums_pass():
-    trainer()._check_finite(rows(0, 1e30), np.ones(3))
+@pytest.mark.parametrize(("column", "value"), [(0, 1e30), (2, np.nan)])
+def test_finite_losses_pass(column, value):
+    """A metric that is no number ends no `fit` either."""
+    trainer()._check_finite(rows(column, value), np.ones(3))
 
 
 def test_a_callback_may_end_at_nan_instead():

@@ -155,11 +155,18 @@ def test_optimizers_state_is_loaded_only_if_asked(trained, state):
     assert bool(np.any(other.optimizer.variables[2].numpy())) == state
 
 
-def test_an_optimizer_begins_with_the_loaded_weights(trained):
+def several(rate):
+    """One of two variables' own, which a function chooses."""
+    two = [keras.optimizers.ScheduleFreeAdamW(rate), keras.optimizers.ScheduleFreeAdamW(rate)]
+    return keras.optimizers.MultiOptimizer(lambda variable: two["bias" in variable.path])
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.ScheduleFreeAdamW, several])
+def test_an_optimizer_begins_with_the_loaded_weights(trained, optimizer):
     """ScheduleFreeAdamW averages copies of the weights that it is built with."""
-    _, path, given = trained(keras.optimizers.ScheduleFreeAdamW)
+    _, path, given = trained(keras.optimizers.Adam)
     other = model()
-    other.compile(keras.optimizers.ScheduleFreeAdamW(0.1), loss="mse")
+    other.compile(optimizer(0.1), loss="mse")
     other.optimizer.build(other.trainable_variables)
     initial.load(other, path, given, skip_mismatch=False)
     initial.begin_again(other.optimizer)

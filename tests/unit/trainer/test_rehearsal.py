@@ -22,6 +22,32 @@ class Adding(keras.layers.Layer):
         self.add_loss(0.1 * ops.sum(ops.square(x)))
         return x
 
+class Common(keras.layers.Layer):
+    def call(self, x):
+        return x + ops.mean(ops.square(x), axis=0, keepdims=True)
+
+class BelowZero(keras.layers.Layer):
+    def call(self, x):
+        return x + ops.mean(ops.relu(-x), axis=0, keepdims=True)
+
+class Counting(keras.layers.Layer):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.seen = tf.Variable(0.0, trainable=False)
+
+    def call(self, x):
+        self.seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))
+        return x
+
+class Measuring(keras.layers.Layer):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.size = keras.metrics.Sum()
+
+    def call(self, x):
+        self.size.update_state(x)
+        return x
+
 class Two:
     member = rehearsal.Threads(2).members[0]
     def gather(self, row):
@@ -55,6 +81,19 @@ mixing.compile("sgd", "mse")
 seeing = set()
 found["differing"] = rehearsal.rehearse(mixing.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 3])), seeing).differing
 found["mixing"] = sorted(one.name for one in seeing)
+def seeing_all(*layers):
+    keras.utils.set_random_seed(1)
+    model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), set()
+    model.compile("sgd", "mse")
+    rehearsal.rehearse(model.train_step, SPECS, seeing)
+    return [one.name for one in seeing]
+
+found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
+found["signed"] = seeing_all(BelowZero(name="below_zero"))
+counting = Counting(name="counting")
+found["counts"] = seeing_all(counting, Measuring(name="measuring"))
+found["counted"] = float(counting.seen.numpy())
+found["logarithms"] = seeing_all(keras.layers.Lambda(lambda x: ops.log(x + 1) + ops.max(x, axis=0, keepdims=True), name="logarithm"))
 scaled = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, name="scaled")])
 scaled.quantize("float8")
 scaled.compile("sgd", "mse")
@@ -87,6 +126,18 @@ def test_a_layer_that_adds_a_loss_sees_all(actual):
 def test_keras_layer_that_mixes_rows_sees_all(actual):
     assert actual["mixing"] == ["mixing"]
     assert not actual["differing"]
+
+
+@pytest.mark.parametrize(("numbers", "layer"), [("bytes", "common"), ("signed", "below_zero"), ("logarithms", "logarithm")])
+def test_what_a_layer_mixes_shows_in_some_range(actual, numbers, layer):
+    """What rows have in common may be too small between 0 and 1, or 0."""
+    assert actual[numbers] == [layer]
+
+
+def test_layers_that_count_see_all_and_have_not_counted(actual):
+    """In a variable of TensorFlow's own, and in a metric."""
+    assert sorted(actual["counts"]) == ["counting", "measuring"]
+    assert actual["counted"] == 0
 
 
 def test_weights_that_gradients_replace_add_up_nowhere(actual):
