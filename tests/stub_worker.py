@@ -243,6 +243,7 @@ class Engine:
         job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=False)
         self.warmup = config.reduction.warmup_steps if self.memory else 0
         self.profile_every, self.results = config.telemetry.profile_every, Results()
+        self.tested = self.results
         self.shares = balance.given(config.train, member.workers) or [1] * member.workers
         # Trials of a sweep lie one folder deeper than runs.
         self._orders = job.run.parents[3 if job.run.parents[1].name == "trials" else 2] / "stub" / f"{job.run.name}.json"
@@ -331,7 +332,7 @@ class Engine:
 
     def validated(self, cluster: Cluster, batches: int) -> None: ...
 
-    def validate(self, batches: Iterable[Any]) -> np.ndarray:
+    def validate(self, batches: Iterable[Any], last: int) -> np.ndarray:
         count = float(sum(len(next(iter(_leaves(batch)))) for _, batch in batches))
         return np.array(_measured(self._job.metrics.step, count)[1:], np.float64)
 

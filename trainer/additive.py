@@ -20,23 +20,21 @@ from keras.src.trainers.trainer import Trainer
 from trainer import collective, keras_metrics, whole
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-STEPS = ("train_step", "compute_loss")
+LOSSES = ("train_step", "compute_loss")
 """Methods without which a model's loss is not known to be one that Keras computes."""
+STEPS = (*LOSSES, "test_step", "compute_metrics")
+"""Methods without which a model's steps are not."""
 
 
-def overridden(model: keras.Model) -> list[str]:
-    """Which of `STEPS` a model has instead of Keras' own."""
-    return [name for name in STEPS if _own(model, name)]
-
-
-def _own(model: keras.Model, name: str) -> bool:
-    return getattr(type(model), name) is not getattr(keras.Model, name)
+def overridden(model: keras.Model, methods: Sequence[str] = STEPS) -> list[str]:
+    """Which methods a model has instead of Keras' own."""
+    return [name for name in methods if getattr(type(model), name) is not getattr(keras.Model, name)]
 
 
 def of_keras(model: keras.Model) -> bool:
     """Whether a model's steps and optimizer are Keras' own."""
-    methods, optimizer = any(_own(model, name) for name in (*STEPS, "test_step", "compute_metrics")), model.optimizer
-    return not (methods or overwrites(model)) and (
+    optimizer = model.optimizer
+    return not (overridden(model) or overwrites(model)) and (
         optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients
     )
 

@@ -50,6 +50,7 @@ class Engine(abc.ABC):
     memory: Sequence[Any] = ()
     """What differs between workers: see `reduction.Method`."""
     results: keras_metrics.Results
+    """Of training; and of validation, where that does not differ."""
     feeds_all = False
     """Whether each worker is fed the whole batch."""
     from_chief: FromChief
@@ -139,16 +140,28 @@ class Engine(abc.ABC):
         """Wait for those hosts, until it is `over`; the epochs that they have not evaluated then."""
         return []
 
-    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]]) -> np.ndarray:
-        """The sums of the metrics' states over batches, each with its number; each draws what it would draw after those before it."""
-        sums, before = np.zeros(keras_metrics.size(self.model)), self._seeds()
+    @property
+    def tested(self) -> keras_metrics.Results:
+        """Of validation."""
+        return self.results
+
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], last: int) -> np.ndarray:
+        """The sums of the metrics' states over batches, each with its number; each draws what it would draw after those before it.
+
+        What is no metric follows: of batch number `last`, or zeros.
+        """
+        metrics, before = keras_metrics.size(self.model), self._seeds()
+        sums = np.zeros(self.tested.size)
         for number, data in batches:
             if number and before and self._drawn is None:
                 self.test(data)
                 self._note_drawn(before)
             for variable, value, drawn in zip(self.seeds, before, self._drawn or before, strict=True):
                 variable.assign(value + number * drawn if number else value)
-            sums += self.test(data)
+            row = self.test(data)
+            sums[:metrics] += row[:metrics]
+            if number == last:
+                sums[metrics:] = row[metrics:]
             if self._drawn is None:
                 self._note_drawn(before)
         for variable, value in zip(self.seeds, before, strict=True):
@@ -172,7 +185,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def test(self, data: tuple[Any, ...]) -> np.ndarray:
-        """The sums of the metrics' states over a batch."""
+        """The sums of the metrics' states over a batch, then what is no metric."""
 
 
 class Gradients(Engine):
@@ -301,7 +314,8 @@ class OwnSteps(Engine):
         self.shares = program.shares = shares
         self.from_chief = program.from_chief
         self.seeds = [variable.value for variable in step.seeds(self.model)]
-        test = functools.partial(step.test_sums, self.model, True, draws=True)
+        self._told = keras_metrics.Told()
+        test = functools.partial(step.test_sums, self.model, True, draws=True, told=self._told)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
         why = program.sent
@@ -327,7 +341,13 @@ class OwnSteps(Engine):
             except whole.SeesAll as error:
                 self._program.placements.see_all(error)
         self.variables = self._program.variables
-        self.results = keras_metrics.Results(self.model, self._program.values)
+        self.results = keras_metrics.Results(self.model, self._program.told)
+
+    @functools.cached_property
+    def tested(self) -> keras_metrics.Results:
+        """See `Engine`."""
+        self._test_call.get_concrete_function()
+        return keras_metrics.Results(self.model, self._told)
 
     def _make_calls(self) -> None:
         self._call = step.make_train_call(self._program)

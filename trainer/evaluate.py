@@ -4,7 +4,7 @@ import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from trainer.files import write_json
 from trainer.metrics import Metrics
 from trainer.records import numbers, rounded
 from trainer.rundir import record_path, snapshot_path
+
+if TYPE_CHECKING:
+    from trainer.keras_metrics import Results
 
 BATCH = 250
 TELL_EVERY = 20
@@ -89,36 +92,36 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     if not keras_metrics.validates(model):
         raise LockstepError("the model has neither a loss nor a test_step of its own, so there is nothing to evaluate")
     every: list[outputs.Output] = []
+    told = keras_metrics.Told()
 
     @tf.function(input_signature=[step.rows(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
         with step.predictions(model) as predicted:
-            sums = step.test_sums(model, True, data, draws=True)
+            sums = step.test_sums(model, True, data, draws=True, told=told)
         hidden = outputs.Output("", None, None, why="the model has a test_step of its own")
         every[:] = outputs.of(model, examples.spec, predicted[0]) if predicted else [hidden]
         return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]
 
     test.get_concrete_function()
-    return lambda batches: _measured(model, test, every, manifest.classes, examples, batches)
+    results = keras_metrics.Results(model, told)
+    return lambda batches: _measured(results, test, every, manifest.classes, examples, batches)
 
 
 def _measured(
-    model: Any, test: Any, every: Sequence[outputs.Output], classes: Sequence[str], examples: Examples, batches: Iterator[Any]
+    results: "Results", test: Any, every: Sequence[outputs.Output], classes: Sequence[str], examples: Examples, batches: Iterator[Any]
 ) -> dict[str, Any]:
-    from trainer import keras_metrics
-
     targets = [one.target for one in every if one.goal]
     judges = judging.judges([one.goal for one in every if one.goal], len(examples), classes)
-    sums = np.zeros(keras_metrics.size(model))
+    sums: Sequence[float] | np.ndarray = ()
     for data in batches:
         moved, *predicted = test(data)
-        sums += moved.numpy().astype(np.float64)
+        sums = results.summed(sums, moved.numpy()[np.newaxis])
         values = examples.spec.unpack(data)
         for judge, target, tensor in zip(judges, targets, predicted, strict=True):
             judge.see(values[target], tensor.numpy())
-    metrics = rounded(numbers(keras_metrics.Results(model)(sums)))
-    results = iter(judges)
-    wrong = [{"name": one.name if len(every) > 1 else "", **(next(results).result() if one.goal else {"why": one.why})} for one in every]
+    metrics = rounded(numbers(results(sums)))
+    judged = iter(judges)
+    wrong = [{"name": one.name if len(every) > 1 else "", **(next(judged).result() if one.goal else {"why": one.why})} for one in every]
     return {"metrics": metrics, "outputs": wrong}
 
 

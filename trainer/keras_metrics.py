@@ -44,17 +44,44 @@ def size(model: keras.Model) -> int:
     return sum(math.prod(variable.shape) for variable in states(model))
 
 
+class Told:
+    """What a step of a model's own returns, known once it is traced."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.names: list[str] = []
+        """All of it, which is what `fit` shows."""
+        self.values: list[str] = []
+        """What is no metric: `fit` shows that of the last step."""
+
+    def of(self, model: keras.Model, logs: Any, tracks_loss: bool) -> list[tf.Tensor]:
+        """The values of a step that has returned `logs`; `tracks_loss`: it updated the tracker of the loss that Keras gives every model."""
+        tracked = model.get_metrics_result()
+        if loss_count(model) is not None and not tracks_loss:
+            tracked.pop("loss", None)
+        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in logs.items() if name not in tracked}
+        self.names, self.values = list(logs), list(values)
+        return list(values.values())
+
+
 class Results:
     """A model's metrics for given sums of their states."""
 
-    def __init__(self, model: keras.Model, values: Sequence[str] = ()):
-        """Trace at the first call; `values` are numbers of the last step, which follow the sums."""
-        self._model, self._values, self._shapes = model, list(values), [tuple(variable.shape) for variable in states(model)]
+    def __init__(self, model: keras.Model, told: Told | None = None):
+        """Trace at the first call; `told` is of a traced step whose values follow the sums."""
+        self._told = told
+        self._values = [] if told is None else told.values
+        self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
         counts = [variable is loss_count(model) for variable, size in zip(states(model), self._sizes, strict=True) for _ in range(size)]
         self._loss_count = counts.index(True) if True in counts else None
         self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
+
+    @property
+    def size(self) -> int:
+        """How many numbers the sums and values are."""
+        return sum(self._sizes) + len(self._values)
 
     @property
     def columns(self) -> list[str]:
@@ -77,9 +104,10 @@ class Results:
         results = dict(zip(self._names, values, strict=True))
         if self._loss_count is not None and not numbers[self._loss_count]:
             del results["loss"]
-        return results | last
+        every = results | last
+        return every if self._told is None else {name: every[name] for name in self._told.names if name in every}
 
-    def summed(self, before: Sequence[float], rows: np.ndarray) -> np.ndarray:
+    def summed(self, before: Sequence[float] | np.ndarray, rows: np.ndarray) -> np.ndarray:
         """What a call takes: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
 
         Args:
@@ -96,11 +124,15 @@ class Results:
         for variable, place, shape in zip(states(self._model), places, self._shapes, strict=False):
             variable.assign(numbers[place : place + math.prod(shape)].reshape(shape))
 
+    def _parts(self, sums: tf.Tensor) -> list[tf.Tensor]:
+        """Of each variable; a model may have no metrics."""
+        return tf.split(sums, self._sizes) if self._sizes else []
+
     def _compute(self, sums: tf.Tensor) -> list[tf.Tensor]:
         variables = states(self._model)
         values = [
             tf.cast(tf.reshape(part, shape), variable.dtype)
-            for variable, part, shape in zip(variables, tf.split(sums, self._sizes), self._shapes, strict=True)
+            for variable, part, shape in zip(variables, self._parts(sums), self._shapes, strict=True)
         ]
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             results = self._model.get_metrics_result()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trainer.callbacks import Restored
     from trainer.cluster import Cluster
     from trainer.engine import Rows
+    from trainer.keras_metrics import Results
 
 VALIDATION_BATCH = 128
 """As `validation_batch_size` of Keras' `fit`."""
@@ -241,7 +242,7 @@ class Trainer:
         self._epoch_rate = self._rate(self.job.counts.epoch_of(self.progress.step - 1))
 
     def _epoch_is_over(self) -> bool:
-        return self._ends_epoch(self.progress.step)
+        return self.progress.ended or self._ends_epoch(self.progress.step)
 
     def _ends_epoch(self, step: int) -> bool:
         return step % self.job.counts.steps_per_epoch == 0 or step >= self.job.counts.total_steps
@@ -291,14 +292,14 @@ class Trainer:
         seconds, self._unrecorded = self._unrecorded, 0.0
         images = float(rows[:, 1].astype(np.float64).sum())
         self._add(rows, images, seconds)
-        self._logs = self._results(self.progress.metrics)
+        self._logs = self._results(self.engine.results, self.progress.metrics)
         self.recorder.call(epoch, len(rows), images, seconds, waited, rate, self._logs)
 
-    def _results(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
+    def _results(self, results: "Results", sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
         """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
         if self.callbacks.any:
-            self.engine.results.show(sums)
-        logs = self.engine.results(sums)
+            results.show(sums)
+        logs = results(sums)
         return self._of_chief(logs) if self.engine.from_chief.on else logs
 
     def _of_chief(self, logs: dict[str, Any]) -> dict[str, Any]:
@@ -429,19 +430,19 @@ class Trainer:
             self.job.metrics.phase("validating")
         count = len(self._validation)
         if self.callbacks.per_test_batch:
-            sums = self._validated(first, last + 1)
-            self._tested = self._tested + sums if first else sums
+            sums = self._validated(first, last + 1, last)
+            self._tested = self.engine.tested.summed(self._tested if first else (), sums[np.newaxis])
         elif first == 0:
-            sums = self._validated(*share(count, self.engine.shares, self.cluster.member.rank))
+            sums = self._validated(*share(count, self.engine.shares, self.cluster.member.rank), count - 1)
             self._tested = self.cluster.sum(sums.astype(np.float32))
         if last == count - 1:
             self.engine.validated(self.cluster, count)
-        return self._results(self._tested)
+        return self._results(self.engine.tested, self._tested)
 
-    def _validated(self, start: int, stop: int) -> np.ndarray:
-        """The sums of the metrics' states over some batches of the validation."""
+    def _validated(self, start: int, stop: int, last: int) -> np.ndarray:
+        """See `Engine.validate`, of the batches from `start` to `stop`."""
         batches = enumerate(self._validation[start:stop], start)
-        return self.engine.validate((number, self.job.examples.gather(batch)) for number, batch in batches)
+        return self.engine.validate(((number, self.job.examples.gather(batch)) for number, batch in batches), last)
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""

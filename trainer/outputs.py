@@ -72,7 +72,7 @@ def _applied(model: Any, spec: Spec, nest: Any) -> list[tuple[Any, int, Any]] | 
     from trainer import additive
 
     losses = model._compile_loss
-    for method in additive.overridden(model):
+    for method in additive.overridden(model, additive.LOSSES):
         return f"the model has a {method} of its own"
     if losses is None or "y" not in spec.parts:
         return "the model has no loss" if losses is None else "the examples have no target"

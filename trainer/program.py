@@ -32,8 +32,7 @@ class Program:
         """Of a batch's rows by rank; None: equal ones."""
         self.optimizers: list[Any] = []
         """Those of the model that apply gradients; known once it is traced."""
-        self.values: list[str] = []
-        """Names of what `train_step` returns besides metrics, of which Keras shows that of the last step; known once it is traced."""
+        self.told = keras_metrics.Told()
 
     @property
     def adds_up(self) -> bool:
@@ -68,13 +67,9 @@ class Program:
         # The model is no strategy's, whose replica context TensorFlow's collectives need.
         with strategy.outside(), keras_metrics.changes(self.model) as moved:
             logs, tracks_loss = self._train_step(self.local.augment(batch))
-        tracked = self.model.get_metrics_result()
-        if keras_metrics.loss_count(self.model) is not None and not tracks_loss:
-            del tracked["loss"]
+        values = self.told.of(self.model, logs, tracks_loss)
         self.from_chief.take([weight.value for weight in (self.model.weights if self._by_rows is None else changing(self.model))])
-        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in logs.items() if name not in tracked}
-        self.values = list(values)
-        return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values.values()])], axis=0)
+        return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
         """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""

@@ -382,21 +382,31 @@ def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     return lambda data: local.cluster.local(call(data)).numpy()
 
 
-def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool) -> tf.Tensor:
-    """The sums by which Keras' `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
+def test_sums(
+    model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, told: keras_metrics.Told | None = None
+) -> tf.Tensor:
+    """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
 
-    `draws`: the random generators go on, as those of LSTM's dropout do in Keras, too; else they stay as they are.
+    Args:
+        model: compiled.
+        l2_in_loss: whether penalties of weights count in the loss.
+        data: a batch.
+        draws: whether random generators go on, as those of LSTM's dropout do in Keras, too; else they stay as they are.
+        told: is given what a step of the model's own returns, whose values follow the sums; None for Keras' own.
     """
     states = keras_metrics.states(model)
     # Weights, too: for their regularizers.
-    given = [(variable, variable.value) for variable in [*states, *model.trainable_variables]]
-    scope = keras.StatelessScope(given, collect_losses=True)
-    with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), replaced(model, "get_metrics_result", dict), scope:
-        model.test_step(data)
+    given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
+    scope, count = keras.StatelessScope(list(given.values()), collect_losses=True), keras_metrics.loss_count(model)
+    quiet = replaced(model, "get_metrics_result", dict) if told is None else contextlib.nullcontext()
+    with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), quiet, scope:
+        logs = model.test_step(data)
+        tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
+        values = [] if told is None else told.of(model, logs, tracks_loss)
     for variable in seeds(model) if draws else ():
         if (value := scope.get_current_value(variable)) is not None:
             variable.assign(value)
-    return tf.concat(flattened([_moved(scope, variable) for variable in states]), axis=0)
+    return tf.concat([tf.zeros([0]), *flattened([*(_moved(scope, variable) for variable in states), *values])], axis=0)
 
 
 @contextlib.contextmanager

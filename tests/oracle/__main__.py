@@ -92,8 +92,9 @@ def search(seeds: Sequence[int], lanes: int, shrinks: bool) -> int:
     for number, found in enumerate(tried(seeds, lanes, shrinks), 1):
         kinds[found.kind] += 1
         every.append((found.seconds, found.seed))
-        if found.kind in ("differs", "refused"):
-            print(f"{found.seed}: {found.text}\n    {json.dumps(found.program)}", flush=True)
+        if found.kind in ("differs", "refused", "failing"):
+            where = sys.stderr if found.kind == "failing" else sys.stdout
+            print(f"{found.seed}: {found.text}\n    {json.dumps(found.program)}", file=where, flush=True)
         if not number % 10:
             print(f"{number} of {len(seeds)} programs, {kinds['differs']} differ", file=sys.stderr, flush=True)
     share = 1 - (kinds["same"] + kinds["differs"]) / len(seeds)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.oracle import running
 from tests.oracle.parts import CALLBACKS
-from tests.oracle.programs import FIT, Program, data_of, model_of
+from tests.oracle.programs import FIT, Batches, Program, data_of, model_of
 from trainer import distribute, rehearsal
 from trainer.errors import LockstepError
 from trainer.member import Member
@@ -25,6 +25,7 @@ SHAKEN = 1e-14
 ROUNDING = "magnifies rounding, as on one worker"
 """Of a program that differs from itself as much with weights changed by SHAKEN: its gradient is 0 but for rounding, and Lamb divides it."""
 FAILING = "fit fails, too"
+"""Begins what is said of a program that is none."""
 REFUSED = "refused: "
 """Begins what is said of a program that the engine refuses with a sentence."""
 
@@ -77,18 +78,21 @@ def scripted(program: Program, model: keras.Model, seen: Seen) -> None:
         more["class_weight"] = {0: 0.5, 1: 2.0, 2: 1.0, 3: 1.5}
     for one in program.fit:
         more |= FIT[one]
-    if "validation_data" in more:
+    if "validation_data" in more or program.data:
         more.pop("validation_split", None)
     given = data_of(program, program.rows, 0)
-    model.fit(
-        *given[:2],
-        sample_weight=given[2] if len(given) > 2 else None,
-        batch_size=program.batch,
-        epochs=program.epochs,
-        verbose=0,
-        callbacks=[*(CALLBACKS[one]() for one in program.callbacks), seen],
-        **{"shuffle": False, **more},
-    )
+    for epochs in dict.fromkeys((program.epochs, program.epochs + 1) if program.again else (program.epochs,)):
+        seen_by = {"callbacks": [*(CALLBACKS[one]() for one in program.callbacks), seen]}
+        model.fit(**_fed(program, given), epochs=epochs, verbose=0, **seen_by, **{"shuffle": False, **more})
+
+
+def _fed(program: Program, given: tuple[Any, ...]) -> dict[str, Any]:
+    """What `fit` reads."""
+    if program.data == "dataset":
+        return {"x": tf.data.Dataset.from_tensor_slices(given).batch(program.batch)}
+    if program.data == "generator":
+        return {"x": Batches(given, program.rows, program.batch)}
+    return {"x": given[0], "y": given[1], "sample_weight": given[2] if len(given) > 2 else None, "batch_size": program.batch}
 
 
 def left(model: keras.Model, calls: Sequence[Any]) -> dict[str, np.ndarray]:
@@ -162,7 +166,7 @@ def attempt(program: Program) -> str:
         every = by_workers(program)
     except Exception as error:
         if type(error) is type(alone):
-            return FAILING
+            return f"{FAILING}: {error!s:.200}"
         if isinstance(error, LockstepError):
             return f"{REFUSED}{error}"
         return f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
@@ -177,9 +181,10 @@ def attempt(program: Program) -> str:
 
 def kind_of(found: str) -> str:
     """What `attempt` found, in a word: `same`, `differs`, `refused`, `failing` or `rounding`."""
-    if found.startswith(REFUSED):
-        return "refused"
-    return {"": "same", ROUNDING: "rounding", FAILING: "failing"}.get(found, "differs")
+    for begins, kind in ((REFUSED, "refused"), (FAILING, "failing")):
+        if found.startswith(begins):
+            return kind
+    return {"": "same", ROUNDING: "rounding"}.get(found, "differs")
 
 
 def shaken(model: keras.Model) -> keras.Model:

@@ -58,7 +58,6 @@ AUGMENT: dict[str, Callable[[], keras.Layer]] = {
     "perspective": lambda: layers.RandomPerspective(seed=19),
     "solarization": lambda: layers.Solarization(seed=20),
     "elastic": lambda: layers.RandomElasticTransform(seed=21),
-    "rand_augment": lambda: layers.RandAugment(seed=22),
 }
 """Of pictures."""
 
@@ -137,7 +136,7 @@ class Ranking(layers.Layer):
     """How far a row's first number is from the largest of its batch."""
 
     def call(self, x: Any) -> Any:
-        return x * ops.sigmoid(ops.max(x[:, :1], axis=0) - x[:, :1])
+        return x + ops.sigmoid(ops.max(x[:, :1], axis=0) - x[:, :1])
 
 
 @keras.saving.register_keras_serializable("oracle")
@@ -174,6 +173,24 @@ def nested() -> keras.Layer:
     return keras.Sequential([layers.Dense(6), layers.BatchNormalization(), layers.Activation("gelu"), layers.Dropout(0.2, seed=8)])
 
 
+@keras.saving.register_keras_serializable("oracle")
+class Latent(layers.Layer):
+    """Draws around what it is given, and is penalised for where that is, as in a variational autoencoder."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.seed_generator = keras.random.SeedGenerator(5)
+        self.both = layers.Dense(8)
+
+    def build(self, shape: Any) -> None:
+        self.both.build(shape)
+
+    def call(self, x: Any) -> Any:
+        mean, spread = ops.split(self.both(x), 2, axis=-1)
+        self.add_loss(-0.05 * ops.mean(ops.sum(1 + spread - ops.square(mean) - ops.exp(spread), axis=-1)))
+        return mean + ops.exp(spread / 2) * keras.random.normal(ops.shape(mean), dtype=mean.dtype, seed=self.seed_generator)
+
+
 BODY: dict[str, Callable[[], keras.Layer]] = {
     "dense": lambda: layers.Dense(7, activation="relu"),
     "penalised": lambda: layers.Dense(6, activation="tanh", kernel_regularizer="l2", bias_regularizer=regularizers.L1(0.01)),
@@ -196,6 +213,7 @@ BODY: dict[str, Callable[[], keras.Layer]] = {
     "comparing": Comparing,
     "ranking": Ranking,
     "measuring": Measuring,
+    "latent": Latent,
     "twice": Twice,
     "nested": nested,
     "centred": lambda: layers.Lambda(lambda x: x - ops.mean(x, axis=0)),
@@ -480,3 +498,95 @@ class Own(keras.Model):
         for variable, move in zip(variables, moves, strict=True):
             variable.assign_sub(move)
         return there
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Judging(Own):
+    """A loss, a step of evaluation and metrics of its own."""
+
+    train_step = keras.Model.train_step
+    metrics = keras.Model.metrics
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        return loss + 0.1 * ops.std(tf.nest.flatten(y_pred)[0]) if self.kind == "judging" else loss
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        found = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**found, "double": 2 * found["loss"]} if self.kind == "reporting" else found
+
+    def test_step(self, data: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        output = self(x, training=False)
+        loss = self.compute_loss(x=x, y=y, y_pred=output, sample_weight=weights, training=False)
+        self._loss_tracker.update_state(loss * 2, sample_weight=ops.shape(tf.nest.flatten(x)[0])[0])
+        return self.compute_metrics(x, y, output, weights)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Rivals(Own):
+    """Two optimizers, one after the other, as in a GAN; or one that is given the gradients of several batches."""
+
+    def build(self, shape: Any) -> None:
+        if self.kind == "saving_up":
+            self.kept = [
+                self.add_weight(shape=one.shape, trainable=False, initializer="zeros", name=f"kept{index}")
+                for index, one in enumerate(self.inner.trainable_variables)
+            ]
+        self.other = optimizers.Adam(0.01)
+        self.built = True
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        variables = self.inner.trainable_variables
+        if self.kind == "saving_up":
+            for kept, gradient in zip(self.kept, self._slopes(x, y, weights, variables), strict=True):
+                kept.assign(0.5 * kept + gradient)
+            self.optimizer.apply_gradients(zip([one.value for one in self.kept], variables, strict=True))
+        else:
+            for optimizer, some in ((self.other, variables[:1]), (self.optimizer, variables[1:])):
+                optimizer.apply_gradients(zip(self._slopes(x, y, weights, some), some, strict=True))
+        output = self(x, training=False)
+        self.tracker.update_state(self.compute_loss(x=x, y=y, y_pred=output, sample_weight=weights))
+        return self.compute_metrics(x, y, output, weights)
+
+    def _slopes(self, x: Any, y: Any, weights: Any, variables: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True), sample_weight=weights)
+        return tape.gradient(loss, variables)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Bare(Own):
+    """Steps that return numbers of a batch, and keep no metrics."""
+
+    @property
+    def metrics(self) -> list[Any]:
+        return []
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True), sample_weight=weights)
+        variables = self.inner.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return self._told(loss)
+
+    def test_step(self, data: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        return self._told(self.compute_loss(x=x, y=y, y_pred=self(x, training=False), sample_weight=weights, training=False))
+
+    def _told(self, loss: Any) -> dict[str, Any]:
+        return {"loss": loss, "root": ops.sqrt(loss)} if self.kind == "telling" else {"loss": loss}
+
+
+MODELS: dict[str, type[Own]] = {
+    "judging": Judging,
+    "reporting": Judging,
+    "evaluating": Judging,
+    "two": Rivals,
+    "saving_up": Rivals,
+    "bare": Bare,
+    "telling": Bare,
+}
+"""Of some steps; the others are those of `Own`."""

@@ -1,5 +1,6 @@
 """Random small Keras programs: what each consists of, its data and its model."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ import keras
 import numpy as np
 from keras import layers, optimizers
 
-from tests.oracle.parts import AFTER, AUGMENT, BODY, CALLBACKS, ENTRIES, INPUTS, LOSSES, METRICS, OPTIMIZERS, OUTPUTS, SETTINGS, Own
+from tests.oracle.parts import AFTER, AUGMENT, BODY, CALLBACKS, ENTRIES, INPUTS, LOSSES, METRICS, MODELS, OPTIMIZERS, OUTPUTS, SETTINGS, Own
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Program:
     validation: int = 0
     fit: tuple[str, ...] = ()
     """Arguments of a script's `fit`."""
+    data: str = ""
+    """What a script's `fit` is given: `dataset`, `generator`, or arrays. A generator is shuffled by Python's `random`, which threads share."""
+    again: bool = False
+    """Whether a script calls `fit` twice."""
     eager: bool = False
     way: str = "script"
     """`script`: by `lockstep.distribute`; `run`: by `train.yml -e model=`."""
@@ -49,7 +54,7 @@ class Program:
     tags: tuple[str, ...] = field(default=(), compare=False)
 
 
-STEPS = ("", "", "", "", "", "own", "noise", "penalty", "clipped", "pairs", "teacher", "sharpness")
+STEPS = ("", "", "", "", "", "", "", "", "own", "noise", "penalty", "clipped", "pairs", "teacher", "sharpness", *MODELS)
 FIT: dict[str, dict[str, Any]] = {
     "split": {"validation_split": 0.3},
     "seldom": {"validation_freq": 2},
@@ -79,6 +84,7 @@ def made(seed: int) -> Program:
     workers = draw.choices((1, 2, 3, 4, 5), (2 if way == "run" else 0, 12, 4, 1, 1))[0]
     optimizer, settings = draw.choice(OPTIMIZERS), some(list(SETTINGS), 2)
     epochs = draw.choice((1, 2, 2, 3))
+    fit = some([one for one in FIT if one != "later" or epochs > 1], 2) if way == "script" and draw.random() < 0.3 else ()
     fixed = optimizer == "Multi" or "schedule" in settings
     return Program(
         seed=seed,
@@ -100,7 +106,9 @@ def made(seed: int) -> Program:
         step=draw.choice(STEPS),
         per_call=draw.choice((1, 1, 1, 1, 2, 3)),
         validation=draw.choice((0, 0, draw.randint(1, 20))),
-        fit=some([one for one in FIT if one != "later" or epochs > 1], 2) if way == "script" and draw.random() < 0.3 else (),
+        fit=fit,
+        data=draw.choice(("", "", "dataset", *(["generator"] if "shuffle" not in fit else []))) if way == "script" else "",
+        again=way == "script" and draw.random() < 0.1,
         eager=draw.random() < 0.2,
         way=way,
         stop=draw.choice((0, 0, 0, draw.randint(1, 8))) if way == "run" else 0,
@@ -119,6 +127,20 @@ def data_of(program: Program, rows: int, part: int) -> tuple[Any, ...]:
     if len(y) == 1:
         (y,) = y.values()
     return (x, y, numbers.uniform(0, 2, rows)) if program.weights == "rows" else (x, y)
+
+
+class Batches(keras.utils.PyDataset):
+    """A program's rows in batches."""
+
+    def __init__(self, nest: Any, rows: int, batch: int):
+        super().__init__()
+        self._nest, self._rows, self._batch = nest, rows, batch
+
+    def __len__(self) -> int:
+        return math.ceil(self._rows / self._batch)
+
+    def __getitem__(self, index: int) -> Any:
+        return keras.tree.map_structure(lambda array: array[index * self._batch : (index + 1) * self._batch], self._nest)
 
 
 def optimizer_of(program: Program) -> Any:
@@ -171,13 +193,13 @@ def model_of(program: Program) -> keras.Model:
         outputs, loss, metric, weights = (next(iter(each.values())) for each in (outputs, loss, metric, weights))
     model = keras.Model(entries, outputs)
     if program.step:
-        model = Own(model, program.step)
+        model = MODELS.get(program.step, Own)(model, program.step)
         model.build({name: (None, *entry.shape[1:]) for name, entry in entries.items()})
     settings = {"run_eagerly": program.eager, "steps_per_execution": program.per_call, "jit_compile": False}
     settings["weighted_metrics" if program.weighted else "metrics"] = metric
     model.compile(optimizer_of(program), loss=loss, loss_weights=None if single else weights, **settings)
-    if program.optimizer == "ScheduleFreeAdamW":
-        # It copies the weights, which Keras forgets where it does so while `fit` traces its step.
+    if program.optimizer == "ScheduleFreeAdamW" or program.step == "two":
+        # It copies the weights, which Keras forgets where it does so while `fit` traces its step; or is given some of the weights first.
         model.optimizer.build(model.trainable_variables)
     return model
 

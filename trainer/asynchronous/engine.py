@@ -123,7 +123,7 @@ class Asynchronous(Gradients):
         self._handed_out = 0
         return rows
 
-    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]]) -> np.ndarray:
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], last: int) -> np.ndarray:  # noqa: ARG002 - all is a metric
         """See `Engine`; the workers share the batches."""
         waiting, sums = deque[Any](), np.zeros(keras_metrics.size(self.model))
         for _, data in batches:

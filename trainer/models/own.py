@@ -138,7 +138,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
     if names := additive.overridden(model):
-        raise ConfigError(f"{called}: it has a {names[0]} of its own, which would not train here; leave it out")
+        raise ConfigError(f"{called}: it has a {names[0]} of its own, which would not be used here; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:
         raise ConfigError(f"{called}: it ends with softmax; leave that out: the loss takes logits")

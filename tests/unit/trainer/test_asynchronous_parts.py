@@ -78,7 +78,7 @@ def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
     engine._job, engine.model = SimpleNamespace(config=configs.build({})), SimpleNamespace()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.asynchronous.engine.keras_metrics.size", lambda _: 1)
-        assert engine.validate(batches()).tolist() == [sum(range(50))]
+        assert engine.validate(batches(), 49).tolist() == [sum(range(50))]
     assert most[0] == QUEUED * 2 + 1
 
 

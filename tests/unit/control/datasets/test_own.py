@@ -173,7 +173,7 @@ def test_what_a_function_returns_is_checked_and_reopens(tmp_path):
         assert first.startswith("model=m.py:build: ")
         assert why in first
         assert second.startswith("Its snapshots could not be opened again: decorate each class of your own with @keras.saving.")
-    assert actual.pop("own step") == "model=m.py:build: it has a train_step of its own, which would not train here; leave it out"
+    assert actual.pop("own step") == "model=m.py:build: it has a train_step of its own, which would not be used here; leave it out"
     assert actual == {
         "fits": 16 * 3 + 3,
         "raises": "model=m.py:build, line 6: ZeroDivisionError: integer division or modulo by zero",
