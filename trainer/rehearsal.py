@@ -266,9 +266,8 @@ class Placements:
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
         if copies_weights(model.optimizer):
-            warn(
-                f"{type(inner(model.optimizer)).__name__} begins with the model's weights; Keras' own fit begins with zeros unless it is eager"
-            )
+            name = type(inner(model.optimizer)).__name__
+            warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
         """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed."""

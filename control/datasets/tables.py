@@ -65,7 +65,8 @@ class Tables:
         stamp = fingerprint(file for some in files.values() for file in some)
         folder = columns.kept_at("tables", stamp, self._target, self._features)
         if not columns.is_kept(folder):
-            columns.keep(folder, Checked(called), self._batches(files, called))
+            checked = Checked(called)
+            columns.keep(folder, checked, self._batches(files, checked))
         note = "" if "test" in files else f"there are no files for testing, so 1 row in {HELD_OUT} is held out, drawn by its number"
         digest = hashlib.sha256("\0".join(map(str, (stamp, self._target, self._features))).encode()).hexdigest()
         return columns.listing(folder, self.path.stem, digest, note)
@@ -93,13 +94,16 @@ class Tables:
             raise DatasetError(f"dataset={self.path}: {' and '.join(sorted(kinds)) or 'no tables'} in it; give {LAYOUT}")
         return files
 
-    def _batches(self, files: dict[str, list[Path]], called: str) -> Iterator[columns.Batch]:
+    def _batches(self, files: dict[str, list[Path]], checked: Checked) -> Iterator[columns.Batch]:
+        called = checked.called
         every = [file for some in files.values() for file in some]
         wanted = None if self._features is None else [*self._features, *([self._target] if self._target else [])]
         read = _reader(every[0])(every, wanted)
         check_columns(read.names, self._target, self._features, called)
-        if self._target is not None and self._target in read.texts:
-            check_numbers(every, self._target, called)
+        texts = texts_of(every, read.texts, self._target) if read.texts else {}
+        if self._target is not None and self._target in texts:
+            check_numbers(texts.pop(self._target), self._target, called)
+        checked.mistaken += [f"{name}: {one.told}" for name, one in texts.items() if one.mistaken]
         draws = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2]))
         for split in ("train", "validation", "test"):
             for file in files.get(split, []):
@@ -154,36 +158,71 @@ def of_text(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
     return Read(names, tables, [name for name, kind in kinds.items() if kind.dtype is str])
 
 
-def check_numbers(files: Sequence[Path], name: str, called: str) -> None:
-    """Refuse strings of CSV files that are numbers but for a few, which make names of all, and empty ones; `NA` counts as neither.
+@dataclass
+class Texts:
+    """What a column of strings has."""
+
+    kind: "_Kind"
+    first: str = ""
+    """The first value that is no number, its row and file."""
+    empty: str = ""
+    """Row and file of the first that is empty."""
+    numbers: int = 0
+    total: int = 0
+    """Values; `NA` counts as none."""
+    commas: int = 0
+    """Numbers with a decimal comma."""
+
+    def see(self, row: int, text: str, file: Path) -> None:
+        """Count a value."""
+        if text in MISSING or not text.strip():
+            self.empty = self.empty or ("" if text.strip() else f"row {row:,} of {file.name}")
+            return
+        self.total += 1
+        if self.kind.of([text]) in (int, float):
+            self.numbers += 1
+            return
+        self.commas += bool(DECIMAL_COMMA.fullmatch(text))
+        self.first = self.first or f"{printable(repr(text), 60)} in row {row:,} of {file.name}"
+
+    @property
+    def told(self) -> str:
+        """The first value that is no number, and how many are."""
+        return f"{self.first} is no number, and {self.numbers:,} of {self.total:,} values are"
+
+    @property
+    def mistaken(self) -> bool:
+        """Whether these are numbers but for a few."""
+        return bool(self.first) and self.numbers >= MEANT * self.total
+
+
+def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, Texts]:
+    """What columns of strings of CSV files have; but for the target, of those that are clearly no numbers, what their first rows have."""
+    found, counted = {name: Texts(_Kind()) for name in names}, list(names)
+    for file in files:
+        for row, table in _text_blocks(file, _header(file)):
+            for name in counted:
+                for number, text in enumerate(table.get(name, ()), row):
+                    found[name].see(number, text, file)
+            counted = [name for name in counted if name == target or found[name].mistaken or found[name].numbers == found[name].total]
+        if not counted:
+            break
+    return found
+
+
+def check_numbers(texts: Texts, name: str, called: str) -> None:
+    """Refuse strings of a target that are numbers but for a few, which make names of all, and empty ones.
 
     Raises:
         DatasetError: the first value that is no number, or none, its row and file.
     """
-    first, numbers, total, commas, kind = "", 0, 0, 0, _Kind()
-    for file in files:
-        for row, table in _text_blocks(file, _header(file)):
-            for number, text in enumerate(table.get(name, ()), row):
-                if not text.strip():
-                    raise DatasetError(
-                        f"{called}: data.target={name}: row {number:,} of {file.name} has no value, which would be a class of its own. "
-                        "Fix: fill it in, or remove that row"
-                    )
-                if text in MISSING:
-                    continue
-                total += 1
-                if kind.of([text]) in (int, float):
-                    numbers += 1
-                    continue
-                commas += bool(DECIMAL_COMMA.fullmatch(text))
-                first = first or f"{printable(repr(text), 60)} in row {number:,} of {file.name}"
-    if commas and numbers + commas == total:
-        raise DatasetError(f"{called}: data.target={name}: {first} has a decimal comma, and would name a class. Fix: a decimal point")
-    if first and numbers >= MEANT * total:
-        raise DatasetError(
-            f"{called}: data.target={name}: {first} is no number, and {numbers:,} of {total:,} values are; with it each value would name a "
-            "class. Fix: correct or remove that row"
-        )
+    target = f"{called}: data.target={name}"
+    if texts.empty:
+        raise DatasetError(f"{target}: {texts.empty} has no value, which would be a class of its own. Fix: fill it in, or remove that row")
+    if texts.commas and texts.numbers + texts.commas == texts.total:
+        raise DatasetError(f"{target}: {texts.first} has a decimal comma, and would name a class. Fix: a decimal point")
+    if texts.mistaken:
+        raise DatasetError(f"{target}: {texts.told}; with it each value would name a class. Fix: correct or remove that row")
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:

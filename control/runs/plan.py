@@ -4,6 +4,7 @@ From the user's operator variables, the inventory's workers and the files on the
 configuration, exact sizes. Nothing is written here.
 """
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -11,7 +12,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,9 @@ def make(request: Request) -> dict[str, Any]:
     trial.check(config.data, source, listing)
     dataset = describe(listing, published)
     weights = initial_weights(config, request, started)
-    size, code = parameters(config, len(listing.classes), request, dataset.get("spec"), weights), package.TRAINER.sha256()
+    with warned(listing.warnings):
+        size = parameters(config, len(listing.classes), request, dataset.get("spec"), weights)
+    code = package.TRAINER.sha256()
     compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
     check_compiled(compiled, request.options, config)
     check_monitor(compiled, config.train.monitor)
@@ -751,6 +754,15 @@ def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
         "note": listing.note,
         **({"spec": listing.table.spec.to_json()} if listing.table is not None else {}),
     }
+
+
+@contextlib.contextmanager
+def warned(warnings: Sequence[str]) -> Iterator[None]:
+    """Tell a refusal of the model what is remarkable about its examples, which may be why."""
+    try:
+        yield
+    except LockstepError as error:
+        raise type(error)("\n".join([str(error), *warnings])) from None
 
 
 def parameters(

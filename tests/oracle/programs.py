@@ -41,7 +41,7 @@ class Program:
     fit: tuple[str, ...] = ()
     """Arguments of a script's `fit`."""
     data: str = ""
-    """What a script's `fit` is given: `dataset`, `generator`, or arrays. A generator is shuffled by Python's `random`, which threads share."""
+    """What a script's `fit` is given: `dataset`, `generator`, or arrays. A generator is shuffled by Python's `random`: threads share it."""
     again: bool = False
     """Whether a script calls `fit` twice."""
     eager: bool = False

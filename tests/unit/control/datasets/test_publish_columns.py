@@ -581,6 +581,19 @@ def test_table_that_cant_be_trained_with_is_refused(text, given, message, file):
     assert not list(file.parent.glob("columns/*"))
 
 
+def test_a_column_of_numbers_but_for_a_few_is_warned_of(file):
+    """Strings that are meant, as the names of companies, are not."""
+    rows = "".join(f"{number},C{number},{number}\n" for number in range(100))
+    made = table(file, f"power,company,y\n{rows}?,C7,1\n,C8,2\n", "y")
+    expected = (
+        "dataset=trips.csv has columns of strings that are numbers but for a few: power: '?' in row 101 of trips.csv is no number, and 100 "
+        "of 101 values are. Fix, if numbers are meant: leave a missing value empty, or write NA"
+    )
+    assert made.scan().warnings == [expected]
+    # As kept.
+    assert made.scan().warnings == [expected]
+
+
 def test_tables_of_two_kinds_in_folder_are_refused(file, tmp_path):
     (tmp_path / "both").mkdir()
     for name in ("a.csv", "b.parquet"):
