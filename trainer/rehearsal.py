@@ -14,12 +14,14 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.layers.normalization.batch_normalization import BatchNormalization
 from keras.src.ops.operation import Operation
 from tensorflow.python.eager import context
 
 from trainer import additive, collective, whole
 from trainer.agreement import Agreement
 from trainer.optimizer import copies_weights, inner
+from trainer.replacing import replaced
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, which two workers divide unevenly; size of its dimensions that are not known."""
@@ -146,9 +148,11 @@ class Rehearsal(whole.Step):
             self.differing.append(layer.name)
 
     def _try_with(self, layer: keras.Layer, arguments: Any) -> bool:
-        expected, scope = _called(layer, arguments)
+        calls = list[Call]()
+        with _noting(layer, calls):
+            expected, scope = _called(layer, arguments)
         seeing = self._seeing_all
-        seeing |= _keeping(layer, scope)
+        seeing |= _keeping(layer, scope) | _mixing(calls)
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
             if self._agrees(layer, arguments, expected, tried):
@@ -177,6 +181,57 @@ def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.Statel
         results = layer(*arguments[0], **arguments[1])
     kept = [scope.get_current_value(variable) for variable in layer.variables]
     return [*tf.nest.flatten(results), *kept], scope
+
+
+Call = tuple[Operation, Callable[..., Any], Sequence[Any], dict[str, Any]]
+"""Of an operation: what it calls, and its arguments."""
+
+
+@contextlib.contextmanager
+def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
+    """Note the calls of the user's own operations in a layer, the innermost first; not where there are Keras' statistics of a batch."""
+
+    def noting(one: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def noted(*given: Any, **named: Any) -> Any:
+            results = call(*given, **named)
+            calls.append((one, call, given, named))
+            return results
+
+        return noted
+
+    with contextlib.ExitStack() as patched:
+        for one in operations(layer):
+            inside = one._flatten_layers() if isinstance(one, keras.Layer) else ()
+            if not whole.of_keras(one) and not any(isinstance(each, (BatchNormalization, *whole.MIXING)) for each in inside):
+                patched.enter_context(replaced(one, "call", noting(one, one.call)))
+        yield
+
+
+def _mixing(calls: Sequence[Call]) -> set[Operation]:
+    """Those that mix rows themselves, or in what is no operation."""
+    found = set[Operation]()
+    for one, call, given, named in calls:
+        inside = one._flatten_layers() if isinstance(one, keras.Layer) else ()
+        if found.isdisjoint(inside) and _mixes(call, given, named):
+            found.add(one)
+    return found
+
+
+def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> bool:
+    """Whether the first row's results move with other rows' numbers, however little."""
+
+    def has_rows(leaf: Any) -> bool:
+        return isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and bool(leaf.shape.rank) and leaf.shape[0] % ROWS == 0
+
+    rows = list(filter(has_rows, tf.nest.flatten((given, named))))
+    # A function that has no gradient shows nothing; its values are tried, too.
+    with contextlib.suppress(Exception), keras.StatelessScope(), tf.GradientTape() as tape:
+        tape.watch(rows)
+        first = [one[: len(one) // ROWS] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
+        moves = zip(rows, tape.gradient(first, rows), strict=True)
+        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // ROWS :]) for row, move in moves)
+    return False
 
 
 def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:

@@ -150,7 +150,7 @@ class Local:
 
     def test(self, data: tuple[Any, ...]) -> tf.Tensor:
         """The `test_sums` of a batch of validation."""
-        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None)
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None, told=None)
 
     @property
     def test_signature(self) -> list[Any]:
@@ -382,9 +382,7 @@ def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     return lambda data: local.cluster.local(call(data)).numpy()
 
 
-def test_sums(
-    model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, told: keras_metrics.Told | None = None
-) -> tf.Tensor:
+def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, told: keras_metrics.Told | None) -> tf.Tensor:
     """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
 
     Args:

@@ -30,6 +30,22 @@ class BelowZero(keras.layers.Layer):
     def call(self, x):
         return x + ops.mean(ops.relu(-x), axis=0, keepdims=True)
 
+class Hardly(keras.layers.Layer):
+    def call(self, x):
+        return x + 1e-9 * ops.mean(x, axis=0, keepdims=True)
+
+class Apart(keras.layers.Layer):
+    def call(self, x):
+        return ops.softmax(x) * ops.sum(x, axis=-1, keepdims=True)
+
+class Around(keras.layers.Layer):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.inner = Hardly(name="hardly")
+
+    def call(self, x):
+        return self.inner(2 * x)
+
 class Counting(keras.layers.Layer):
     def __init__(self, **settings):
         super().__init__(**settings)
@@ -89,6 +105,7 @@ def seeing_all(*layers):
     return [one.name for one in seeing]
 
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
+found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
 counting = Counting(name="counting")
 found["counts"] = seeing_all(counting, Measuring(name="measuring"))
@@ -128,7 +145,9 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
     assert not actual["differing"]
 
 
-@pytest.mark.parametrize(("numbers", "layer"), [("bytes", "common"), ("signed", "below_zero"), ("logarithms", "logarithm")])
+@pytest.mark.parametrize(
+    ("numbers", "layer"), [("bytes", "common"), ("hardly", "hardly"), ("signed", "below_zero"), ("logarithms", "logarithm")]
+)
 def test_what_a_layer_mixes_shows_in_some_range(actual, numbers, layer):
     """What rows have in common may be too small between 0 and 1, or 0."""
     assert actual[numbers] == [layer]
