@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from control import configurations
 from control.runs.cluster import apart, endpoint, server_endpoints
 from trainer import config as configs
 from trainer.errors import ConfigError
@@ -48,7 +49,7 @@ def rejoin_wait(folder: Path) -> float:
 
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "config.yml"
-    return dict(configs.load(path).get("recovery", {})) if path.is_file() else {}
+    return dict(configurations.load(path).get("recovery", {})) if path.is_file() else {}
 
 
 def command(

@@ -13,11 +13,11 @@ from subprocess import Popen
 
 import pytest
 
+from control.remote.worker_files import read_records
 from tests.contract.held import finish
 from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, await_during, await_until
 from trainer.supervision.turn import QUEUED
-from trainer.telemetry import read_records
 
 SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps=6,train.steps_per_epoch=3,reduction.name=packed")
 HOLDS = "import time\nprint('it waits', flush=True)\nwhile True:\n    time.sleep(0.1)\n"

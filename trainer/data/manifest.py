@@ -2,7 +2,6 @@
 
 import bisect
 import contextlib
-import dataclasses
 import hashlib
 import json
 import time
@@ -17,7 +16,6 @@ import numpy as np
 from trainer.data.partition import held_out_order
 from trainer.data.spec import Spec, of_images
 from trainer.errors import DatasetError
-from trainer.files import write_json
 
 SPLITS = ("train", "test")
 FILE = "manifest.json"
@@ -28,7 +26,6 @@ TABLE_FORMAT = 3
 """Of a table's manifest."""
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 MOST_EXAMPLES = 2**40
-SPLIT_SEED = 0
 AGAIN_S = 0.5
 """Between two looks whether a folder is there."""
 REMEDY = (
@@ -143,17 +140,6 @@ class Manifest:
 def shard_name(number: int) -> str:
     """File name of a pack."""
     return f"data-{number:05d}.pack"
-
-
-def save(manifest: Manifest, folder: Path) -> Manifest:
-    """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
-    if manifest.table is None:
-        content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256", "table")}
-        write_json(folder / FILE, {"format": FORMAT, **content})
-    else:
-        content = {key: getattr(manifest, key) for key in TABLE_KEYS}
-        write_json(folder / FILE, {"format": TABLE_FORMAT, **content, "table": manifest.table.to_json()})
-    return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())
 
 
 def await_published(published: Published, seconds: float) -> None:

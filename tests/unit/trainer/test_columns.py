@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from control.datasets import publish as publishing
 from control.datasets.column_writer import Writer
 from tests.unit.samples import flip_a_bit
 from trainer.data import columns, manifest
@@ -58,7 +59,7 @@ def publish(folder, spec=SPEC, batches=((4, 0), (3, 4)), values=values_of, **cha
     empty = Records([], [], [])
     table = Table(spec, writer.count, writer.count)
     made = Manifest("d" * 64, [], None, [], sums, empty, empty, 0, [], table=table)
-    saved = manifest.save(dataclasses.replace(made, **changes), folder)
+    saved = publishing.save(dataclasses.replace(made, **changes), folder)
     return Published(folder, saved.sha256)
 
 
@@ -229,7 +230,7 @@ def test_table_is_no_dataset_of_images_or_reverse(tmp_path):
     with pytest.raises(DatasetError, match="columns are published there, not images"):
         open_images(publish(tmp_path / "published"), tmp_path / "caches", (2, 3, 1), 10, lambda *_: None)
     images = Manifest("d", ["a", "b"], [1, 1, 1], [], {}, Records([], [], [0]), Records([], [], [0]), 0, [])
-    place = Published(tmp_path, manifest.save(images, tmp_path).sha256)
+    place = Published(tmp_path, publishing.save(images, tmp_path).sha256)
     with pytest.raises(DatasetError, match="images are published there, not columns"):
         open_columns(place, tmp_path / "caches", lambda *_: None)
     assert manifest.load(place).spec((4, 5, 3)) == of_images((4, 5, 3))

@@ -2,16 +2,16 @@
 
 import pytest
 
+from control import configurations
 from control.runs import supervision
 from plugins.filter.lockstep import FilterModule
-from trainer import config as configs
 from trainer.errors import ConfigError
 
 HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
 
 
 def command(**recovery):
-    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"recovery": recovery}))}
+    plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"recovery": recovery}))}
     return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS, 3)
 
 
@@ -72,7 +72,7 @@ def test_a_job_of_slurm_is_not_asynchronous():
 
 def test_asynchronous_supervisor_knows_who_takes_no_steps():
     hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
-    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"strategy": {"name": "parameter_server"}}))}
+    plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"strategy": {"name": "parameter_server"}}))}
     given = supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)
     assert {"--servers=0=10.0.0.0:12845", "--apart=2=evaluator"} <= {*given}
 
@@ -85,5 +85,5 @@ def test_a_job_of_slurm_is_not_elastic():
 @pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
 def test_whether_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
     assert not supervision.is_elastic(tmp_path)
-    (tmp_path / "config.yml").write_text(configs.dump(configs.build({"recovery": recovery})))
+    (tmp_path / "config.yml").write_text(configurations.dump(configurations.build({"recovery": recovery})))
     assert supervision.is_elastic(tmp_path) is elastic

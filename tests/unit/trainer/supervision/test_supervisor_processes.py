@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from tests.project import await_until
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK
 from trainer.supervision.supervisor import DOWN, FILE, REJOINING, STANDING_BY
-from trainer.telemetry import read_records
 
 ROOT = Path(__file__).parents[4]
 LONG_S = 120
