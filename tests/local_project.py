@@ -77,7 +77,7 @@ class LocalProject(Project):
 
     def workers(self) -> list[str]:
         """Command lines of all workers and supervisors of this copy's runs."""
-        marks = (f"--run\0{self.root}/", f"--folder={self.root}/")
+        marks = (f"--run\0{self.root}/", f'"folder": "{self.root}/')
         return [line for line in command_lines().values() if any(mark in line for mark in marks)]
 
     def sessions(self, name: str) -> list[str]:

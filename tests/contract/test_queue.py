@@ -73,9 +73,9 @@ def reason(project: LocalProject, run: str) -> str:
 
 def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
     """Process id of what waits for a worker's turn."""
-    own = f"--folder={project.node(worker, run)}/workers/worker{worker}"
+    own = f'"folder": "{project.node(worker, run)}/workers/worker{worker}"'
     for pid, line in command_lines().items():
-        if {own, "trainer.supervision.turn"} <= {*line.split("\0")}:
+        if own in line and "trainer.supervision.turn" in line.split("\0"):
             return pid
     return None
 
