@@ -7,9 +7,10 @@ from typing import Any
 
 from control.datasets import new_examples
 from control.datasets.new_examples import Parts
+from control.datasets.specs import DTYPES
 from control.runs import model_errors, trained_model
 from trainer import predict
-from trainer.data.spec import DTYPES, STRING
+from trainer.data.spec import STRING
 from trainer.errors import ConfigError
 from trainer.judging import Classes
 from trainer.models import own
