@@ -20,8 +20,7 @@ from trainer.schedule import Counts
 
 RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
 """Keys of older versions that configurations and `set` may still use."""
-
-
+CONFIGS = ROOT / "trainer" / "configs"
 OPTIMIZERS = {
     "adadelta": 2,
     "adafactor": 1,
@@ -40,60 +39,6 @@ OPTIMIZERS = {
 """Each update rule, and how many arrays of the weights' size it keeps at most."""
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "at least 0": (
-        lambda value: value >= 0,
-        "seed data.cache_limit_mb augment.crop reduction.warmup_steps telemetry.profile_every telemetry.log_every "
-        "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs recovery.max_restarts",
-    ),
-    "at least 1": (
-        lambda value: value >= 1,
-        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every "
-        "recovery.max_restarts_per_hour recovery.min_workers",
-    ),
-    "null or at least 0": (lambda value: value is None or value >= 0, "strategy.staleness"),
-    "null or at least 1": (
-        lambda value: value is None or value >= 1,
-        "data.loaders checkpoint.every_steps train.patience train.last_layers",
-    ),
-    "null or above 0": (
-        lambda value: value is None or value > 0,
-        "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",
-    ),
-    "below 2**63": (lambda value: value < 2**63, "seed"),
-    "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
-    "from 0 to 100": (lambda value: 0 <= value <= 100, "augment.mixup"),
-    "from 0 to 1": (lambda value: 0 <= value <= 1, "augment.brightness augment.contrast augment.saturation"),
-    "above 0 and finite": (
-        lambda value: 0 < value < math.inf,
-        "optimizer.epsilon recovery.rejoin_wait recovery.hang recovery.elastic_wait",
-    ),
-    "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
-    "from 0 to below 1": (
-        lambda value: 0 <= value < 1,
-        "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift train.label_smoothing",
-    ),
-    "from 0 to 32": (lambda value: 0 <= value <= 32, "reduction.recycle"),
-    "from 0 to 180": (lambda value: 0 <= value <= 180, "augment.rotate"),
-    "from 1 to 16": (lambda value: 1 <= value <= 16, "reduction.rank reduction.max_rank"),
-    "from 1 to 1000": (lambda value: 1 <= value <= 1000, "train.steps_per_call"),
-}
-"""Rules for single values, each with the keys that it applies to."""
-CHOICES = {
-    "train.precision": ["float32", "mixed_bfloat16"],
-    "optimizer.name": list(OPTIMIZERS),
-    "schedule.scaling": ["none", "linear", "sqrt"],
-    "schedule.shape": ["constant", "linear", "cosine"],
-    "strategy.name": ["synchronous", PARAMETER_SERVER],
-    "reduction.name": ["auto", "packed", "half", "powersgd"],
-    "reduction.transport": ["auto", "direct", "tensorflow"],
-    "checkpoint.copy": ["peer", "all", "none"],
-}
-
-
-CONFIGS = ROOT / "trainer" / "configs"
-
-
 def find(name: str) -> Path:
     """Path of a configuration given by name (in `trainer/configs`) or by path; ConfigError if there is none."""
     if name.endswith((".yml", ".yaml")) or "/" in name:
@@ -106,6 +51,30 @@ def find(name: str) -> Path:
         names = sorted(p.stem for p in CONFIGS.glob("*.yml"))
         raise ConfigError(f"config={name}: no such configuration{nearest(name, names)}; there are: {', '.join(names)}")
     return path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a configuration file as plain nested dicts; ConfigError if it is not UTF-8, not YAML or not a mapping."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: a configuration is a mapping of sections, this is {type(raw).__name__}")
+    return _with_new_names(raw)
+
+
+def _with_new_names(raw: dict[str, Any]) -> dict[str, Any]:
+    """A copy with renamed keys updated; a key present under both names is left for the check to refuse."""
+    result = copy.deepcopy(raw)
+    for old, new in RENAMED.items():
+        section, key = old.split(".")
+        values, name = result.get(section), new.partition(".")[2]
+        if isinstance(values, dict) and key in values and name not in values:
+            values[name] = values.pop(key)
+    return result
 
 
 def parse_set(text: str) -> dict[str, Any]:
@@ -160,152 +129,11 @@ def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Plain nested dicts and lists, as written to `config.yml`."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-def dump(config: Config) -> str:
-    """The configuration as YAML."""
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
-
-
-def value_at(plain: dict[str, Any], dotted: str) -> Any:
-    """The value of a dotted key in a plain configuration; None if it is missing."""
-    value: Any = plain
-    for key in dotted.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys whose values differ between two plain configurations."""
-    keys = []
-    for key in [*old, *(key for key in new if key not in old)]:
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            keys += differences(before, after, f"{prefix}{key}.")
-        elif before != after:
-            keys.append(prefix + key)
-    return keys
-
-
-def check_sizes(sizes: Counts, workers: int) -> None:
-    """Refuse sizes that would leave one of the workers that share a step without images."""
-    if sizes.global_batch < workers:
-        raise ConfigError(
-            f"train.global_batch={sizes.global_batch}: each of {workers} workers needs an example per step. "
-            f"Fix: at least {workers}, or fewer workers (-e workers=N)"
-        )
-    if sizes.train_images < workers:
-        raise ConfigError(
-            f"the dataset has {sizes.train_images} training examples, and each of {workers} workers needs one. Fix: fewer workers "
-            "(-e workers=N), or more examples"
-        )
-
-
 def build(raw: dict[str, Any]) -> Config:
     """A checked `Config` from plain nested dicts; ConfigError for an unknown key, a wrong type or inconsistent values."""
     config: Config = _section(Config, raw, "")
     check(config)
     return config
-
-
-def check(config: Config) -> None:
-    """Refuse values that are out of range or inconsistent (ConfigError)."""
-    size, limit, sizes, scale = config.data.image_size, config.data.limit_train, config.train.batch_sizes, config.augment.scale
-    for rule, (holds, keys) in RULES.items():
-        for key in keys.split():
-            value = operator.attrgetter(key)(config)
-            _rule(holds(value), key, value, rule)
-    for key, choices in CHOICES.items():
-        _one_of(key, operator.attrgetter(key)(config), choices)
-    kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
-    _one_of("reduction.dtype", config.reduction.dtype, kinds.get(config.reduction.name, ["bfloat16", "float32"]))
-    decayed = config.optimizer.name != "adamw" or config.optimizer.weight_decay > 0
-    _rule(decayed, "optimizer.weight_decay", config.optimizer.weight_decay, "above 0 for adamw (0.004 is usual); without decay it is adam")
-    _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
-    _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
-    features = config.data.features
-    fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
-    _rule(fits, "data.features", features, "null, or names of columns, each once")
-    fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
-    _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
-    fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
-    _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
-    worker_environment.check(config.train.environment, "train.environment")
-    _rule(all(len(pair) == 2 for pair in config.schedule.decay), "schedule.decay", config.schedule.decay, "a list of [epoch, factor]")
-    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
-    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
-    fits = not config.augment.saturation or size[2] == 3
-    _rule(fits, "augment.saturation", config.augment.saturation, "0 for images of one channel (data.image_size)")
-    fits = config.strategy.staleness is None or config.strategy.asynchronous
-    _rule(fits, "strategy.staleness", config.strategy.staleness, f"null without strategy.name={PARAMETER_SERVER}")
-    fits = not config.recovery.elastic or config.recovery.elastic_wait < config.recovery.rejoin_wait
-    rule = f"below recovery.rejoin_wait ({config.recovery.rejoin_wait:g}), after which all hosts must be back"
-    _rule(fits, "recovery.elastic_wait", config.recovery.elastic_wait, rule)
-    _check_class_weight(config.train.class_weight)
-    _check_snapshots(config.checkpoint.snapshots)
-
-
-def _check_class_weight(given: str | dict[str, float] | None) -> None:
-    rule = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
-    if isinstance(given, str):
-        _one_of("train.class_weight", given, [BALANCED], rule)
-    elif given is not None:
-        fits = bool(given) and all(0 <= weight < math.inf for weight in given.values()) and any(given.values())
-        _rule(fits, "train.class_weight", given, rule)
-
-
-def _check_snapshots(snapshots: str | int) -> None:
-    if isinstance(snapshots, int):
-        _rule(snapshots >= 1, "checkpoint.snapshots", snapshots, "all, best, last, or at least 1")
-    else:
-        _one_of("checkpoint.snapshots", snapshots, ["all", "best", "last"], "all, best, last, or a number N for every Nth")
-
-
-def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
-    if not holds:
-        raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")
-
-
-def _one_of(key: str, value: str, choices: list[str], rule: str = "") -> None:
-    """Refuse a word that is none of the choices; `rule` says what else is allowed beside words."""
-    if value not in choices:
-        rule = rule or f"one of: {', '.join(choices)}"
-        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be {rule}")
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Read a configuration file as plain nested dicts; ConfigError if it is not UTF-8, not YAML or not a mapping."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 ({error}); save it as UTF-8") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: a configuration is a mapping of sections, this is {type(raw).__name__}")
-    return _with_new_names(raw)
-
-
-def _with_new_names(raw: dict[str, Any]) -> dict[str, Any]:
-    """A copy with renamed keys updated; a key present under both names is left for the check to refuse."""
-    result = copy.deepcopy(raw)
-    for old, new in RENAMED.items():
-        section, key = old.split(".")
-        values, name = result.get(section), new.partition(".")[2]
-        if isinstance(values, dict) and key in values and name not in values:
-            values[name] = values.pop(key)
-    return result
 
 
 def _section(kind: type, raw: Any, prefix: str) -> Any:
@@ -379,3 +207,171 @@ def _describe(options: tuple[Any, ...]) -> str:
         dict[str, float]: "a mapping of names to numbers",
     }
     return " or ".join(others.get(option) or names[typing.get_origin(option) or option] for option in options)
+
+
+def check(config: Config) -> None:
+    """Refuse values that are out of range or inconsistent (ConfigError)."""
+    size, limit, sizes, scale = config.data.image_size, config.data.limit_train, config.train.batch_sizes, config.augment.scale
+    for rule, (holds, keys) in RULES.items():
+        for key in keys.split():
+            value = operator.attrgetter(key)(config)
+            _rule(holds(value), key, value, rule)
+    for key, choices in CHOICES.items():
+        _one_of(key, operator.attrgetter(key)(config), choices)
+    kinds = {"half": ["bfloat16", "float16"], "packed": ["bfloat16", "float16", "float32"]}
+    _one_of("reduction.dtype", config.reduction.dtype, kinds.get(config.reduction.name, ["bfloat16", "float32"]))
+    decayed = config.optimizer.name != "adamw" or config.optimizer.weight_decay > 0
+    _rule(decayed, "optimizer.weight_decay", config.optimizer.weight_decay, "above 0 for adamw (0.004 is usual); without decay it is adam")
+    _rule(isinstance(config.model.get("name"), str), "model.name", config.model.get("name"), "the name of a model")
+    _rule(len(size) == 3 and min(size) > 0 and size[2] in (1, 3), "data.image_size", list(size), "[height, width, 1 or 3]")
+    features = config.data.features
+    fits = features is None or (len(features) > 0 and len(set(features)) == len(features))
+    _rule(fits, "data.features", features, "null, or names of columns, each once")
+    fits = limit is None or (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1)
+    _rule(fits, "data.limit_train", limit, "a fraction up to 1.0 or a count from 1")
+    fits = sizes in (None, "auto") if isinstance(sizes, str | None) else len(sizes) > 0 and min(sizes) >= 1
+    _rule(fits, "train.batch_sizes", sizes, "null, auto, or a list of numbers from 1")
+    worker_environment.check(config.train.environment, "train.environment")
+    _rule(all(len(pair) == 2 for pair in config.schedule.decay), "schedule.decay", config.schedule.decay, "a list of [epoch, factor]")
+    fits = not scale or (len(scale) == 2 and 0 < scale[0] <= scale[1] < math.inf)
+    _rule(fits, "augment.scale", list(scale), "empty, or [least, most] above 0")
+    fits = not config.augment.saturation or size[2] == 3
+    _rule(fits, "augment.saturation", config.augment.saturation, "0 for images of one channel (data.image_size)")
+    fits = config.strategy.staleness is None or config.strategy.asynchronous
+    _rule(fits, "strategy.staleness", config.strategy.staleness, f"null without strategy.name={PARAMETER_SERVER}")
+    fits = not config.recovery.elastic or config.recovery.elastic_wait < config.recovery.rejoin_wait
+    rule = f"below recovery.rejoin_wait ({config.recovery.rejoin_wait:g}), after which all hosts must be back"
+    _rule(fits, "recovery.elastic_wait", config.recovery.elastic_wait, rule)
+    _check_class_weight(config.train.class_weight)
+    _check_snapshots(config.checkpoint.snapshots)
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "at least 0": (
+        lambda value: value >= 0,
+        "seed data.cache_limit_mb augment.crop reduction.warmup_steps telemetry.profile_every telemetry.log_every "
+        "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs recovery.max_restarts",
+    ),
+    "at least 1": (
+        lambda value: value >= 1,
+        "train.epochs train.batch_size reduction.min_elements checkpoint.keep telemetry.sample_every data.bucket train.validate_every "
+        "recovery.max_restarts_per_hour recovery.min_workers",
+    ),
+    "null or at least 0": (lambda value: value is None or value >= 0, "strategy.staleness"),
+    "null or at least 1": (
+        lambda value: value is None or value >= 1,
+        "data.loaders checkpoint.every_steps train.patience train.last_layers",
+    ),
+    "null or above 0": (
+        lambda value: value is None or value > 0,
+        "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",
+    ),
+    "below 2**63": (lambda value: value < 2**63, "seed"),
+    "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),
+    "from 0 to 100": (lambda value: 0 <= value <= 100, "augment.mixup"),
+    "from 0 to 1": (lambda value: 0 <= value <= 1, "augment.brightness augment.contrast augment.saturation"),
+    "above 0 and finite": (
+        lambda value: 0 < value < math.inf,
+        "optimizer.epsilon recovery.rejoin_wait recovery.hang recovery.elastic_wait",
+    ),
+    "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
+    "from 0 to below 1": (
+        lambda value: 0 <= value < 1,
+        "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift train.label_smoothing",
+    ),
+    "from 0 to 32": (lambda value: 0 <= value <= 32, "reduction.recycle"),
+    "from 0 to 180": (lambda value: 0 <= value <= 180, "augment.rotate"),
+    "from 1 to 16": (lambda value: 1 <= value <= 16, "reduction.rank reduction.max_rank"),
+    "from 1 to 1000": (lambda value: 1 <= value <= 1000, "train.steps_per_call"),
+}
+"""Rules for single values, each with the keys that it applies to."""
+CHOICES = {
+    "train.precision": ["float32", "mixed_bfloat16"],
+    "optimizer.name": list(OPTIMIZERS),
+    "schedule.scaling": ["none", "linear", "sqrt"],
+    "schedule.shape": ["constant", "linear", "cosine"],
+    "strategy.name": ["synchronous", PARAMETER_SERVER],
+    "reduction.name": ["auto", "packed", "half", "powersgd"],
+    "reduction.transport": ["auto", "direct", "tensorflow"],
+    "checkpoint.copy": ["peer", "all", "none"],
+}
+
+
+def _check_class_weight(given: str | dict[str, float] | None) -> None:
+    rule = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
+    if isinstance(given, str):
+        _one_of("train.class_weight", given, [BALANCED], rule)
+    elif given is not None:
+        fits = bool(given) and all(0 <= weight < math.inf for weight in given.values()) and any(given.values())
+        _rule(fits, "train.class_weight", given, rule)
+
+
+def _check_snapshots(snapshots: str | int) -> None:
+    if isinstance(snapshots, int):
+        _rule(snapshots >= 1, "checkpoint.snapshots", snapshots, "all, best, last, or at least 1")
+    else:
+        _one_of("checkpoint.snapshots", snapshots, ["all", "best", "last"], "all, best, last, or a number N for every Nth")
+
+
+def check_sizes(sizes: Counts, workers: int) -> None:
+    """Refuse sizes that would leave one of the workers that share a step without images."""
+    if sizes.global_batch < workers:
+        raise ConfigError(
+            f"train.global_batch={sizes.global_batch}: each of {workers} workers needs an example per step. "
+            f"Fix: at least {workers}, or fewer workers (-e workers=N)"
+        )
+    if sizes.train_images < workers:
+        raise ConfigError(
+            f"the dataset has {sizes.train_images} training examples, and each of {workers} workers needs one. Fix: fewer workers "
+            "(-e workers=N), or more examples"
+        )
+
+
+def _rule(holds: bool, key: str, value: Any, rule: str) -> None:
+    if not holds:
+        raise ConfigError(f"{key}: {value} is not allowed; it must be {rule}")
+
+
+def _one_of(key: str, value: str, choices: list[str], rule: str = "") -> None:
+    """Refuse a word that is none of the choices; `rule` says what else is allowed beside words."""
+    if value not in choices:
+        rule = rule or f"one of: {', '.join(choices)}"
+        raise ConfigError(f"{key}: {value} is unknown{nearest(value, choices)}; it must be {rule}")
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain nested dicts and lists, as written to `config.yml`."""
+    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def value_at(plain: dict[str, Any], dotted: str) -> Any:
+    """The value of a dotted key in a plain configuration; None if it is missing."""
+    value: Any = plain
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys whose values differ between two plain configurations."""
+    keys = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            keys += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            keys.append(prefix + key)
+    return keys

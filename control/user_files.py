@@ -13,9 +13,42 @@ from trainer.own import Function
 
 LARGEST = 2**20
 """Bytes of a user's file and of all modules beside it: they become a part of a run's configuration."""
-
 LOCKSTEPS = ("trainer", "control", "plugins", "benchmarks", "lockstep")
 """Names of modules that are imported already, wherever a user's file is."""
+
+
+def find(variable: str, given: str) -> Function:
+    """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
+    file, colon, name = given.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
+    with naming(f"{variable}={given}"):
+        source = read(path, path.name)
+        modules = imported(path, source)
+    function = Function(path.name, name, source, str(path.resolve()), modules)
+    parameters(variable, function)
+    return function
+
+
+def model_section(given: str) -> dict[str, str]:
+    """The configuration section `model` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
+    return {"name": NAME, **find("model", given).entry}
+
+
+def parameters(variable: str, function: Function) -> ast.arguments:
+    """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
+    with naming(f"{variable}={function.called}"):
+        top = tree(function.file, function.source)
+    functions = {node.name: node for node in top.body if isinstance(node, ast.FunctionDef)}
+    if function.name not in functions:
+        names = ", ".join(functions) or "none"
+        raise ConfigError(
+            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, functions)}; there are: {names}"
+        )
+    return functions[function.name].args
 
 
 def imported(file: Path, source: str) -> dict[str, str]:
@@ -56,6 +89,16 @@ def read(path: Path, shown: str) -> str:
         raise ConfigError(f"{shown}: it is not UTF-8; save it as UTF-8") from None
 
 
+def tree(file: str, source: str) -> ast.Module:
+    """The syntax of a file's text; ConfigError if it is not Python."""
+    try:
+        return ast.parse(source, file)
+    except (SyntaxError, ValueError) as error:
+        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"not Python: {message} ({file}{where})") from None
+
+
 def _names(file: str, source: str) -> set[str]:
     """Top-level names of the modules that a text imports, without Python's own."""
     names = set()
@@ -80,40 +123,6 @@ def _files(folder: Path, name: str) -> list[Path]:
     return [folder / f"{name}.py"] if (folder / f"{name}.py").is_file() else []
 
 
-def find(variable: str, given: str) -> Function:
-    """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
-    file, colon, name = given.rpartition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
-    with naming(f"{variable}={given}"):
-        source = read(path, path.name)
-        modules = imported(path, source)
-    function = Function(path.name, name, source, str(path.resolve()), modules)
-    parameters(variable, function)
-    return function
-
-
-def model_section(given: str) -> dict[str, str]:
-    """The configuration section `model` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
-    return {"name": NAME, **find("model", given).entry}
-
-
-def parameters(variable: str, function: Function) -> ast.arguments:
-    """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
-    with naming(f"{variable}={function.called}"):
-        top = tree(function.file, function.source)
-    functions = {node.name: node for node in top.body if isinstance(node, ast.FunctionDef)}
-    if function.name not in functions:
-        names = ", ".join(functions) or "none"
-        raise ConfigError(
-            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, functions)}; there are: {names}"
-        )
-    return functions[function.name].args
-
-
 @contextlib.contextmanager
 def naming(given: str) -> Iterator[None]:
     """Begin an error with what was typed."""
@@ -121,13 +130,3 @@ def naming(given: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{given}: {error}") from None
-
-
-def tree(file: str, source: str) -> ast.Module:
-    """The syntax of a file's text; ConfigError if it is not Python."""
-    try:
-        return ast.parse(source, file)
-    except (SyntaxError, ValueError) as error:
-        where = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ConfigError(f"not Python: {message} ({file}{where})") from None

@@ -24,27 +24,6 @@ LOADING = re.compile(r"PATH|LD_.*|PYTHON.*")
 """Variables that decide which programs and libraries run: they depend on the host, so no configuration may set them."""
 
 
-def of_host(given: Any, host: str) -> dict[str, str]:
-    """A host's `worker_environment` as texts; ConfigError if it is no mapping of names to texts, or has a name that may not be set."""
-    key = f"worker_environment of {host}"
-    texts = as_texts(given)
-    if texts is None:
-        raise ConfigError(f"{key}: {given!r} is not a mapping of names to texts or numbers, as in {{TF_ENABLE_ONEDNN_OPTS: 0}}")
-    check(texts, key, of_a_host=True)
-    return texts
-
-
-def assignments(given: Mapping[str, str]) -> list[str]:
-    """`NAME=value` for a shell, each quoted to a single word; ConfigError if a name is invalid or may not be set."""
-    check(given, "environment", of_a_host=True)
-    return [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
-
-
-def exports(given: Mapping[str, str]) -> str:
-    """`export` lines for a shell script."""
-    return "\n".join(f"export {assignment}" for assignment in assignments(given))
-
-
 def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
     """Refuse (ConfigError) invalid and reserved names; the inventory (`of_a_host`) may also say where Python and libraries are."""
     for name, value in given.items():
@@ -60,6 +39,16 @@ def check(given: Mapping[str, str], key: str, of_a_host: bool = False) -> None:
             )
 
 
+def of_host(given: Any, host: str) -> dict[str, str]:
+    """A host's `worker_environment` as texts; ConfigError if it is no mapping of names to texts, or has a name that may not be set."""
+    key = f"worker_environment of {host}"
+    texts = as_texts(given)
+    if texts is None:
+        raise ConfigError(f"{key}: {given!r} is not a mapping of names to texts or numbers, as in {{TF_ENABLE_ONEDNN_OPTS: 0}}")
+    check(texts, key, of_a_host=True)
+    return texts
+
+
 def as_texts(given: Any) -> dict[str, str] | None:
     """A mapping with numbers converted to texts; None if it is not a mapping of names to texts or numbers.
 
@@ -71,3 +60,14 @@ def as_texts(given: Any) -> dict[str, str] | None:
         isinstance(name, str) and isinstance(value, str | int | float) and not isinstance(value, bool) for name, value in given.items()
     )
     return {name: str(value) for name, value in given.items()} if fits else None
+
+
+def assignments(given: Mapping[str, str]) -> list[str]:
+    """`NAME=value` for a shell, each quoted to a single word; ConfigError if a name is invalid or may not be set."""
+    check(given, "environment", of_a_host=True)
+    return [f"{name}={shlex.quote(str(value))}" for name, value in given.items()]
+
+
+def exports(given: Mapping[str, str]) -> str:
+    """`export` lines for a shell script."""
+    return "\n".join(f"export {assignment}" for assignment in assignments(given))
