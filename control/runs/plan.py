@@ -789,7 +789,7 @@ def _models_digest() -> str:
     for path in (
         *sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")),
         package.TRAINER.root / "trainer" / "assembly.py",
-        Path(__file__).with_name("model.py"),
+        *(Path(__file__).with_name(name) for name in ("model.py", "model_errors.py")),
     ):
         state.update(path.read_bytes())
     return state.hexdigest()
