@@ -357,6 +357,11 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
 
 
+def rewritten(path: Path) -> str:
+    """A run's `config.yml` as this version writes it, for a host: one of an older version may have other keys."""
+    return dump(build(load(path)))
+
+
 def value_at(plain: dict[str, Any], dotted: str) -> Any:
     """The value of a dotted key in a plain configuration; None if it is missing."""
     value: Any = plain

@@ -61,9 +61,8 @@ def model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
     if "set" in options:
         raise ConfigError(f"set={options['set']}: a run's snapshot is taken as it is; give config=NAME for a new model")
     folder = latest_run(runs, None if "run" not in options else str(options["run"]))
-    epoch = choose_epochs("last", folder)[0]
-    text_of = (folder / "config.yml").read_text(encoding="utf-8")
-    return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": text_of}
+    epoch, rewritten = choose_epochs("last", folder)[0], configurations.rewritten(folder / "config.yml")
+    return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": rewritten}
 
 
 def _new_model(name: str, overrides: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatc
     monkeypatch.setattr(worker, "open_examples", open_examples)
     metrics = worker.Metrics(tmp_path / "metrics.jsonl")
     with pytest.raises(Asked, match=r"^3$"):
-        worker._train(tmp_path, "a", tmp_path, tmp_path, (1, 0, 0), metrics, None)
+        worker._train(worker.Launch(tmp_path, "a", tmp_path, tmp_path, 1, 0, 0, 1.0), metrics, None)
 
 
 @pytest.mark.parametrize("value", [0, -1])

@@ -385,3 +385,19 @@ def test_older_key_is_read_under_its_name(tmp_path):
     path.write_text("telemetry: {split_every: 7, profile_every: 9}")
     with pytest.raises(ConfigError, match=r"^telemetry\.split_every: unknown key"):
         configurations.build(configurations.load(path))
+
+
+@pytest.mark.parametrize("path", sorted(configurations.CONFIGS.glob("*.yml")), ids=lambda path: path.stem)
+def test_a_host_builds_what_was_written_for_it(path, tmp_path):
+    config = configurations.build(configurations.load(path))
+    (tmp_path / "config.yml").write_text(configurations.dump(config))
+    assert configs.build(configs.load(tmp_path / "config.yml")) == config
+
+
+def test_configuration_of_an_older_run_is_rewritten_for_hosts(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text("telemetry: {split_every: 7}\nschedule: {decay: [[1, 0.5]]}\noptimizer: {learning_rate: 1e-3}\n")
+    config = configurations.build(configurations.load(path))
+    path.write_text(configurations.rewritten(path))
+    assert configs.build(configs.load(path)) == config
+    assert (config.telemetry.profile_every, config.schedule.decay) == (7, ((1.0, 0.5),))
