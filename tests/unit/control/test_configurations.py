@@ -394,7 +394,7 @@ def test_a_host_builds_what_was_written_for_it(path, tmp_path):
     assert configs.build(configs.load(tmp_path / "config.yml")) == config
 
 
-def test_configuration_of_an_older_run_is_rewritten_for_hosts(tmp_path):
+def test_an_older_runs_configuration_is_rewritten_for_hosts(tmp_path):
     path = tmp_path / "config.yml"
     path.write_text("telemetry: {split_every: 7}\nschedule: {decay: [[1, 0.5]]}\noptimizer: {learning_rate: 1e-3}\n")
     config = configurations.build(configurations.load(path))
