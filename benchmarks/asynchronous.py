@@ -21,11 +21,11 @@ from benchmarks.lab_nodes import Lab, nodes
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import plots, text
+from control.remote.worker_files import chief_records
 from control.runs.asynchronous import calls_by_staleness, staleness
 from trainer.errors import LockstepError
 from trainer.files import write_rows
 from trainer.records import read_history
-from trainer.telemetry import chief_records
 
 FOLDER = ROOT / ".lockstep" / "asynchronous"
 WAYS = {"synchronous": "strategy.name=synchronous", "asynchronous": "strategy.name=parameter_server"}

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks import script
 from benchmarks.script import ROOT
 from control import text
+from control.remote.worker_files import chief_records
 from control.runs.plan import latest_run
 from trainer.errors import LockstepError
-from trainer.telemetry import chief_records
 
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
 ENDED = "ended"

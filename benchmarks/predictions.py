@@ -20,10 +20,10 @@ from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
 from control.doctor.prediction import Percent
+from control.remote.worker_files import chief_records
 from control.sweep.timings import typical_rate
 from trainer.errors import LockstepError
 from trainer.files import write_text
-from trainer.telemetry import chief_records
 
 FIRST = 64
 """Steps that are left out of a measured rate."""

@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks import script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
+from control.remote.worker_files import read_records
 from trainer.rundir import recorded
 from trainer.supervision.supervisor import REJOINING
-from trainer.telemetry import read_records
 
 ANSIBLE = str(Path(sys.executable).parent / "ansible")
 KILL = (

@@ -180,7 +180,7 @@ def _alone(exported: Exported) -> Callable[[int], float]:
     """A function from a number of rows to the median seconds that Keras' own `predict` of the snapshot takes for them."""
     import keras
 
-    from trainer.predict import Trained
+    from control.runs.trained_model import Trained
 
     trained = Trained.of(project.RUNS / exported.run)
     model, spec = trained.snapshot(exported.epoch).model, trained.spec

@@ -25,9 +25,9 @@ from benchmarks.lab_nodes import Lab, nodes
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
+from control.remote.worker_files import chief_records
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_text
-from trainer.telemetry import chief_records
 
 FILE = ROOT / ".lockstep" / "stragglers.csv"
 EVEN = "even"

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from control import configurations
 from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE
 
@@ -95,13 +96,12 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def batch(arguments: argparse.Namespace) -> int:
     """Write the images of one step; print an empty JSON object."""
-    from trainer import config as configs
     from trainer import worker
 
     worker.load_tensorflow()
     from control.datasets import batch as making
 
-    config = configs.build(configs.load(arguments.config))
+    config = configurations.build(configurations.load(arguments.config))
     making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
     print(json.dumps({}))
     return DONE

@@ -194,7 +194,7 @@ def history(rows: Sequence[dict[str, Any]], path: Path, decides: Monitor | None 
 
 
 def errors(histogram: Mapping[str, Any], path: Path, title: str) -> None:
-    """Draw a histogram of errors (`records.evaluation`), with the limits of half and of 95% of them, and what lies beyond the axis."""
+    """Draw a histogram of errors (`worker_files.evaluation`), with the limits of half and of 95% of them, and what lies beyond the axis."""
     counts, low, high = histogram["counts"], histogram["low"], histogram["high"]
     width, left = (high - low) / len(counts), histogram["below"] + histogram["above"]
     beyond = f", {left:,} of them beyond the axis; the largest is {histogram['largest']:,.3g}" if left else ""

@@ -9,7 +9,8 @@ from ansible.utils.display import Display
 
 from control import command_line, text
 from control.runs import stragglers
-from trainer.terminal import printable, printable_lines
+from control.terminal_lines import printable_lines
+from trainer.terminal import printable
 
 
 class Line:

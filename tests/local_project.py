@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from control.remote.tmux import by_hand
+from control.remote.worker_files import read_records
 from control.runs.cluster import session_name
 from tests.ports import worker_ports
 from tests.project import ROOT, Project, await_until, copy_project
 from trainer.files import write_json
 from trainer.supervision.supervisor import FILE
-from trainer.telemetry import read_records
 
 
 @dataclass
@@ -77,7 +77,7 @@ class LocalProject(Project):
 
     def workers(self) -> list[str]:
         """Command lines of all workers and supervisors of this copy's runs."""
-        marks = (f"--run\0{self.root}/", f"--folder={self.root}/")
+        marks = (f"--run\0{self.root}/", f'"folder": "{self.root}/')
         return [line for line in command_lines().values() if any(mark in line for mark in marks)]
 
     def sessions(self, name: str) -> list[str]:

@@ -130,19 +130,6 @@ def returns(claim: dict[str, Any]) -> bool:
     return os.path.isabs(folder) and there == [SUPERVISED]
 
 
-def returns_soon(claim: dict[str, Any]) -> bool:
-    """The same, of a host that has restarted just now: later, nothing will start it."""
-    return up_s() < RETURN_S and returns(claim)
-
-
-def up_s() -> float:
-    """Seconds since this host, or the container that it is, began."""
-    with open("/proc/uptime", encoding="ascii") as uptime, open("/proc/1/stat", encoding="ascii", errors="replace") as stat:
-        # A container's own first process is younger than the machine.
-        begun = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-        return float(uptime.read().split()[0]) - begun
-
-
 def sessions() -> set[str]:
     """Names of the tmux sessions that exist."""
     try:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 
 from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE, PREEMPTED
@@ -48,9 +49,8 @@ def train(arguments: argparse.Namespace) -> int:
         # The supervisor knows what the end of the terminal means.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     worker.quiet_tensorflow()
-    where = (arguments.run, arguments.host, published(arguments), arguments.caches)
-    share = (arguments.threads, arguments.gpus, arguments.start_deadline, arguments.direct_port)
-    code = worker.main(*where, *share, arguments.weights, arguments.generation, arguments.elapsed, arguments.server)
+    given = {field.name: getattr(arguments, field.name) for field in fields(worker.Launch) if field.name != "published"}
+    code = worker.main(worker.Launch(published=published(arguments), **given))
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)

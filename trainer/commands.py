@@ -52,8 +52,3 @@ def integers(names: Iterable[str], **settings: Any) -> tuple[Option, ...]:
 def published(arguments: argparse.Namespace) -> Published:
     """The dataset that `DATA` names."""
     return Published(arguments.packs, arguments.manifest)
-
-
-def numbers(listed: str) -> tuple[int, ...]:
-    """`1,2,4` as (1, 2, 4)."""
-    return tuple(int(one) for one in listed.split(","))

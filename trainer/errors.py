@@ -16,12 +16,6 @@ class LockstepError(Exception):
     """A message for the user: the value, the rule and the fix. Printed without a traceback."""
 
 
-def refusal(output: str) -> str:
-    """The message at the end of one of our processes' standard error, any number of lines; empty if it ended without one."""
-    _, prefix, message = f"\n{output}".rpartition(f"\n{REFUSAL}")
-    return message.strip() if prefix else ""
-
-
 class ConfigError(LockstepError):
     """A configuration that can't be used."""
 

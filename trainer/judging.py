@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -107,17 +107,7 @@ def _function(loss: Any) -> Any:
     return getattr(loss, "fn", None) if type(loss).__name__ == "LossFunctionWrapper" else None
 
 
-class Judge(Protocol):
-    """Sees targets and outputs, batch by batch."""
-
-    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
-        """Take a batch into account."""
-
-    def result(self) -> dict[str, Any]:
-        """Entries for an evaluation; `why` if there is nothing to show."""
-
-
-def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> list[Judge]:
+def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> "list[Confusion | Errors]":
     """A judge for each goal, of this many examples, whose classes may have names."""
     most = MOST_ERRORS // max(1, len(goals))
     return [Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples, most) for goal in goals]

@@ -1,10 +1,8 @@
-"""Functions in a user's own Python file: `FILE.py:FUNCTION`, found without running the file, then run from its text.
+"""Functions in a user's own Python file, run from its text (`control.user_files` finds them); modules beside it travel with it."""
 
-Modules beside the file that it imports travel with it.
-"""
-
-import ast
 import contextlib
+import importlib.abc
+import importlib.util
 import linecache
 import sys
 import traceback
@@ -14,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import neighbours
-from trainer.config import nearest
 from trainer.errors import ConfigError, LockstepError
 
 
@@ -49,35 +45,6 @@ class Function:
         return f"{self.file}:{self.name}"
 
 
-def find(variable: str, given: str) -> Function:
-    """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
-    file, colon, name = given.rpartition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
-    path = Path(file).expanduser()
-    if not path.is_file():
-        raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
-    with _naming(f"{variable}={given}"):
-        source = neighbours.read(path, path.name)
-        modules = neighbours.imported(path, source)
-    function = Function(path.name, name, source, str(path.resolve()), modules)
-    parameters(variable, function)
-    return function
-
-
-def parameters(variable: str, function: Function) -> ast.arguments:
-    """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
-    with _naming(f"{variable}={function.called}"):
-        tree = neighbours.tree(function.file, function.source)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function.name not in functions:
-        names = ", ".join(functions) or "none"
-        raise ConfigError(
-            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, functions)}; there are: {names}"
-        )
-    return functions[function.name].args
-
-
 def load(variable: str, function: Function) -> Callable[..., Any]:
     """Run the file's text and return its function; output goes to standard error, errors become ConfigError."""
     # A unique name, because the file may have the name of a module in use.
@@ -87,7 +54,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
     with explaining_errors(variable, function):
-        neighbours.install(function.modules, Path(function.path).parent if function.path else None)
+        install(function.modules, Path(function.path).parent if function.path else None)
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
         loaded: Callable[..., Any] = getattr(module, function.name)
         return loaded
@@ -119,10 +86,52 @@ def _beside(function: Function, key: str) -> str:
     return str(Path(function.path).parent / key) if function.path else key
 
 
-@contextlib.contextmanager
-def _naming(given: str) -> Iterator[None]:
-    """Begin an error with what was typed."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{given}: {error}") from None
+class _Texts(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
+    """Imports modules from their texts, by path relative to a folder."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.folders: dict[str, Path | None] = {}
+
+    def find_spec(self, fullname: str, path: Any = None, target: types.ModuleType | None = None) -> Any:  # noqa: ARG002 - the interface
+        """A module's specification, None for others."""
+        return importlib.util.spec_from_loader(fullname, self) if self._key(fullname) else None
+
+    def get_source(self, fullname: str) -> str:
+        """A module's text."""
+        return self.texts[self._key(fullname)]
+
+    def get_filename(self, fullname: str) -> str:
+        """Path of a module's file; relative on a machine that has only its text."""
+        key = self._key(fullname)
+        folder = self.folders[key]
+        return str(folder / key) if folder else key
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether a module is a folder."""
+        return self._key(fullname).endswith("/__init__.py")
+
+    def _key(self, fullname: str) -> str:
+        base = fullname.replace(".", "/")
+        return next((key for key in (f"{base}/__init__.py", f"{base}.py") if key in self.texts), "")
+
+
+_TEXTS = _Texts()
+
+
+def install(texts: Mapping[str, str], folder: Path | None) -> None:
+    """Let these modules be imported from now on, from their texts.
+
+    Raises:
+        ConfigError: a module in use has such a name, or another file's module, with other contents.
+    """
+    for key, text in texts.items():
+        name = key.partition("/")[0].removesuffix(".py")
+        if key not in _TEXTS.texts and name in sys.modules and getattr(sys.modules[name].__spec__, "loader", None) is not _TEXTS:
+            raise ConfigError(f"{key}: a module with the name {name} is in use; rename the file")
+        if _TEXTS.texts.get(key, text) != text:
+            raise ConfigError(f"{key}: two files of yours have a module with this name beside them, and they differ; rename one")
+    _TEXTS.texts |= texts
+    _TEXTS.folders |= dict.fromkeys(texts, folder)
+    if texts and _TEXTS not in sys.meta_path:
+        sys.meta_path.insert(0, _TEXTS)

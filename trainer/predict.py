@@ -1,6 +1,5 @@
 """Predict examples with a snapshot on one host: its part of the rows, in order. Their targets need not be known."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from trainer import config as configs
-from trainer import judging, outputs, rundir
+from trainer import judging, outputs
 from trainer.data.columns import Columns
-from trainer.data.spec import Leaf, Spec, of_images, stored_dtype
+from trainer.data.spec import Leaf, Spec, stored_dtype
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json
 from trainer.metrics import Metrics
@@ -32,11 +31,6 @@ def output_name(number: int) -> str:
     return f"output-{number:04d}.npy"
 
 
-def values_of(leaf: Leaf) -> int:
-    """Numbers of an output per example."""
-    return math.prod(side or 0 for side in leaf.shape)
-
-
 @dataclass(frozen=True)
 class Predictor:
     """A model and its predictions."""
@@ -48,37 +42,6 @@ class Predictor:
     """Name, type and shape of each; the types need not be those of a dataset."""
     goals: tuple[judging.Goal | None, ...]
     """Of each output of a compiled model."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a run directory says of its model."""
-
-    run: Path
-    config: configs.Config
-    classes: tuple[str, ...]
-    spec: Spec
-    """Of the examples that it was trained on."""
-    image_size: tuple[int, ...] | None
-    """Height, width, channels; None: it takes columns."""
-
-    @classmethod
-    def of(cls, run: Path) -> "Trained":
-        """Of a run directory on the control node."""
-        config, dataset = configs.build(configs.load(run / "config.yml")), rundir.recorded(run)["dataset"]
-        size = None if "spec" in dataset else tuple(config.data.image_size)
-        spec = Spec.from_json(dataset["spec"]) if size is None else of_images(size)
-        return cls(run, config, tuple(dataset["classes"]), spec, size)
-
-    def predictor(self) -> Predictor:
-        """The predictor, with initial weights."""
-        return build(self.config, len(self.classes), self.spec)
-
-    def snapshot(self, epoch: int) -> Predictor:
-        """The predictor with the weights of an epoch."""
-        predictor = self.predictor()
-        predictor.model.load_weights(rundir.snapshot_path(self.run, epoch))
-        return predictor
 
 
 def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:

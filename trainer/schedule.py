@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from trainer.config import Config
-from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,6 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
     total = config.train.epochs * per_epoch if config.train.steps is None else config.train.steps
     return Counts(workers, images, validation, batch, per_epoch, math.ceil(total / per_epoch), total, scaled_for)
-
-
-def check_sizes(sizes: Counts, workers: int) -> None:
-    """Refuse sizes that would leave one of the workers that share a step without images."""
-    if sizes.global_batch < workers:
-        raise ConfigError(
-            f"train.global_batch={sizes.global_batch}: each of {workers} workers needs an example per step. "
-            f"Fix: at least {workers}, or fewer workers (-e workers=N)"
-        )
-    if sizes.train_images < workers:
-        raise ConfigError(
-            f"the dataset has {sizes.train_images} training examples, and each of {workers} workers needs one. Fix: fewer workers "
-            "(-e workers=N), or more examples"
-        )
 
 
 def global_batch(config: Config, workers: int) -> int:

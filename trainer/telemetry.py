@@ -1,9 +1,10 @@
 """What a worker writes during training. Files are the only interface to whoever watches.
 
-`workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of
-`records.KINDS`. In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step, `input` is the wait for
-images per step, averaged over the steps since the previous sample (images are gathered one call ahead, so the wait before a single
-step says little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts this worker's.
+`workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of its kind
+(`KINDS` in `control.remote.worker_files`). In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step,
+`input` is the wait for images per step, averaged over the steps since the previous sample (images are gathered one call ahead, so the
+wait before a single step says little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts
+this worker's.
 """
 
 import math
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from trainer.backend import EventFile
-from trainer.files import read_json, write_rows
+from trainer.files import write_rows
 from trainer.host_load import StepTimes
 from trainer.metrics import Metrics
 from trainer.monitor import RESTORED, judged, monitor
-from trainer.records import PHASES, VALIDATION, metric_values, metrics, read_history
+from trainer.records import PHASES, VALIDATION, metric_values, read_history
 from trainer.straggler import own_work
 
 PROGRESS_S = 10.0
@@ -158,20 +159,6 @@ class History:
         decides = monitor(judged(self.rows)[0], self._asked)
         row = decides.best(self.rows)
         return {"epoch": row["epoch"], **{name: row[name] for name in [decides.metric, RESTORED] if name in row}}
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Records of a metrics.jsonl, oldest first, none if there is no file; an incomplete last line and invalid lines are skipped."""
-    if not path.is_file():
-        return []
-    complete = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")[0]
-    return metrics(complete.split("\n"))[0]
-
-
-def chief_records(run: Path) -> list[dict[str, Any]]:
-    """The chief's records of a run's last launch."""
-    chief = read_json(run / "cluster.json")["hosts"][0]["name"]
-    return read_records(run / "workers" / chief / "metrics.jsonl")
 
 
 class Events:

@@ -25,8 +25,6 @@ from trainer.files import write_text
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S
 
-LARGEST_MB = 200
-"""Most that a script's folder may hold."""
 KEY_FILE = "secret"
 """File in the worker's folder, for this user only: workers of one launch know each other by its content."""
 UNPACKED = "unpacked"

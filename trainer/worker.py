@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,48 +31,59 @@ from trainer.watchdog import Watchdog
 PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
 
 
-def main(
-    run: Path,
-    host: str,
-    published: Published,
-    caches: Path,
-    threads: int,
-    gpus: int,
-    start_deadline: float,
-    direct_port: int = 0,
-    weights: Path | None = None,
-    generation: int = 1,
-    elapsed: float = 0.0,
-    server: int | None = None,
-) -> int:
-    """Train as one worker, `host` of the inventory, of the cluster that TF_CONFIG describes.
+@dataclass(frozen=True)
+class Launch:
+    """What a worker is started with: the options of `python -m trainer train`."""
 
-    The others may take `start_deadline` seconds to start. For `threads`, `gpus` and `direct_port` see `trainer.cluster.Cluster`.
-    `generation` counts the starts of all workers in one launch: one of another generation is kept out. `elapsed`: seconds since the launch.
-    `server`: index of the parameter server that runs beside this process; None: none does.
-    """
+    run: Path
+    host: str
+    """Its name in the inventory."""
+    published: Published
+    caches: Path
+    threads: int
+    gpus: int
+    direct_port: int
+    """For these three see `trainer.cluster.Cluster`."""
+    start_deadline: float
+    """Seconds that the others may take to start."""
+    weights: Path | None = None
+    generation: int = 1
+    """Counts the starts of all workers in one launch: one of another generation is kept out."""
+    elapsed: float = 0.0
+    """Seconds since the launch."""
+    server: int | None = None
+    """Index of the parameter server that runs beside this process; None: none does."""
+
+    @property
+    def own(self) -> Path:
+        """This worker's part of the run directory."""
+        return self.run / "workers" / self.host
+
+
+def main(launch: Launch) -> int:
+    """Train as one worker of the cluster that TF_CONFIG describes."""
     faulthandler.register(STACKS, all_threads=True)
     # Importing and tracing create only long-lived objects: see `load_tensorflow`.
     gc.disable()
     sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
-    reserve = Reserve(run / "workers" / host / ".part-reserve")
-    metrics = Metrics(run / "workers" / host / "metrics.jsonl", reserve)
+    reserve = Reserve(launch.own / ".part-reserve")
+    metrics = Metrics(launch.own / "metrics.jsonl", reserve)
     metrics.phase("starting")
-    watchdog = Watchdog(metrics, start_deadline, FAILED if generation <= 1 else RESTART)
+    watchdog = Watchdog(metrics, launch.start_deadline, FAILED if launch.generation <= 1 else RESTART)
     watchdog.start()
     try:
         task = Task.from_environment()
-        if task is not None and server is not None:
-            start_server(task, server, threads, run / "workers" / host / LOG)
+        if task is not None and launch.server is not None:
+            start_server(task, launch.server, launch.threads, launch.own / LOG)
         if task is not None and task.role in (WORKER, SERVER):
             metrics.phase("joining")
-            serve(task, threads, lambda: metrics.phase(SERVING))
-        if generation > 1:
+            serve(task, launch.threads, lambda: metrics.phase(SERVING))
+        if launch.generation > 1:
             metrics.phase("waiting for the shared folder")
-            await_published(published, start_deadline)
+            await_published(launch.published, launch.start_deadline)
         if task is not None and task.role == EVALUATOR:
-            _evaluate(run, host, published, caches, threads, metrics, task)
-        return _train(run, host, published, caches, (threads, gpus, direct_port), metrics, watchdog, weights, generation, elapsed, task)
+            _evaluate(launch, metrics, task)
+        return _train(launch, metrics, watchdog, task)
     except Diverged as error:
         print(f"error: {error}", file=sys.stderr)
         return DIVERGED
@@ -84,22 +96,22 @@ def main(
         return FAILED
     except Exception as error:
         reserve.release()
-        return _unforeseen(error, run)
+        return _unforeseen(error, launch.run)
     finally:
         reserve.release()
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _evaluate(run: Path, host: str, published: Published, caches: Path, threads: int, metrics: Metrics, task: Task) -> NoReturn:
+def _evaluate(launch: Launch, metrics: Metrics, task: Task) -> NoReturn:
     """Evaluate the chief's snapshots until this process is ended from outside."""
     from trainer.asynchronous.evaluator import follow
     from trainer.cluster import set_threads
     from trainer.evaluate import Test
 
-    set_threads(threads)
-    own = run / "workers" / host
-    follow(task, Test.of_run(run, published, caches, metrics), own, read_secret(own), metrics)
+    set_threads(launch.threads)
+    test = Test.of_run(launch.run, launch.published, launch.caches, metrics)
+    follow(task, test, launch.own, read_secret(launch.own), metrics)
 
 
 def _unforeseen(error: Exception, run: Path) -> int:
@@ -123,28 +135,17 @@ def _is_a_peers(error: Exception) -> bool:
     return sent or type(error).__name__ in PEER_ERRORS
 
 
-def _train(
-    run: Path,
-    host: str,
-    published: Published,
-    caches: Path,
-    share: tuple[int, int, int],
-    metrics: Metrics,
-    watchdog: Watchdog,
-    weights: Path | None = None,
-    generation: int = 1,
-    elapsed: float = 0.0,
-    task: Task | None = None,
-) -> int:
+def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | None = None) -> int:
     started = time.monotonic()
+    run, own = launch.run, launch.own
     config = configs.build(configs.load(run / "config.yml"))
     metrics.phase("caching")
-    manifest, examples = open_examples(published, caches, config.data, metrics.caching)
+    manifest, examples = open_examples(launch.published, launch.caches, config.data, metrics.caching)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
-    cluster = backend.join(task, *share)
+    cluster = backend.join(task, launch.threads, launch.gpus, launch.direct_port)
     member = cluster.member
-    cluster.check_generation(generation)
+    cluster.check_generation(launch.generation)
     watchdog.catch_signals()
 
     def lost(rank: int) -> None:
@@ -156,10 +157,8 @@ def _train(
     launched = recorded(run).get("counts", {}).get("workers")
     workers = member.workers if task is None else launched or member.workers
     counts = schedule.counts(config, workers, manifest.count("train"), manifest.held_out, launched)
-    own, stop_asked = run / "workers" / host, watchdog.stop_asked.is_set
-    job = Job(
-        config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, weights, watchdog.room_asked.is_set
-    )
+    stop_asked, room_asked, elapsed = watchdog.stop_asked.is_set, watchdog.room_asked.is_set, launch.elapsed
+    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, launch.weights, room_asked)
     try:
         code = Trainer(job, cluster).run()
     except Exception as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.lab_nodes import Lab
-from trainer.records import parse
+from control.remote.worker_files import parse
 
 OFF_S, CUT_S, FROZEN_S, SLOW_S, FULL_S = 30.0, 30.0, 60.0, 60.0, 30.0
 """Seconds that faults last which end by themselves."""

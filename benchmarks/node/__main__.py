@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from benchmarks.node import loader
-from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, numbers, published
+from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
 from trainer.errors import DONE
 
 BENCHMARK = (("--config", PATH), ("--out", PATH), *integers(["--passes"], required=True))
@@ -39,3 +39,8 @@ def time_inference(arguments: argparse.Namespace) -> int:
 
 
 sys.exit(main())
+
+
+def numbers(listed: str) -> tuple[int, ...]:
+    """`1,2,4` as (1, 2, 4)."""
+    return tuple(int(one) for one in listed.split(","))

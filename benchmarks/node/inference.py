@@ -18,6 +18,7 @@ from benchmarks.node.loader import Progress, in_turn
 from benchmarks.node.spent import Spent
 from trainer import config as configs
 from trainer import models
+from trainer import own as user_function
 from trainer.cluster import take_gpus
 from trainer.errors import LockstepError
 from trainer.files import write_json
@@ -49,7 +50,9 @@ def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: 
 
     def make() -> keras.Model:
         if snapshot is not None:
-            own.prepare(parsed.model)
+            if parsed.model["name"] == own.NAME:
+                # A snapshot may name classes of the user's file.
+                user_function.load("model", user_function.Function.of(parsed.model))
             return keras.models.load_model(snapshot, compile=False)
         return models.build(parsed.model, parsed.data.image_size, CLASSES)
 

@@ -4,16 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import benchmark, passes
-from control import command_line, project, text
+from control import command_line, configurations, model_options, project, text
 from control.operator_variables import integer
 from control.runs import planning
 from control.runs.plan import latest_run
+from control.runs.snapshot_choice import choose_epochs
 from control.sweep import sweep
 from control.task import Task
-from trainer import config as configs
-from trainer import models
 from trainer.errors import ConfigError
-from trainer.rundir import choose_epochs, snapshot_path
+from trainer.rundir import snapshot_path
 
 CONFIG = "lecture_cnn"
 
@@ -62,12 +61,17 @@ def model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
     if "set" in options:
         raise ConfigError(f"set={options['set']}: a run's snapshot is taken as it is; give config=NAME for a new model")
     folder = latest_run(runs, None if "run" not in options else str(options["run"]))
-    epoch = choose_epochs("last", folder)[0]
-    text_of = (folder / "config.yml").read_text(encoding="utf-8")
-    return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": text_of}
+    epoch, rewritten = choose_epochs("last", folder)[0], configurations.rewritten(folder / "config.yml")
+    return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": rewritten}
 
 
 def _new_model(name: str, overrides: str) -> dict[str, Any]:
-    config = configs.build(configs.override(configs.load(configs.find(name)), configs.parse_set(overrides)))
-    models.options_of(config.model)
-    return {"of": f"a new {config.model['name']} of configuration {Path(name).stem}", "snapshot": None, "config_yaml": configs.dump(config)}
+    config = configurations.build(
+        configurations.override(configurations.load(configurations.find(name)), configurations.parse_set(overrides))
+    )
+    model_options.options_of(config.model)
+    return {
+        "of": f"a new {config.model['name']} of configuration {Path(name).stem}",
+        "snapshot": None,
+        "config_yaml": configurations.dump(config),
+    }

@@ -11,7 +11,7 @@ from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
 from benchmarks.analysis.benchmark import ROWS
-from control import command_line, project, text
+from control import command_line, configurations, project, text
 from control.campaign import SUMMARY, Pace, check_name, measure, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
@@ -21,7 +21,6 @@ from control.runs.evaluations import accuracy_by_epoch
 from control.runs.plan import overrides
 from control.sweep import sweep
 from control.task import Task
-from trainer import config as configs
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.records import read_history
@@ -98,7 +97,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     check_name("accuracy", name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
     for config in named:
-        configs.build(configs.override(configs.load(configs.find(config)), overrides(options)))
+        configurations.build(configurations.override(configurations.load(configurations.find(config)), overrides(options)))
     refuse_compared(str(options.get("set", "")))
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
     seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
@@ -125,10 +124,10 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
 
 def refuse_compared(given: str) -> None:
     """Refuse settings that the comparison itself varies."""
-    varied = {key for settings in accuracy.METHODS.values() for key in configs.parse_set(settings)}
+    varied = {key for settings in accuracy.METHODS.values() for key in configurations.parse_set(settings)}
     ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
     ways |= dict.fromkeys(("train.epochs", "train.steps", "train.time_limit"), "epochs=10")
-    for key in configs.parse_set(given) if given else {}:
+    for key in configurations.parse_set(given) if given else {}:
         # A whole section would replace what the comparison sets in it.
         way = next((ways[one] for one in ways if one == key or one.startswith(f"{key}.")), None)
         if way:

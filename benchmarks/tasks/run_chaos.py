@@ -21,13 +21,12 @@ from control.campaign import SUMMARY, check_name, refuse_other, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
+from control.remote.worker_files import metrics, read_records
 from control.runs import cluster, package, planning, run_results
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
-from trainer.records import metrics
 from trainer.rundir import recorded
-from trainer.telemetry import read_records
 
 PLAN, COMMAND = "plan.json", "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")

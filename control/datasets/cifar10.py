@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from control.datasets.folder import Folder
+from control.datasets.stratified import SPLIT_SEED, stratified_order
 from trainer.data.images import decode
-from trainer.data.manifest import SPLIT_SEED
-from trainer.data.partition import stratified_order
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 

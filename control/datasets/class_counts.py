@@ -1,13 +1,19 @@
 """How many training examples of a dataset each class has: what `train.class_weight: balanced` weighs by."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from control.datasets import publish
+from control.datasets import publish, stratified
 from control.datasets.sources import Listing
-from trainer.data import classes, manifest
+from trainer.config import Train
+from trainer.data import classes
+from trainer.data.classes import HOW, KEY, MOST, numbers, weights
 from trainer.data.columns import Columns
 from trainer.data.manifest import Manifest, Records
 from trainer.data.partition import held_out_order
+from trainer.data.spec import Leaf
+from trainer.errors import ConfigError
 from trainer.schedule import Counts
 
 CHUNK = 2**20
@@ -28,10 +34,10 @@ def of_listing(listing: Listing, sizes: Counts) -> list[int]:
     number = classes.label_of(table.spec)
     labels = Columns(listing.folder, table.spec, "train", table.train).fixed(number)
     # In the file's order, not in that of the training.
-    chosen = np.sort(_chosen(held_out_order(table.train, listing.held_out or 0, manifest.SPLIT_SEED), sizes))
+    chosen = np.sort(_chosen(held_out_order(table.train, listing.held_out or 0, stratified.SPLIT_SEED), sizes))
     counts = np.zeros(len(listing.classes), np.int64)
     for start in range(0, len(chosen), CHUNK):
-        more = classes.counted(np.asarray(labels[chosen[start : start + CHUNK]]), table.spec.leaves[number])
+        more = counted(np.asarray(labels[chosen[start : start + CHUNK]]), table.spec.leaves[number])
         counts, more = (np.pad(one, (0, max(len(counts), len(more)) - len(one))) for one in (counts, more))
         counts = counts + more
     return [int(count) for count in counts]
@@ -49,3 +55,21 @@ def _counts(labels: np.ndarray, order: np.ndarray, sizes: Counts, number: int) -
 def _chosen(order: np.ndarray, sizes: Counts) -> np.ndarray:
     """Those that train, as in `trainer.loop`."""
     return order[sizes.validation_images : sizes.validation_images + sizes.train_images]
+
+
+def counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """How many examples of `y` each class has, `[classes]`; ConfigError if it holds no numbers of classes."""
+    classes = numbers(y)
+    whole = leaf.shape not in ((), (1,)) or bool((y.reshape(len(y)) == classes).all())
+    if not whole or classes.min(initial=0) < 0 or classes.max(initial=0) >= MOST:
+        raise ConfigError(f"{KEY}: {leaf} has other values than whole numbers from 0 to {MOST - 1:,}; {HOW}")
+    return np.bincount(classes)
+
+
+def shown(train: Train, names: Sequence[str], most: int = 6) -> str:
+    """Weights for the plan: `cat 0.5, dog 2`."""
+    table = weights(train, names)
+    labels = names or list(map(str, range(len(table))))
+    listed = [f"{label} {weight:.3g}" for label, weight in zip(labels, table.tolist(), strict=False)]
+    more = f", {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

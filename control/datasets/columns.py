@@ -15,6 +15,7 @@ import numpy as np
 from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
+from control.datasets.specs import checked_table
 from trainer.data.columns import file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
@@ -43,7 +44,7 @@ def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listin
     index = read_json(folder / INDEX)
     notes = [text for text in (index["note"], note) if text]
     made = Listing(name, index["classes"], {}, {}, fingerprint, held_out=index["held_out"], note="; ".join(notes))
-    made.table, made.folder, made.warnings = Table.from_json(index["table"]), folder, index["warnings"]
+    made.table, made.folder, made.warnings = checked_table(index["table"]), folder, index["warnings"]
     made.targets = index["targets"]
     return made
 
@@ -52,7 +53,7 @@ def is_kept(folder: Path) -> bool:
     """Whether columns are kept there, and none of their files is gone."""
     if not (folder / INDEX).is_file():
         return False
-    table = Table.from_json(read_json(folder / INDEX)["table"])
+    table = checked_table(read_json(folder / INDEX)["table"])
     return all((folder / name).is_file() for name in file_names(table.spec))
 
 

@@ -12,8 +12,10 @@ from warnings import WarningMessage
 
 import numpy as np
 
+from control.datasets import specs
+from control.datasets.specs import DTYPES, LONGEST_NAME, MOST_LEAVES
 from trainer.config import nearest
-from trainer.data.spec import DTYPES, LONGEST_NAME, MOST_LEAVES, PARTS, STRING, Leaf, Spec
+from trainer.data.spec import PARTS, STRING, Leaf, Spec
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
@@ -78,7 +80,7 @@ class Checked:
         if len(set(counts.values())) != 1:
             raise DatasetError(f"{place}: {_lengths(counts)}; each array has one entry per example. {_first_upper(RAGGED_HOW)}")
         if self.spec is None:
-            self.spec = Spec.from_json(Spec(structure, tuple(column.leaf for column in columns)).to_json())
+            self.spec = specs.checked(Spec(structure, tuple(column.leaf for column in columns)).to_json())
         self._check(structure, columns, place)
         total = next(iter(counts.values()))
         step = max(1, SLICE_BYTES // max(1, sum(map(_bytes_each, columns))))

@@ -8,8 +8,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from control.datasets.image_headers import EXTENSIONS
 from control.datasets.sources import Listing, source
-from trainer.data.images import EXTENSIONS
 from trainer.data.manifest import SPLITS
 from trainer.errors import DatasetError
 from trainer.terminal import printable

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from control import user_files
 from control.datasets import tables
 from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, batches, declared_shapes, shown
+from control.datasets.image_headers import EXTENSIONS
 from control.datasets.sources import alone, detect, is_table, open_source
 from trainer import own
 from trainer.config import nearest
-from trainer.data.images import EXTENSIONS, decode, fit
+from trainer.data.images import decode, fit
 from trainer.data.spec import Spec
 from trainer.errors import DatasetError
 from trainer.files import write_json
@@ -170,7 +172,7 @@ def _fitted(pictures: Pictures, size: tuple[int, ...], called: str) -> Iterator[
 def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[tuple[str, Any]]:
     """Blocks of `x` with their names in messages."""
     if ".py:" in given:
-        yield from _of_function(own.find("input", given), called, checked)
+        yield from _of_function(user_files.find("input", given), called, checked)
         return
     path = Path(given).expanduser()
     if not path.exists() or not (path.is_dir() or is_table(path)):
@@ -187,7 +189,7 @@ def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[
 
 def _of_function(function: own.Function, called: str, checked: Checked) -> Iterator[tuple[str, Any]]:
     """Results of the user's function, called without arguments or, as one of a dataset, for the test examples."""
-    parameters, call = own.parameters("input", function), own.load("input", function)
+    parameters, call = user_files.parameters("input", function), own.load("input", function)
     with own.explaining_errors("input", function):
         result = call(SPLIT) if [*parameters.posonlyargs, *parameters.args] else call()
     if result is None:

@@ -7,6 +7,7 @@ an environment variable that it names, or a file of settings beside it that it n
 """
 
 import ast
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -23,14 +24,20 @@ from warnings import WarningMessage
 import numpy as np
 from PIL import Image
 
+from control import user_files
 from control.datasets import columns, examples
 from control.datasets.examples import HOW as HOW_COLUMNS
 from control.datasets.examples import Checked, declared_shapes, noted, shown, with_target
 from control.datasets.sources import Listing, check_classes, fingerprint, source
-from trainer import neighbours, own
+from trainer import own
 from trainer.data.manifest import SPLITS
 from trainer.errors import ConfigError, DatasetError
 from trainer.files import read_json, sync, write_json
+from trainer.own import Function
+
+NAME, SEED = "augment", "seed"
+"""The function's name and that of its last parameter."""
+
 
 KEPT = Path(".lockstep/sources/own")
 HOW = "a function gives pairs (image, class): a path, bytes, or a uint8 array [height, width, channels]; and a class's name or number"
@@ -45,7 +52,7 @@ class Own:
     """The images, or columns, that a function returned."""
 
     def __init__(self, path: str, target: str | None = None, features: Sequence[str] | None = None):
-        self._function = own.find("dataset", path)
+        self._function = user_files.find("dataset", path)
         self._target, self._features = target, features
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source, *sum(self._function.modules.items(), ()))
@@ -174,7 +181,7 @@ def _environment(texts: Mapping[str, str]) -> Iterator[str]:
     """The environment variables that a user's files name, with their values, and the size and time of a file whose path a value is."""
     for file, text in texts.items():
         if "environ" in text or "getenv" in text:
-            constants = {node.value for node in ast.walk(neighbours.tree(file, text)) if isinstance(node, ast.Constant)}
+            constants = {node.value for node in ast.walk(user_files.tree(file, text)) if isinstance(node, ast.Constant)}
             for name in sorted(set(os.environ).intersection(constants)):
                 value = os.environ[name]
                 yield f"{name}={value}={fingerprint([Path(value)]) if os.path.isfile(value) else ''}"
@@ -183,7 +190,7 @@ def _environment(texts: Mapping[str, str]) -> Iterator[str]:
 def _beside(texts: Mapping[str, str], folder: Path) -> Iterator[str]:
     """The files of settings in the folder of a user's file that it names (`"rules.yml"`), with their sizes and times."""
     for file, text in texts.items():
-        words = {node.value for node in ast.walk(neighbours.tree(file, text)) if isinstance(node, ast.Constant)}
+        words = {node.value for node in ast.walk(user_files.tree(file, text)) if isinstance(node, ast.Constant)}
         names = sorted(word for word in words if isinstance(word, str) and SETTINGS.fullmatch(word))
         yield from (f"{name}={fingerprint([folder / name])}" for name in names if (folder / name).is_file())
 
@@ -250,3 +257,21 @@ def _bytes(image: Any, where: str) -> bytes:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def augmentation(function: Function) -> tuple[dict[str, str] | None, str | None]:
+    """The configuration key `data.augment` for a dataset's file; and a warning if the file's function `augment` is not such a one."""
+    if function.name == NAME:
+        # It is that of the data.
+        return None, None
+    try:
+        arguments = user_files.parameters("dataset", dataclasses.replace(function, name=NAME))
+    except ConfigError:
+        return None, None
+    names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
+    if names[-1:] != [SEED]:
+        return None, (
+            f"{function.file} has a function {NAME}({', '.join(names)}), which changes no examples: its last parameter must be {SEED}. "
+            f"Fix: def {NAME}(x, y, {SEED}), or another name"
+        )
+    return dataclasses.replace(function, name=NAME).entry, None

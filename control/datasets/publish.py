@@ -19,16 +19,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from control.datasets import columns
+from control.datasets import columns, stratified
 from control.datasets.sources import Listing, Source
+from control.datasets.stratified import stratified_order
 from trainer.data import manifest
 from trainer.data.images import decode
-from trainer.data.manifest import SPLITS, Manifest, Records
-from trainer.data.partition import stratified_order
+from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Records
 from trainer.data.pipeline import in_order
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.terminal import printable
+
+TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
+
 
 SHARD_BYTES = 256 * 2**20
 CHUNK = 256
@@ -147,8 +150,10 @@ def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
     sums = columns.copy_files(listing, part, progress)
     content = json.dumps([listing.table.to_json(), listing.classes, listing.held_out, sorted(sums.items())])
     digest, empty = hashlib.sha256(content.encode()).hexdigest(), Records([], [], [])
-    packed = Manifest(digest, listing.classes, None, [], sums, empty, empty, manifest.SPLIT_SEED, [], listing.held_out, table=listing.table)
-    return manifest.save(packed, part)
+    packed = Manifest(
+        digest, listing.classes, None, [], sums, empty, empty, stratified.SPLIT_SEED, [], listing.held_out, table=listing.table
+    )
+    return save(packed, part)
 
 
 def remove_stale(packs: Path) -> None:
@@ -267,22 +272,22 @@ class _Writer:
             sums=self._sums,
             train=train,
             test=self._records["test"],
-            split_seed=manifest.SPLIT_SEED,
+            split_seed=stratified.SPLIT_SEED,
             validation_order=order.tolist(),
             excluded=self._bad,
             held_out=held,
         )
-        return manifest.save(result, self.part)
+        return save(result, self.part)
 
 
 def validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
     """Training images in the order in which they are held out, and how many the dataset itself sets aside."""
     labels = np.asarray(train.labels)
     if not held:
-        return stratified_order(labels, manifest.SPLIT_SEED), None
+        return stratified_order(labels, stratified.SPLIT_SEED), None
     inside = np.array([name in held for name in train.files])
     parts = [np.flatnonzero(inside), np.flatnonzero(~inside)]
-    ordered = [part[stratified_order(labels[part], manifest.SPLIT_SEED)] for part in parts]
+    ordered = [part[stratified_order(labels[part], stratified.SPLIT_SEED)] for part in parts]
     return np.concatenate(ordered), len(parts[0])
 
 
@@ -291,3 +296,14 @@ def _bad_images(bad: list[list[str]]) -> str:
     lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
     lines += [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
     return "\n".join([*lines, "  Fix or remove them, or leave them out with -e allow_bad_images=true."])
+
+
+def save(manifest: Manifest, folder: Path) -> Manifest:
+    """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
+    if manifest.table is None:
+        content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256", "table")}
+        write_json(folder / FILE, {"format": FORMAT, **content})
+    else:
+        content = {key: getattr(manifest, key) for key in TABLE_KEYS}
+        write_json(folder / FILE, {"format": TABLE_FORMAT, **content, "table": manifest.table.to_json()})
+    return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())

@@ -18,8 +18,8 @@ import numpy as np
 from control.datasets import columns
 from control.datasets.examples import Checked, check_columns, with_target
 from control.datasets.sources import TABLES, Listing, fingerprint, source
+from control.datasets.stratified import SPLIT_SEED
 from trainer.config import nearest
-from trainer.data.manifest import SPLIT_SEED
 from trainer.data.spec import STRING
 from trainer.errors import DatasetError
 from trainer.terminal import printable

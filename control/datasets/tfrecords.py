@@ -16,7 +16,8 @@ import numpy as np
 
 from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
 from control.project import ROOT
-from trainer.errors import DatasetError, refusal
+from control.remote.trainer_process import refusal
+from trainer.errors import DatasetError
 from trainer.files import read_json, replacing, sync
 
 ABOUT = "dataset.json"

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from control.traffic import COMPRESSED, UNCOMPRESSED, step_traffic
 from trainer.errors import LockstepError
-from trainer.reduction.cost_model import COMPRESSED, DIRECT, UNCOMPRESSED, step_traffic, worth_compressing
+from trainer.reduction.cost_model import DIRECT, worth_compressing
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 
 from control.project import ROOT
-from trainer import records, sealed
+from control.remote import worker_files
+from control.remote.worker_files import Check, count, each, holding, none_or, number, text
+from trainer import sealed
 from trainer.claims import RUN_NAME, SESSION, TICKET
 from trainer.errors import LockstepError
-from trainer.records import Check, count, each, holding, none_or, number, text
 from trainer.terminal import printable
 
 MODULES = ROOT / "plugins" / "modules"
@@ -97,7 +98,9 @@ _HOST = {
     "dfs": none_or(_either(_ERROR, holding({**_FOLDER, "kind": text}))),
     "name": _either(_ERROR, holding({"addresses": _ADDRESSES})),
     "address": _either(_ERROR, holding({"given": text, "addresses": _ADDRESSES, "own": _flag, "all": _ADDRESSES})),
-    "tokens": each(_either(holding({"path": text, "error": text}), holding({"path": text, "bytes": count, "sha256": records.digest})), FEW),
+    "tokens": each(
+        _either(holding({"path": text, "error": text}), holding({"path": text, "bytes": count, "sha256": worker_files.digest})), FEW
+    ),
 }
 _PAIR = _either(
     holding({"reachable": lambda value: value is False, "kind": text, "error": text}),
@@ -201,7 +204,7 @@ def believed(module: str, written: str, arguments: dict[str, Any] | None = None)
     """
     if len(written) > LARGEST:
         raise LockstepError(f"{module}: an answer of {len(written):,} characters is refused; {LARGEST:,} is the most")
-    answer, checks = records.answer(written, module), _checks(module)
+    answer, checks = worker_files.answer(written, module), _checks(module)
     for name, value in answer.items():
         if name not in checks or not checks[name](value):
             shown = f"{printable(name, 40)}={printable(value, 80)}"

@@ -14,9 +14,8 @@ from typing import IO, Any, cast
 
 from ansible.errors import AnsibleConnectionFailure
 
-from control.remote import lean
+from control.remote import lean, worker_files
 from control.remote.tmux import SOCKET
-from trainer import records
 from trainer.clock import CLOCK, Clock
 from trainer.terminal import printable
 
@@ -47,16 +46,16 @@ class Line:
     exit: str
 
 
-FIELDS: dict[str, records.Check] = {
-    "t": records.number,
-    "begin": records.count,
+FIELDS: dict[str, worker_files.Check] = {
+    "t": worker_files.number,
+    "begin": worker_files.count,
     "news": lambda value: isinstance(value, str),
     "more": lambda value: isinstance(value, bool),
-    "touched": records.number,
+    "touched": worker_files.number,
     "alive": lambda value: isinstance(value, bool),
     "exit": lambda value: isinstance(value, str),
 }
-_fits = records.holding(FIELDS)
+_fits = worker_files.holding(FIELDS)
 
 
 class Feed:
@@ -133,7 +132,7 @@ class Feed:
     def _line(self, written: bytes, at: float) -> Line:
         """A line that arrived at that time of this machine."""
         try:
-            value = records.parse(written)
+            value = worker_files.parse(written)
         except ValueError:
             value = None
         if not _fits(value) or value.keys() != FIELDS.keys():

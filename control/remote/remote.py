@@ -17,10 +17,11 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from control.progress import Line
+from control.remote import worker_files
 from control.remote.feed import Feed, HostUnreachable
 from control.remote.feed import Line as FeedLine
 from control.runs import admission, logs
-from trainer import files, records, sealed
+from trainer import files, sealed
 from trainer.errors import LockstepError
 from trainer.records import read_history
 from trainer.rundir import prune, recorded, snapshots_policy
@@ -158,7 +159,7 @@ class Worker:
         heard = line.t - max(self._last, line.touched) if self._last is not None and not line.more else None
         unclear, end = "", None
         try:
-            end = records.end(line.exit) if line.exit.strip() else None
+            end = worker_files.end(line.exit) if line.exit.strip() else None
         except LockstepError as error:
             unclear = str(error)
         return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest, lines)
@@ -167,7 +168,7 @@ class Worker:
         """The records in whole lines of metrics.jsonl."""
         whole, _, torn = line.news.rpartition("\n")
         lines = whole.split("\n")[1 if latest and line.begin else 0 :]
-        new, others = records.metrics(lines)
+        new, others = worker_files.metrics(lines)
         # A line longer than a look comes in pieces.
         if others := others + bool(torn and line.more):
             self._warn("records", f"metrics.jsonl: {others:,} lines are not valid records and are skipped")

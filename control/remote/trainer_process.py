@@ -9,7 +9,7 @@ from typing import Any
 
 from control import project
 from control.progress import Line
-from trainer.errors import LockstepError, refusal
+from trainer.errors import REFUSAL, LockstepError
 
 
 def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
@@ -45,3 +45,9 @@ def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
         raise LockstepError(refusal(error) or error.strip() or f"the {argv[0]} failed with exit code {process.returncode}")
     result: dict[str, Any] = json.loads(output[-1])
     return result
+
+
+def refusal(output: str) -> str:
+    """The message at the end of one of our processes' standard error, any number of lines; empty if it ended without one."""
+    _, prefix, message = f"\n{output}".rpartition(f"\n{REFUSAL}")
+    return message.strip() if prefix else ""

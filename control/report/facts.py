@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from control import configurations
+from control.remote import worker_files
 from control.runs.course import Course, judge
 from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
-from trainer import config as configs
-from trainer import records
 from trainer.data.spec import noun
 from trainer.errors import LockstepError
 from trainer.files import read_json
@@ -108,7 +108,7 @@ class Run:
         path = record_path(self.folder / "evaluate", epoch)
         if epoch not in self.tests or not path.is_file():
             return {}
-        evaluation = records.evaluation(path.read_text(encoding="utf-8"))
+        evaluation = worker_files.evaluation(path.read_text(encoding="utf-8"))
         return evaluation if evaluation["evaluated_at"] == self.tests[epoch]["evaluated_at"] else {}
 
     @property
@@ -142,7 +142,7 @@ def read(folder: Path) -> Run:
             f"run={name}: no epoch is finished, so there is nothing to report yet; "
             f"status: ansible-playbook status.yml -e run={name}; continue: ansible-playbook train.yml -e run={name}"
         )
-    config, summary = configs.load(folder / "config.yml"), folder / "summary.json"
+    config, summary = configurations.load(folder / "config.yml"), folder / "summary.json"
     outcome = read_json(summary) if summary.is_file() else {}
     return Run(folder, config, read_json(cluster), outcome, judged(history), _tests(folder / "evaluations.csv"))
 

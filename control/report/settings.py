@@ -6,6 +6,7 @@ A key without effect is left out: `adam` has no momentum, whatever the file says
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from control import configurations
 from control.report.blocks import code, plain
 from control.report.facts import Run
 from control.runs.cluster import trains
@@ -29,7 +30,7 @@ NONE = "-"
 def effective(run: Run) -> dict[str, Any]:
     """Every setting that had an effect, by dotted key; defaults fill keys newer than the run."""
     every: dict[str, Any] = {}
-    for section, default in configs.to_dict(configs.Config()).items():
+    for section, default in configurations.to_dict(configs.Config()).items():
         given = run.config.get(section, default)
         if isinstance(default, dict) and isinstance(given, dict):
             # A model's options are its own: another model's defaults do not apply.
@@ -79,7 +80,7 @@ def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """All differences between runs: name -> its value in each; settings under their dotted keys, in the configuration's order."""
     seen = [beside(run) for run in runs]
     settings = [effective(run) for run in runs]
-    order = list(configs.to_dict(configs.Config()))
+    order = list(configurations.to_dict(configs.Config()))
     keys = sorted(dict.fromkeys(key for one in settings for key in one), key=lambda key: order.index(key.partition(".")[0]))
     rows = {what: [one[what] for one in seen] for what in seen[0]} | {key: [_shown(one, key) for one in settings] for key in keys}
     # One path may hold two datasets, and two paths one: the digest decides. Requested and finished epochs are

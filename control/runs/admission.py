@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from control.remote import worker_files
 from trainer import files, records, sealed
 from trainer.errors import LockstepError
 from trainer.rundir import recorded
@@ -87,17 +88,17 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
     job = f"({own}|evaluate{'|predict' if outputs else ''})"
     return (
         Kind("history[.]csv", 64 * MB, records.read_history),
-        Kind("summary[.]json", MB, _reading(records.summary)),
+        Kind("summary[.]json", MB, _reading(worker_files.summary)),
         Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
         Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
         Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
         Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
-        Kind(f"{job}/exit[.]json", 64 * 1024, _reading(records.end)),
+        Kind(f"{job}/exit[.]json", 64 * 1024, _reading(worker_files.end)),
         Kind(f"{job}/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
         Kind(f"{job}/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
         Kind(f"{own}/ps[.]log", 4 * GB),
-        Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(records.evaluation)),
-        Kind(f"{own}/evaluations/epoch-[0-9]{{4,9}}[.]json", 16 * MB, _reading(records.evaluation)),
+        Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(worker_files.evaluation)),
+        Kind(f"{own}/evaluations/epoch-[0-9]{{4,9}}[.]json", 16 * MB, _reading(worker_files.evaluation)),
         *(Kind(f"predict/output-{number:04d}[.]npy", size + HEADER) for number, size in enumerate(outputs)),
         Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
         Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),

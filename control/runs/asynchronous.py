@@ -7,14 +7,15 @@ from typing import Any
 
 from control import text
 from control.remote.remote import WORKER_LOG
+from control.remote.worker_files import chief_records
 from control.runs import evaluations
 from control.runs.cluster import server_endpoints, trains, with_server
+from control.runs.snapshot_choice import marks
 from trainer.asynchronous.roles import CHIEF, EVALUATOR, ROLES, SERVER, WORKER
 from trainer.asynchronous.server import LOG
 from trainer.config import Config, nearest
 from trainer.errors import ConfigError
-from trainer.rundir import marks, recorded
-from trainer.telemetry import chief_records
+from trainer.rundir import recorded
 
 KIND = "staleness"
 """Of the records that the chief writes after each epoch."""

@@ -11,13 +11,13 @@ from typing import Any
 
 from control import project, text
 from control.operator_variables import boolean
+from control.remote.worker_files import read_records
 from control.runs import cluster, run_results
 from trainer import kept, sealed
 from trainer.config import Reduction
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json
 from trainer.rundir import recorded
-from trainer.telemetry import read_records
 
 FOLDER = project.PRIVATE / "choices"
 MODEL = 1

@@ -8,8 +8,9 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
+from control import worker_environment
 from control.runs.admission import ANY_HOST
-from trainer import environment, member
+from trainer import member
 from trainer.asynchronous import roles
 from trainer.terminal import printable
 
@@ -144,7 +145,7 @@ def _host(variables: Any, name: str) -> dict[str, Any]:
     if variables.get("worker_role", roles.WORKER) != roles.WORKER:
         host["role"] = variables["worker_role"]
     if variables.get("worker_environment"):
-        host["environment"] = environment.of_host(variables["worker_environment"], name)
+        host["environment"] = worker_environment.of_host(variables["worker_environment"], name)
     if _gpus(variables, name):
         host["gpus"] = _gpus(variables, name)
     return host

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from control import text
+from control.remote.worker_files import evaluation
+from control.runs import snapshot_choice
 from trainer import rundir
 from trainer.files import replacing, sha256_file, write_json, write_rows, write_text
-from trainer.records import evaluation, metric_values, read_history
+from trainer.records import metric_values, read_history
 from trainer.terminal import printable
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
@@ -71,7 +73,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
         append(table, sorted(new, key=lambda one: int(one["epoch"])))
         for one in new:
             write_json(rundir.record_path(run / "evaluate", one["epoch"]), one)
-            if one["epoch"] in rundir.marks(run):
+            if one["epoch"] in snapshot_choice.marks(run):
                 draw(run, one)
     return warnings
 

@@ -36,9 +36,9 @@ from tensorboard.plugins.hparams.api_pb2 import (
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from control import configurations
 from control.runs.cluster import trains
 from control.runs.evaluations import accuracy_by_epoch
-from trainer import config as configs
 from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import read_json, replacing
@@ -116,7 +116,7 @@ def row(run: Path) -> list[Event]:
 
 
 def _row(run: Path) -> list[Event]:
-    config = configs.load(run / "config.yml")
+    config = configurations.load(run / "config.yml")
     cluster = read_json(run / "cluster.json")
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from control import configurations
 from control.runs.cluster import trains
 from control.runs.hparams import hyperparameters
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json
 from trainer.records import read_history
@@ -53,7 +53,7 @@ def log(run: Path, uri: str | None) -> str:
     try:
         check(uri)
         if uri:
-            _log(run, uri, configs.load(run / "config.yml"))
+            _log(run, uri, configurations.load(run / "config.yml"))
     # The client raises errors of its own, of its connection, and of its server.
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from control.runs import model_errors
 from trainer import additive, applying, assembly, callbacks, initial, keras_metrics, step
 from trainer import config as configs
 from trainer.data.spec import Spec, of_images
@@ -56,12 +57,12 @@ def examine(
         ConfigError: it can't be built, trained or saved.
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
-    with own.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
+    with model_errors.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
         model, compiled = assembly.build_model(configs.build(given), classes, examples)
     left_out = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
     optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
-    own.check_reopens(section, model)
+    model_errors.check_reopens(section, model)
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     described, fits = (_described(model, optimizers), _fit(section, model, examples)) if compiled else (None, {})
@@ -86,7 +87,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
         optimizers[id(optimizer)] = type(optimizer).__name__
         apply(optimizer, gradients, variables)
 
-    with own.explaining("training", section), applying.instead(note):
+    with model_errors.explaining("training", section), applying.instead(note):
         tf.function(model.train_step, autograph=False).get_concrete_function(step.rows(fed))
     if not keras_metrics.states(model) and not additive.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
@@ -97,7 +98,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
         )
     if keras_metrics.validates(model):
-        with own.explaining("validation", section):
+        with model_errors.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
         _check_sums(section, model, spec)
     return list(optimizers.values())
@@ -132,7 +133,7 @@ def _sides(shape: Sequence[int | None]) -> str:
 def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None:
     """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up."""
     halves = [spec.pack([leaf[half] for leaf in spec.unpack(random_examples(spec, 2, (2, ROWS)))]) for half in range(2)]
-    with own.explaining("validation", section):
+    with model_errors.explaining("validation", section):
         try:
             first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
         except tf.errors.OpError:

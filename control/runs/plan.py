@@ -17,22 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.datasets import class_counts, columns, fashion_mnist, idx, publish, trial
+from control import configurations, model_options, user_files
+from control.datasets import class_counts, columns, fashion_mnist, idx, own, publish, trial
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
-from control.runs import asynchronous, mlflow_log, package, preset, run_results
+from control.remote.trainer_process import refusal
+from control.runs import asynchronous, mlflow_log, package, preset, run_results, snapshot_choice
 from control.runs.cluster import trains
 from trainer import config as configs
-from trainer import initial, models, monitor, rundir, schedule
-from trainer import own as user_file
+from trainer import initial, monitor, schedule
 from trainer.claims import RUN_NAME
 from trainer.config import Config, nearest
-from trainer.data import classes, feeding, manifest, rows
+from trainer.data import classes, feeding, manifest
 from trainer.data.manifest import SPLITS
 from trainer.data.spec import Spec, of_images
-from trainer.errors import ConfigError, LockstepError, refusal
+from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, sha256_file, write_json
-from trainer.models import own
+from trainer.models import own as own_model
 from trainer.records import read_history
 from trainer.rundir import recorded
 from trainer.terminal import printable
@@ -140,7 +141,7 @@ def make(request: Request) -> dict[str, Any]:
     if config.strategy.asynchronous:
         asynchronous.check(config, hosts)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
-    schedule.check_sizes(sizes, schedule.sharing(config, len(hosts)))
+    configurations.check_sizes(sizes, schedule.sharing(config, len(hosts)))
     config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     trial.check(config.data, source, listing)
     dataset = describe(listing, published)
@@ -174,9 +175,9 @@ def make(request: Request) -> dict[str, Any]:
         "resume": started is not None,
         "config_name": config_name,
         "choice": None if choice is None else vars(choice),
-        "config": configs.to_dict(config),
-        "config_yaml": configs.dump(config),
-        "asked_yaml": configs.dump(asked),
+        "config": configurations.to_dict(config),
+        "config_yaml": configurations.dump(config),
+        "asked_yaml": configurations.dump(asked),
         "hosts": [with_environment(host, config) for host in hosts],
         "spares": [with_environment(host, config) for host in choose_spares(request, config, hosts)],
         "counts": vars(sizes),
@@ -203,7 +204,9 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
     """
     given = overrides(request.options)
-    data = configs.build(configs.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})).data
+    data = configurations.build(
+        configurations.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})
+    ).data
     source, listing = open_dataset(data, request.write)
     if listing.table is not None:
         return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
@@ -244,11 +247,11 @@ def needs(
     """
     cache = images * math.prod(config.data.image_size) / 2**20
     snapshot = size["total"] * 4 / 2**20
-    slots = configs.OPTIMIZERS[config.optimizer.name]
+    slots = configurations.OPTIMIZERS[config.optimizer.name]
     states = snapshot * (1 + slots) * (config.checkpoint.keep + 1)
     copied = columns_bytes / 2**20 if columns_bytes is not None else cache if cache <= config.data.cache_limit_mb else 0
     start = LOGS_MB + copied + states
-    kept = rundir.most_kept(config.checkpoint.snapshots, epochs)
+    kept = snapshot_choice.most_kept(config.checkpoint.snapshots, epochs)
     first = math.ceil(start + snapshot * min(kept, FIRST_EPOCHS))
     # Weights, optimizer arrays, gradients, the packed copy to send and the received one; the copy of a state that is being written.
     return {
@@ -318,11 +321,11 @@ def resolve(request: Request, existing: Path | None, choice: preset.Choice | Non
     options = request.options
     name = str(options.get("config", choice.config if choice else DEFAULT))
     if existing is not None and "config" not in options:
-        raw, name = configs.load(existing / "config.yml"), "config.yml"
+        raw, name = configurations.load(existing / "config.yml"), "config.yml"
     else:
-        raw = configs.load(configs.find(name))
+        raw = configurations.load(configurations.find(name))
     given = (choice.overrides if choice else {}) | overrides(options)
-    config = with_model_defaults(configs.build(configs.override(raw, given)))
+    config = with_model_defaults(configurations.build(configurations.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
     mlflow_log.check(config.telemetry.mlflow)
@@ -335,22 +338,22 @@ def with_model_defaults(config: Config) -> Config:
     Raises:
         ConfigError: an unknown model or option.
     """
-    return _changed(config, {"model": models.section_of(config.model)})
+    return _changed(config, {"model": model_options.section_of(config.model)})
 
 
 def _changed(config: Config, changes: dict[str, Any]) -> Config:
-    return configs.build(configs.override(configs.to_dict(config), changes))
+    return configurations.build(configurations.override(configurations.to_dict(config), changes))
 
 
 def overrides(options: dict[str, Any]) -> dict[str, Any]:
     """Operator variables as dotted keys; `set` wins over shorthands."""
     result: dict[str, Any] = {}
     if "model" in options:
-        result["model"] = own.section(str(options["model"]))
+        result["model"] = user_files.model_section(str(options["model"]))
     if "weights" in options:
         result["train.weights"] = _weights(str(options["weights"]))
     if "callbacks" in options:
-        result["train.callbacks"] = user_file.find("callbacks", str(options["callbacks"])).entry
+        result["train.callbacks"] = user_files.find("callbacks", str(options["callbacks"])).entry
     if boolean("quick", options.get("quick", False)):
         if "epochs" in options:
             raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
@@ -359,12 +362,12 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
         detected = detect(str(options["dataset"]))
         result |= {"data.source": detected["source"], "data.path": detected["path"]}
         if detected["source"] == "own":
-            result["data.augment"] = rows.augmentation(user_file.find("dataset", str(detected["path"])))[0]
+            result["data.augment"] = own.augmentation(user_files.find("dataset", str(detected["path"])))[0]
     given = {name: integer(name, options[name], least) for name, (_, least) in NUMBERS.items() if name in options}
     result |= {NUMBERS[name][0]: number or None for name, number in given.items()}
     if "allow_bad_images" in options:
         result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
-    result |= configs.parse_set(str(options.get("set", "")))
+    result |= configurations.parse_set(str(options.get("set", "")))
     # A trial stays short, whatever is set for the training that it is a trial of.
     return result | SELFTEST if options.get("selftest") else result
 
@@ -407,13 +410,13 @@ def _may_change(key: str) -> bool:
 
 def _as_begun(existing: Path) -> dict[str, Any]:
     """The configuration of a run; rebuilt, so that keys newer than the run have their defaults."""
-    return configs.to_dict(with_model_defaults(configs.build(configs.load(existing / "config.yml"))))
+    return configurations.to_dict(with_model_defaults(configurations.build(configurations.load(existing / "config.yml"))))
 
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     old = _as_begun(existing)
     config = _changed(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
-    changed = [key for key in configs.differences(old, configs.to_dict(config)) if not _may_change(key)]
+    changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
             f"run={existing.name}: this run exists with another {', '.join(changed)}; only {', '.join(MAY_CHANGE)} may change "
@@ -434,12 +437,12 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     if existing is None:
         return []
     old = _as_begun(existing)
-    by_inventory = set(configs.differences(configs.to_dict(asked), configs.to_dict(config)))
-    new = configs.to_dict(config)
-    keys = [key for key in configs.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
+    by_inventory = set(configurations.differences(configurations.to_dict(asked), configurations.to_dict(config)))
+    new = configurations.to_dict(config)
+    keys = [key for key in configurations.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
     before = len(trains(recorded(existing)["hosts"]))
     return [
-        *(f"{key}={configs.value_at(new, key)} (it has {configs.value_at(old, key)})" for key in keys),
+        *(f"{key}={configurations.value_at(new, key)} (it has {configurations.value_at(old, key)})" for key in keys),
         *([f"workers={workers} (it has {before})"] if workers != before else []),
     ]
 
@@ -487,14 +490,14 @@ def class_weights(config: Config, names: list[str]) -> str | None:
     Raises:
         ConfigError: a class that there is not.
     """
-    return classes.shown(config.train, names) if config.train.class_weight is not None else None
+    return class_counts.shown(config.train, names) if config.train.class_weight is not None else None
 
 
 def augment_warnings(data: configs.Data) -> list[str]:
     """A function `augment` that the user may think changes the examples."""
     if data.source != "own" or data.augment is not None:
         return []
-    warning = rows.augmentation(user_file.find("dataset", str(data.path)))[1]
+    warning = own.augmentation(user_files.find("dataset", str(data.path)))[1]
     return [warning] if warning else []
 
 
@@ -613,14 +616,14 @@ def check_model(config: Config, listing: Listing) -> None:
             "Fix: leave it out"
         )
     if listing.table is not None and config.augment != configs.Augment():
-        key = configs.differences(configs.to_dict(configs.Config())["augment"], configs.to_dict(config)["augment"])[0]
+        key = configurations.differences(configurations.to_dict(configs.Config())["augment"], configurations.to_dict(config)["augment"])[0]
         raise ConfigError(
             f"augment.{key}: it changes images with classes, and {listing.name} has columns. Fix: a function augment(x, y, seed) in the "
             "file of -e dataset=FILE.py:FUNCTION"
         )
     if listing.table is not None and config.train.class_weight is not None:
         classes.label_of(listing.table.spec)
-    if listing.table is not None and config.model["name"] != own.NAME:
+    if listing.table is not None and config.model["name"] != own_model.NAME:
         inputs = ", ".join(map(str, listing.table.spec.parts["x"][:5]))
         raise ConfigError(
             f"model {config.model['name']} takes images with classes, and {listing.name} has columns ({printable(inputs, 200)}). "
@@ -640,7 +643,7 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
             "or give the model a test_step"
         )
     for key in ("train.label_smoothing", "augment.mixup") if compiled else ():
-        if value := configs.value_at(configs.to_dict(config), key):
+        if value := configurations.value_at(configurations.to_dict(config), key):
             raise ConfigError(
                 f"{key}={value}: the model is compiled with a loss of its own ({(compiled or {})['loss']}), which may not take labels that "
                 "are probabilities. Fix: leave it out, and give the loss label_smoothing=, or mix examples in the model"
@@ -798,7 +801,7 @@ def _models_digest() -> str:
     for path in (
         *sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")),
         package.TRAINER.root / "trainer" / "assembly.py",
-        Path(__file__).with_name("model.py"),
+        *(Path(__file__).with_name(name) for name in ("model.py", "model_errors.py")),
     ):
         state.update(path.read_bytes())
     return state.hexdigest()

@@ -16,13 +16,14 @@ from control import text
 from control.datasets import new_examples
 from control.datasets.tables import INSTALL, PARQUET
 from control.operator_variables import boolean, integer
-from trainer import rundir
+from control.runs import snapshot_choice
+from control.runs.trained_model import values_of
 from trainer.config import nearest
 from trainer.data.spec import Leaf, stored_dtype
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import replacing
 from trainer.judging import Classes
-from trainer.predict import BLOCK, PROBABILITY, output_name, values_of
+from trainer.predict import BLOCK, PROBABILITY, output_name
 from trainer.terminal import printable
 
 FOLDER = "predict"
@@ -116,7 +117,7 @@ class Prediction:
 
 def chosen_epoch(asked: Any, run: Path) -> int:
     """The one epoch that `epoch=` names; LockstepError if it names several, or one without a snapshot."""
-    epochs = rundir.choose_epochs(str(asked), run)
+    epochs = snapshot_choice.choose_epochs(str(asked), run)
     if len(epochs) != 1:
         raise ConfigError(f"epoch={asked}: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch={epochs[-1]}")
     return epochs[0]

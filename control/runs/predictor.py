@@ -7,8 +7,10 @@ from typing import Any
 
 from control.datasets import new_examples
 from control.datasets.new_examples import Parts
+from control.datasets.specs import DTYPES
+from control.runs import model_errors, trained_model
 from trainer import predict
-from trainer.data.spec import DTYPES, STRING
+from trainer.data.spec import STRING
 from trainer.errors import ConfigError
 from trainer.judging import Classes
 from trainer.models import own
@@ -36,7 +38,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     Raises:
         LockstepError: the model can't be built, or its outputs can't be written; there is an example that it does not take.
     """
-    trained = predict.Trained.of(Path(run))
+    trained = trained_model.Trained.of(Path(run))
     spec, model = trained.spec, trained.config.model
     parts = Parts(Path(into), spec.inputs, hosts)
     noted = [0]
@@ -51,7 +53,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     finally:
         rows = parts.close()
     # TensorFlow takes longer than most mistakes in the input.
-    with own.explaining("prediction", model) if model["name"] == own.NAME else contextlib.nullcontext():
+    with model_errors.explaining("prediction", model) if model["name"] == own.NAME else contextlib.nullcontext():
         predictor = trained.predictor()
     _check_outputs(predictor)
     new_examples.write_jobs(parts, rows, spec, len(trained.classes))
@@ -76,7 +78,7 @@ def _check_outputs(predictor: predict.Predictor) -> None:
             raise ConfigError(
                 f"the model's output {leaf} has a shape that varies between examples; a table needs the same columns in each row"
             )
-        columns += predict.values_of(leaf)
+        columns += trained_model.values_of(leaf)
     if columns > MOST_COLUMNS:
         raise ConfigError(
             f"the model gives {columns:,} numbers per example, each a column; at most {MOST_COLUMNS:,}. Fix: predict in a script "

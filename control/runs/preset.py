@@ -9,8 +9,8 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from control.datasets.image_headers import shape_of
 from control.datasets.sources import Listing, Source
-from trainer.data.images import shape_of
 
 LECTURE = "lecture_cnn"
 GREY = 32

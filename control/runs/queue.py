@@ -1,6 +1,7 @@
 """Runs that wait for their turn: their tickets, the command that waits on a host, and what hosts say of their queues."""
 
 import itertools
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,20 +33,20 @@ def command(
     """
     if not plan.get("ticket"):
         return arguments
-    named = {
-        "--root": root,
-        "--folder": folder,
-        "--run": plan["run"],
-        "--launch": plan["nonce"],
-        "--session": session,
-        "--ticket": plan["ticket"],
-        "--rank": rank,
-        "--hosts": ",".join(host["name"] for host in hosts),
-        "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
-        "--port": hosts[int(rank)]["port"],
-        "--ports": ",".join(map(str, ports(hosts[int(rank)]))),
+    place = {
+        "root": root,
+        "folder": folder,
+        "run": plan["run"],
+        "launch": plan["nonce"],
+        "session": session,
+        "ticket": plan["ticket"],
+        "rank": int(rank),
+        "hosts": [host["name"] for host in hosts],
+        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
+        "port": int(hosts[int(rank)]["port"]),
+        "ports": ports(hosts[int(rank)]),
     }
-    return ["-m", "trainer.supervision.turn", *(f"{name}={value}" for name, value in named.items()), "--", *arguments]
+    return ["-m", "trainer.supervision.turn", json.dumps(place), *arguments]
 
 
 def progress(verdicts: Sequence[Verdict]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 from control import text
 from control.doctor import prediction
 from control.project import relative
+from control.remote import worker_files
 from control.runs import asynchronous, mlflow_log, outcome, stragglers, supervision
 from control.runs.outcome import Verdict
-from trainer import records
 from trainer.data.spec import noun
 from trainer.files import read_json
 from trainer.records import read_history
@@ -65,7 +65,7 @@ def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False
 def _of_script(folder: Path, script: dict[str, Any]) -> dict[str, Any]:
     """What a run's summary has of its script: the file, how often it was started again, the seconds of the chief's process."""
     path = folder / "workers" / recorded(folder)["hosts"][0]["name"] / "exit.json"
-    ended = records.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    ended = worker_files.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
     seconds = {"seconds_total": round(ended["ended_at"] - ended["started_at"], 3)} if ended else {}
     return {"script": script["main"], "restarts": script["restarts"], **seconds}
 

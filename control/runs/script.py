@@ -9,14 +9,17 @@ from typing import Any
 
 import yaml
 
+from control import configurations
 from control.operator_variables import integer
 from control.runs import admission, package, run_results
 from control.runs.cluster import endpoint
 from control.runs.plan import LOGS_MB, Request, check_run_name, choose_hosts, run_name
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.rundir import recorded
-from trainer.user_script import LARGEST_MB
+
+LARGEST_MB = 200
+"""Most that a script's folder may hold."""
+
 
 OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
 """Operator variables of `train.yml` that a script's run takes."""
@@ -54,7 +57,7 @@ def asked(options: dict[str, Any], runs: Path) -> bool:
 def recorded_section(run: Path | None) -> dict[str, Any]:
     """`script` in a run's config.yml, as `{"script": {...}}`; empty for a run that trains a model."""
     path = run / "config.yml" if run is not None else None
-    raw = configs.load(path) if path is not None and path.is_file() else {}
+    raw = configurations.load(path) if path is not None and path.is_file() else {}
     return {"script": raw["script"]} if isinstance(raw.get("script"), dict) else {}
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from control import project, text
 from control.progress import Estimate
 from control.remote.tmux import by_hand
+from control.remote.worker_files import newest_generation, note
 from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
-from trainer.records import newest_generation, note
 from trainer.rundir import recorded, snapshots_policy
 from trainer.supervision.policy import may_go_on
 from trainer.supervision.supervisor import STANDING_BY

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from control import text
+from control.remote.worker_files import read_records
 from trainer import straggler
 from trainer.records import PHASES
-from trainer.telemetry import read_records
 
 SLOWER, own_work = straggler.SLOWER, straggler.own_work
 WHOLE = 0.9

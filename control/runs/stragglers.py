@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from control.remote.worker_files import chief_records
 from trainer.rundir import recorded
 from trainer.straggler import LINK
-from trainer.telemetry import chief_records
 
 AUTO = "or give it a smaller batch: -e set=train.batch_sizes=auto"
 WORDS: dict[str, tuple[str, str]] = {

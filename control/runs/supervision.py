@@ -1,8 +1,10 @@
 """The command that starts a worker on its host: under a supervisor, unless a run may not start again by itself."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+from control import configurations
 from control.runs.cluster import apart, endpoint, server_endpoints
 from trainer import config as configs
 from trainer.errors import ConfigError
@@ -48,7 +50,7 @@ def rejoin_wait(folder: Path) -> float:
 
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "config.yml"
-    return dict(configs.load(path).get("recovery", {})) if path.is_file() else {}
+    return dict(configurations.load(path).get("recovery", {})) if path.is_file() else {}
 
 
 def command(
@@ -68,24 +70,22 @@ def command(
     """
     if not is_supervised(plan):
         return ["-m", "trainer", *worker]
-    limits = plan["config"]["recovery"]
-    elastic = ("elastic_wait", "min_workers") if limits["elastic"] else ()
-    numbers = ("max_restarts", "max_restarts_per_hour", "rejoin_wait", "hang", *elastic)
-    named = {
-        "--folder": folder,
-        "--rank": rank,
-        "--hosts": ",".join(host["name"] for host in hosts),
-        "--workers": workers,
-        "--peers": ",".join(endpoint({**host, "port": host["direct_port"]}) for host in hosts),
-        "--endpoints": ",".join(map(endpoint, hosts)),
-        "--launch": plan["nonce"],
-        "--session": session,
-        "--silence": silence,
-        **{f"--{name.replace('_', '-')}": limits[name] for name in numbers},
+    recovery = plan["config"]["recovery"]
+    post = {
+        "folder": folder,
+        "rank": int(rank),
+        "hosts": [host["name"] for host in hosts],
+        "workers": int(workers),
+        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
+        "endpoints": [endpoint(host) for host in hosts],
+        "launch": plan["nonce"],
+        "session": session,
+        "standby": recovery["standby"],
+        "limits": {"restarts": recovery["max_restarts"], "per_hour": recovery["max_restarts_per_hour"]},
+        "patience": {"silence": float(silence), "hang": recovery["hang"]},
+        "rejoin_wait": recovery["rejoin_wait"],
+        "elastic": {"wait": recovery["elastic_wait"], "least": recovery["min_workers"]} if recovery["elastic"] else None,
+        "servers": [*server_endpoints(hosts).items()],
+        "apart": [*apart(hosts).items()],
     }
-    servers = ",".join(f"{rank}={where}" for rank, where in server_endpoints(hosts).items())
-    named |= {"--servers": servers} if servers else {}
-    roles = ",".join(f"{rank}={role}" for rank, role in apart(hosts).items())
-    named |= {"--apart": roles} if roles else {}
-    standby = ["--standby"] if limits["standby"] else []
-    return ["-m", "trainer.supervision", *(f"{name}={value}" for name, value in named.items()), *standby, "--", *worker]
+    return ["-m", "trainer.supervision", json.dumps(post), *worker]

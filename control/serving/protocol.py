@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from control.datasets.image_headers import stated_size
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
-from trainer.data.images import decode, fit, stated_size
+from trainer.data.images import decode, fit
 from trainer.data.spec import STRING, Leaf
 from trainer.terminal import printable
 

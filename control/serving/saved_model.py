@@ -11,12 +11,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from control.runs.trained_model import Trained
 from control.serving import onnx_file, protocol
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, named, next_version
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import LockstepError
 from trainer.files import sha256_file
-from trainer.predict import Trained
 from trainer.rundir import snapshot_path
 
 PART = ".part-"

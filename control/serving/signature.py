@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from control import text
-from trainer.data.spec import DTYPES, Leaf
+from control.datasets.specs import DTYPES
+from trainer.data.spec import Leaf
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
 

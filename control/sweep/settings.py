@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from control import campaign, text
+from control import campaign, configurations, text
 from control.runs.plan import with_model_defaults
 from control.sweep.sweep import MOST
 from trainer import config as configs
@@ -138,7 +138,7 @@ def parse(given: str) -> Space:
     space: Space = {}
     for part in _split(given, ";"):
         key, _, values = (piece.strip() for piece in part.partition("="))
-        key = configs.RENAMED.get(key, key)
+        key = configurations.RENAMED.get(key, key)
         if not key or not values:
             raise ConfigError(f"vary: '{printable(part, 80)}' is not KEY=VALUE,VALUE; several keys are separated by ;, as in '{EXAMPLE}'")
         if key in space:
@@ -247,12 +247,12 @@ def resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Con
     Raises:
         ConfigError: an unknown key, or a value that it can't have.
     """
-    raw = configs.override(base, combination)
+    raw = configurations.override(base, combination)
     if "model.name" in combination:
         # The options written out in `base` are another model's.
         own = {key: value for key, value in (given | combination).items() if key.startswith("model.")}
-        raw["model"] = configs.override({}, own)["model"]
-    config = with_model_defaults(configs.build(raw))
+        raw["model"] = configurations.override({}, own)["model"]
+    config = with_model_defaults(configurations.build(raw))
     if "train.batch_size" in combination and config.train.global_batch is not None:
         raise ConfigError(
             f"train.batch_size has no effect: train.global_batch={config.train.global_batch} decides. Fix: vary train.global_batch, "
@@ -263,8 +263,8 @@ def resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Con
 
 def values_of(config: Config, keys: Iterable[str]) -> Settings:
     """The values of some keys as the configuration has them: `1e-1` is 0.1."""
-    plain = configs.to_dict(config)
-    return {key: configs.value_at(plain, key) for key in keys}
+    plain = configurations.to_dict(config)
+    return {key: configurations.value_at(plain, key) for key in keys}
 
 
 def as_json(settings: Settings) -> str:

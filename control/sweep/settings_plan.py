@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import project, text
+from control import configurations, project, text
 from control.campaign import SUMMARY, refuse_other
 from control.operator_variables import integer
 from control.runs import run_results
 from control.sweep import settings
 from control.sweep.settings import CONFIGS, FILE, STORE, Result, Settings, Space
 from control.sweep.settings_trials import pace
-from trainer import config as configs
 from trainer.config import Config, nearest
 from trainer.data.spec import noun
 from trainer.errors import ConfigError, LockstepError
@@ -105,7 +104,7 @@ def given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
     Raises:
         ConfigError: one of them is varied, too.
     """
-    set_for_all = configs.parse_set(str(options.get("set", "")))
+    set_for_all = configurations.parse_set(str(options.get("set", "")))
     if "epochs" in options:
         set_for_all |= {"train.epochs": integer("epochs", options["epochs"])}
     for key in set_for_all:
@@ -190,9 +189,9 @@ def record(name: str, wanted: Wanted, options: dict[str, Any], plan: dict[str, A
 
 def write(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
     """Write the sweep's files: the first trial's configuration, against which later commands are compared, and each trial's."""
-    write_text(folder / "config.yml", configs.dump(next(iter(trials.values()))))
+    write_text(folder / "config.yml", configurations.dump(next(iter(trials.values()))))
     for run, config in trials.items():
-        write_text(folder / CONFIGS / f"{run}.yml", configs.dump(config))
+        write_text(folder / CONFIGS / f"{run}.yml", configurations.dump(config))
     write_json(folder / SUMMARY, record)
 
 
@@ -205,9 +204,9 @@ def refuse_changed(folder: Path, before: dict[str, Any], record: dict[str, Any],
         record: what would be written now.
         config: of a trial now; varied keys may differ.
     """
-    old = configs.build(configs.load(folder / "config.yml"))
+    old = configurations.build(configurations.load(folder / "config.yml"))
     varied = {*record["varied"], *(_model_keys(old, config) if "model.name" in record["varied"] else ())}
-    keys = [key for key in configs.differences(configs.to_dict(old), configs.to_dict(config)) if key not in varied]
+    keys = [key for key in configurations.differences(configurations.to_dict(old), configurations.to_dict(config)) if key not in varied]
     others = {"seed": "seed", "workers": "number of workers per trial"}
     differing = [words for key, words in others.items() if before[key] != record[key]]
     differing += ["set of keys to vary"] if set(before["varied"]) != set(record["varied"]) else []
@@ -257,7 +256,7 @@ def _earlier(run_plan: dict[str, Any]) -> tuple[str, float] | None:
         if summary["state"] != "SUCCEEDED" or summary.get("workers") != counts["workers"] or not summary.get("images_per_s"):
             continue
         try:
-            model = configs.load(path.parent / "config.yml").get("model")
+            model = configurations.load(path.parent / "config.yml").get("model")
         except (LockstepError, OSError):
             continue
         if model == run_plan["config"]["model"]:

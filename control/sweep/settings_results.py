@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import text
+from control import configurations, text
 from control.campaign import SUMMARY
 from control.report.report import put_changed
 from control.sweep import settings, settings_plot
 from control.sweep.advice_text import table
 from control.sweep.settings import FAILED, FILE, STORE, SUCCEEDED, Result
 from control.sweep.settings_trials import metric_value
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 from trainer.monitor import Monitor, monitor
@@ -53,7 +52,7 @@ def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> R
         ConfigError: no trial has succeeded yet.
     """
     record, rows = dict(read_json(folder / SUMMARY)), STORE.read(folder / FILE)
-    results = rank(rows, record, configs.load(folder / "config.yml")["train"]["monitor"])
+    results = rank(rows, record, configurations.load(folder / "config.yml")["train"]["monitor"])
     counted = Counter(row.state for row in rows)
     written = {"states": dict(counted), "best": {"run": results.rows[0].run, "settings": results.rows[0].values, **_best(results)}}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:

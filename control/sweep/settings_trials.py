@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import text
+from control import configurations, text
 from control.campaign import Pace
 from control.progress import Line
+from control.remote import trainer_process
 from control.sweep import settings, sweep
 from control.sweep.settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
 from control.sweep.trials import Bench
-from trainer import config as configs
 from trainer import errors
 from trainer.errors import LockstepError
 from trainer.monitor import Monitor, monitor
@@ -52,12 +52,12 @@ class SettingsBench(Bench):
     def measure(self, trial: str, hosts: Sequence[str], ended: Callable[[], bool]) -> Result:
         """Train; returns the row for trials.csv."""
         summary = self.launch(trial, hosts, {"config": str(_config(self.folder, trial))}, ended)
-        config = configs.load(_config(self.folder, trial))
+        config = configurations.load(_config(self.folder, trial))
         return row(trial, self.values(trial), summary, self.local(trial), config["train"]["monitor"], hosts, self.last_lines(trial, 1))
 
     def values(self, trial: str) -> Settings:
         """A trial's settings."""
-        config = configs.build(configs.load(_config(self.folder, trial)))
+        config = configurations.build(configurations.load(_config(self.folder, trial)))
         return settings.values_of(config, self.record["varied"])
 
     def put(self, row: Result) -> None:
@@ -151,5 +151,5 @@ def _reason(failure: dict[str, Any], folder: Path) -> str:
         return ""
     code, log = failure.get("exit_code"), folder / "workers" / failure["host"] / "worker.log"
     ended = f"exit code {code}{text.signal_name(code)}" if code is not None else failure.get("state", "failed")
-    refusal = errors.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
+    refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
     return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"

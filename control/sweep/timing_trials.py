@@ -9,6 +9,7 @@ from ansible.utils.display import Display
 
 from control.campaign import SUMMARY, Pace
 from control.progress import Line
+from control.remote.worker_files import chief_records
 from control.runs import cluster
 from control.sweep import sweep, timings
 from control.sweep.meter import Sample, joules, metering
@@ -16,7 +17,6 @@ from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.sweep.trials import Bench
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json
-from trainer.telemetry import chief_records
 
 ALONE = "recovery.max_restarts=0,recovery.elastic=false,train.patience=null"
 """A training that starts twice, or ends early, is no measurement."""

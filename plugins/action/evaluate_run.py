@@ -12,12 +12,12 @@ from control.children import heeding_signals
 from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
-from control.runs import evaluations
+from control.remote.worker_files import evaluation
+from control.runs import evaluations, snapshot_choice
 from plugins.shared.action import Action
 from trainer import rundir
 from trainer.data.spec import noun
 from trainer.errors import DONE
-from trainer.records import evaluation
 
 
 class ActionModule(Action):
@@ -39,7 +39,7 @@ class ActionModule(Action):
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = f"{noun(rundir.recorded(into)['dataset'].get('spec'))}s"
-        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, rundir.marks(into), what)}
+        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what)}
 
     def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
         def check() -> None:

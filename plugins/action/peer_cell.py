@@ -7,11 +7,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from benchmarks.analysis import peers
-from control.remote import checked_code, lean
+from control.remote import checked_code, lean, worker_files
 from control.remote.tmux import SOCKET
 from control.runs import cluster, logs
 from plugins.shared.action import Action
-from trainer import records
 from trainer.files import write_json
 
 TMUX = f"tmux -L {SOCKET}"
@@ -77,5 +76,5 @@ def parse(output: str) -> dict[str, Any]:
     if len(parts) != 4:
         return {"exit": None, "result": None, "lines": logs.shown(output.split("\n"))[-5:]}
     _, code, result, log = parts
-    read = records.answer(result, "result.json") if result else None
+    read = worker_files.answer(result, "result.json") if result else None
     return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": logs.shown(log.split("\n"))}

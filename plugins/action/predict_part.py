@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
+from control import configurations
 from control.remote import lean
 from control.remote.upload import with_progress
 from control.runs import predictions
@@ -32,7 +33,7 @@ class ActionModule(HostJob):
         into, sizes = predictions.results(local, int(rank)), predictions.sizes(planned, int(rank))
         run = Path(planned["run_folder"])
         snapshot = rundir.snapshot_path(run, planned["epoch"])
-        files = {"run_worker.sh": (script, "0750"), CONFIG: ((run / "config.yml").read_text(encoding="utf-8"), "0640")}
+        files = {"run_worker.sh": (script, "0750"), CONFIG: (configurations.rewritten(run / "config.yml"), "0640")}
         self.run_job(
             job,
             lambda: self._send(host, folder, local / str(rank), snapshot, files),

@@ -12,18 +12,17 @@ from ansible.errors import AnsibleActionFail
 
 from control import text
 from control.progress import Line, Progress
-from control.remote import lean
+from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
+from control.remote.worker_files import read_records
 from control.runs import launches, logs, outcome, run_results
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
-from trainer import records
 from trainer.data.spec import noun
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.rundir import recorded, snapshots_policy
 from trainer.slurm import RUN
-from trainer.telemetry import read_records
 from trainer.terminal import printable
 
 POLL_S = 3.0
@@ -98,7 +97,7 @@ class ActionModule(Action):
     def _identity(self) -> str:
         """Identity of the run whose jobs share that folder; empty before the first."""
         written = self._shell(f"cat {shlex.quote(self.job)}/{RUN} 2>/dev/null; true", "cat")
-        return str(records.answer(written, RUN).get("id", "")) if written else ""
+        return str(worker_files.answer(written, RUN).get("id", "")) if written else ""
 
     def _refuse_train(self) -> None:
         record = recorded(self.local)
@@ -175,7 +174,7 @@ class ActionModule(Action):
         log = self.local / "workers" / ended["host"] / "worker.log"
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
         lines = logs.shown(logs.of_last_launch(written))[-20:]
-        phase, step = records.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
+        phase, step = worker_files.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
         state, at = outcome.of_exit_code(code), ended["ended_at"]
         return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
 
@@ -237,6 +236,6 @@ def ends(run: Path, job: str) -> list[dict[str, Any]]:
 def _end(path: Path) -> dict[str, Any]:
     """How the worker that owns this folder ended; empty, as if there were no file, for an invalid one."""
     try:
-        return {"rank": 0, **records.end(path.read_text(encoding="utf-8", errors="replace")), "host": path.parent.name}
+        return {"rank": 0, **worker_files.end(path.read_text(encoding="utf-8", errors="replace")), "host": path.parent.name}
     except LockstepError:
         return {}

@@ -7,12 +7,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from benchmarks.analysis.benchmark import CODE
-from control.remote import lean
+from control.remote import lean, worker_files
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
 from control.runs.cluster import path_digest
 from plugins.shared.host_job import HostJob, Job
-from trainer import records
 
 
 class ActionModule(HostJob):
@@ -25,7 +24,7 @@ class ActionModule(HostJob):
             job,
             lambda: self._send(bench, host, folder, code, packs, script),
             lambda record: f"{host}: {record['note']}",
-            lambda _: records.answer(self.shell(host, f"cat {shlex.quote(folder)}/results.json"), "results.json"),
+            lambda _: worker_files.answer(self.shell(host, f"cat {shlex.quote(folder)}/results.json"), "results.json"),
         )
         return {"changed": False, "timed": timed}
 

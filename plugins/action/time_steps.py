@@ -6,11 +6,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
-from control.remote import checked_code
+from control.remote import checked_code, worker_files
 from control.runs.cluster import gpu_share, thread_share
+from control.worker_environment import assignments
 from plugins.shared.action import Action
-from trainer import records
-from trainer.environment import assignments
 
 
 class ActionModule(Action):
@@ -25,7 +24,7 @@ class ActionModule(Action):
         if completed["rc"] != 0:
             last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])
             raise AnsibleActionFail(f"{host}: the model's training step can't be timed (exit code {completed['rc']}):\n  {last}")
-        timed = records.step_time((completed["stdout"].strip().splitlines() or [""])[-1], host)
+        timed = worker_files.step_time((completed["stdout"].strip().splitlines() or [""])[-1], host)
         return {"timed": {**timed, "threads": threads}}
 
 

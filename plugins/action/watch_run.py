@@ -11,7 +11,7 @@ from ansible.errors import AnsibleConnectionFailure
 
 from control import project
 from control.progress import Line, Progress
-from control.remote import lean
+from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.remote.worker_feed import BEAT_S
@@ -19,7 +19,7 @@ from control.runs import choices, generations, launches, outcome
 from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
 from plugins.shared.action import Action
-from trainer import records, rundir
+from trainer import rundir
 from trainer.asynchronous.roles import EVALUATOR
 from trainer.asynchronous.server import SERVING
 from trainer.clock import CLOCK, Clock
@@ -247,10 +247,10 @@ class ActionModule(Action):
         return self.clock.time() - (self.clock.monotonic() - self.heard_at if lost else 0.0)
 
     def _follow(self, news: list[dict[str, Any]]) -> None:
-        self.phase, self.step = records.doing(news, self.phase, self.step)
-        self.note = records.note(news, self.note)
+        self.phase, self.step = worker_files.doing(news, self.phase, self.step)
+        self.note = worker_files.note(news, self.note)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
-        if self.elastic and (generation := records.newest_generation(news)):
+        if self.elastic and (generation := worker_files.newest_generation(news)):
             generations.note(self.marks, self.host, generation)
         chief = self._is_chief()
         for record in news:

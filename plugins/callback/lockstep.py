@@ -65,7 +65,7 @@ class CallbackModule(Default):
 
     def v2_playbook_on_start(self, playbook):
         refuse_foreign_environment()
-        from trainer.terminal import keeping_ours
+        from control.terminal_lines import keeping_ours
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
         refuse_empty_inventory(playbook)
@@ -303,7 +303,7 @@ def refuse_foreign_environment():
 
 def shown(text):
     """A task's text in its form for the terminal."""
-    from trainer.terminal import printable_lines
+    from control.terminal_lines import printable_lines
 
     return as_typed(printable_lines(text))
 

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from control import project
+from control import project, worker_environment
 from control.lab import lab
 from control.provision import provision
 from control.remote import checked_code
 from control.runs import cluster, launches, queue, script, supervision
-from trainer import environment
 
 
 class FilterModule:
@@ -23,7 +22,7 @@ class FilterModule:
             "gpu_share": cluster.gpu_share,
             "reached_hosts": cluster.reached_hosts,
             "session_name": cluster.session_name,
-            "environment_exports": environment.exports,
+            "environment_exports": worker_environment.exports,
             "script_command": script.command,
             "supervised_command": supervision.command,
             "queued_command": queue.command,

@@ -1,5 +1,7 @@
 """Ansible module: the runs whose workers have a host, or wait for it."""
 
+import os
+
 from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils.basic import AnsibleModule
 
@@ -38,7 +40,20 @@ def main():
 
 
 def _alive(root, folder, there):
-    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there or claims.returns_soon(held)]
+    return [(path, held) for path, held in claims.listed(root, folder) if held["session"] in there or _returns_soon(held)]
+
+
+def _returns_soon(held):
+    """A worker that is started again after a restart of its host, if the host has just restarted: later, nothing will start it."""
+    return up_s() < claims.RETURN_S and claims.returns(held)
+
+
+def up_s():
+    """Seconds since this host, or the container that it is, began."""
+    with open("/proc/uptime", encoding="ascii") as uptime, open("/proc/1/stat", encoding="ascii", errors="replace") as stat:
+        # A container's own first process is younger than the machine.
+        begun = int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(uptime.read().split()[0]) - begun
 
 
 def _job(held, state, ticket):

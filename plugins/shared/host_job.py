@@ -12,9 +12,10 @@ from control.children import heeding_signals
 from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
+from control.remote.trainer_process import refusal
 from control.runs import outcome
 from plugins.shared.action import Action
-from trainer.errors import DONE, refusal
+from trainer.errors import DONE
 
 GRACE_S = 2
 Result = TypeVar("Result")

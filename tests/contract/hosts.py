@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from control import configurations
 from control.datasets import publish, sources
+from control.remote.worker_files import read_records
 from control.runs import supervision
 from control.runs.cluster import tf_config
 from tests import launching
 from tests.project import SLOWEST, Project, await_until
-from trainer import config as configs
 from trainer import schedule, sealed
 from trainer.files import read_json, write_json
 from trainer.records import read_history
 from trainer.supervision.supervisor import FILE
-from trainer.telemetry import read_records
 
 SETTINGS = {
     "seed": 3,
@@ -96,15 +96,15 @@ class Hosts:
     def launch(self, *settings: Mapping[str, Any], silence: float = SILENCE_S, weights: Path | None = None) -> None:
         """Write the files of a launch and start all hosts; settings by dotted name, later ones win; `weights`: a file to start with."""
         named = dict(ChainMap(*reversed(settings), SETTINGS))
-        config = configs.build(configs.override({}, named))
+        config = configurations.build(configurations.override({}, named))
         counts = schedule.counts(config, self.workers, self._manifest.count("train"), self._manifest.held_out)
         hosts = launching.addressed([{"name": name} for name in self.names])
-        plan = {"config": configs.to_dict(config), "nonce": secrets.token_hex(16)}
+        plan = {"config": configurations.to_dict(config), "nonce": secrets.token_hex(16)}
         record = {"run": RUN, "counts": vars(counts), "hosts": hosts[: self.workers]}
         secret = secrets.token_hex(32)
         for rank, name in enumerate(self.names):
             run, place = self.run(rank + 1), publish.place_of(self._packs, self._manifest.sha256)
-            own = launching.write(run, name, configs.dump(config), record, secret)
+            own = launching.write(run, name, configurations.dump(config), record, secret)
             environment = tf_config(hosts[: self.workers], rank) if rank < self.workers else {}
             (own / "tf_config.json").write_text(json.dumps(environment))
             reads = launching.reading(run, name, place, self.root / "caches")

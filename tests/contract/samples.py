@@ -52,7 +52,7 @@ def save_snapshots(run: str, epochs: list[int]) -> None:
     """Snapshots of a run's model with random weights, different ones for each epoch. Needs TensorFlow."""
     import numpy as np
 
-    from trainer.predict import Trained
+    from control.runs.trained_model import Trained
     from trainer.rundir import snapshot_path
 
     model = Trained.of(Path(run)).predictor().model
@@ -75,8 +75,8 @@ def probabilities(run: str, epoch: int, files: list[str]) -> list[list[float]]:
     """What a run's snapshot gives for image files. Needs TensorFlow."""
     import numpy as np
 
+    from control.runs.trained_model import Trained
     from trainer.data import images
-    from trainer.predict import Trained
 
     trained = Trained.of(Path(run))
     rows = np.stack([images.fit(images.decode(Path(file).read_bytes()), trained.image_size) for file in files])

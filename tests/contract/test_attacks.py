@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from control import configurations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
-from trainer import config as configs
 
 SMALL = ("config=task_cnn", "epochs=1", "set=train.global_batch=20,reduction.name=packed")
 HEAD = """
@@ -77,7 +77,7 @@ def test_changed_files_are_refused_and_published_again(kind, project, pictures, 
         assert text in done.stdout
     assert "Traceback" not in done.stdout
     peaceful = hosts(workers=1)
-    weights = peaceful.train(configs.load(project.run(name) / "config.yml"))["weights_sha256"]
+    weights = peaceful.train(configurations.load(project.run(name) / "config.yml"))["weights_sha256"]
     shutil.copytree(peaceful.root / "caches", caches(project), dirs_exist_ok=True)
     change_images(caches(project))
     again = project.play("train", f"run={name}", f"dataset={pictures}", *SMALL)

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from control import configurations
 from control.runs.hparams import FIRST, METRICS
 from tests import pages
 from tests.commands import Commands, Ended
 from tests.ports import free_ports
 from tests.project import EXHAUSTIVE, await_until
-from trainer import config as configs
 from trainer.config import Config
 from trainer.files import write_json, write_text
 from trainer.telemetry import Events
@@ -61,7 +61,9 @@ class Board:
 def make_run(folder: Path, workers: int, model: str, lift: float) -> None:
     """A run directory with real event files, `lift` added to every accuracy."""
     config = {"model.name": model, "train.global_batch": 64 * workers}
-    write_text(folder / "config.yml", configs.dump(configs.build(configs.override(configs.to_dict(Config()), config))))
+    write_text(
+        folder / "config.yml", configurations.dump(configurations.build(configurations.override(configurations.to_dict(Config()), config)))
+    )
     hosts = [{"rank": rank, "name": f"worker{rank + 1}"} for rank in range(workers)]
     write_json(folder / "cluster.json", {"created_at": "2026-11-21T05:26:20+00:00", "hosts": hosts})
     best = {"epoch": EPOCHS, "val_accuracy": accuracy(EPOCHS, lift) - 0.05}

@@ -8,6 +8,7 @@ import signal
 import numpy as np
 import pytest
 
+from control.remote.worker_files import chief_records, read_records
 from control.runs import evaluations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
@@ -15,7 +16,6 @@ from trainer import sealed
 from trainer.asynchronous.server import LOG, SERVING
 from trainer.records import read_history
 from trainer.supervision.supervisor import FILE
-from trainer.telemetry import chief_records, read_records
 
 ROLES = "strategy.name=parameter_server"
 SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_epoch=100,{ROLES}"

@@ -11,12 +11,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
+from control.remote.worker_files import read_records
 from tests.local_project import LocalProject
 from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
 from trainer.records import read_history
-from trainer.telemetry import read_records
 
 SETTINGS = (
     "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed,"

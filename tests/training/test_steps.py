@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from control.remote.worker_files import chief_records
 from tests.training.trainings import Trainings
 from trainer.records import read_history
-from trainer.telemetry import chief_records
 
 SETTINGS = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"

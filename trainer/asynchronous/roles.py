@@ -75,8 +75,3 @@ def of_host(endpoints: Sequence[str], servers: Mapping[int, str], apart: Mapping
     ranks = {role: [number for number, one in first.items() if one == role] for role in ROLES} | {SERVER: list(servers)}
     where = {role: [servers[one] if role == SERVER else endpoints[one] for one in those] for role, those in ranks.items() if those}
     return tf_config(where, first[rank], ranks[first[rank]].index(rank))
-
-
-def environment(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
-    """This process' environment for another one of the cluster."""
-    return {**os.environ, "TF_CONFIG": json.dumps(tf_config(cluster, role, index))}

@@ -1,5 +1,6 @@
 """The processes that only answer the chief: a worker, which computes what it is handed, and a parameter server, which keeps weights."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.asynchronous.roles import SERVER, Task, environment
+from trainer.asynchronous.roles import SERVER, Task, tf_config
 from trainer.errors import ClusterError
 
 SERVING = "serving the chief"
@@ -49,5 +50,6 @@ def resolver(task: Task) -> Any:
 def start_server(task: Task, index: int, threads: int, log: Path) -> None:
     """Start the parameter server of this host, which does not outlive this process."""
     argv = [sys.executable, "-m", "trainer", "ps", "--threads", str(threads), "--parent", str(os.getpid())]
+    environment = {**os.environ, "TF_CONFIG": json.dumps(tf_config(task.cluster, SERVER, index))}
     with log.open("ab") as stream:
-        subprocess.Popen(argv, env=environment(task.cluster, SERVER, index), stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)
+        subprocess.Popen(argv, env=environment, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)

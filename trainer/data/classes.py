@@ -37,15 +37,6 @@ def numbers(y: np.ndarray) -> np.ndarray:
         return np.rint(y.reshape(len(y))).astype(np.int64)
 
 
-def counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:
-    """How many examples of `y` each class has, `[classes]`; ConfigError if it holds no numbers of classes."""
-    classes = numbers(y)
-    whole = leaf.shape not in ((), (1,)) or bool((y.reshape(len(y)) == classes).all())
-    if not whole or classes.min(initial=0) < 0 or classes.max(initial=0) >= MOST:
-        raise ConfigError(f"{KEY}: {leaf} has other values than whole numbers from 0 to {MOST - 1:,}; {HOW}")
-    return np.bincount(classes)
-
-
 def weights(train: Train, names: Sequence[str]) -> np.ndarray:
     """Weights `[classes]` float32 by class's number; a number beyond the end weighs 1.
 
@@ -111,12 +102,3 @@ class Weighing:
         weights = values[self._given]
         weighed = weights.astype(np.float32) * factors.reshape(-1, *[1] * (weights.ndim - 1))
         return [weighed if number == self._given else value for number, value in enumerate(values)]
-
-
-def shown(train: Train, names: Sequence[str], most: int = 6) -> str:
-    """Weights for the plan: `cat 0.5, dog 2`."""
-    table = weights(train, names)
-    labels = names or list(map(str, range(len(table))))
-    listed = [f"{label} {weight:.3g}" for label, weight in zip(labels, table.tolist(), strict=False)]
-    more = f", {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more

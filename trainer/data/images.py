@@ -5,12 +5,9 @@ import io
 import numpy as np
 from PIL import Image, ImageOps
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif"})
 FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 GREY = ("1", "L", "LA", "F")
 """Modes of grey images, besides those of 16 and 32 bits."""
-ORIENTATION, LYING = 0x0112, 5
-"""EXIF's tag, and its first value that swaps height and width."""
 
 
 def decode(data: bytes) -> np.ndarray:
@@ -28,27 +25,6 @@ def decode(data: bytes) -> np.ndarray:
     except Exception as error:  # a damaged file makes Pillow raise nearly anything
         reason = "not a JPEG, PNG, BMP or GIF" if "cannot identify" in str(error) else str(error)
         raise ValueError(reason) from None
-
-
-def stated_size(data: bytes) -> tuple[int, int]:
-    """Width and height that an image file's header states; (0, 0) if it is none that `decode` reads. Nothing is decoded."""
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return image.size
-    except Exception:  # `decode` says what is wrong
-        return 0, 0
-
-
-def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels that `decode` would return, from the file's header alone; ValueError if it is no image."""
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            width, height = image.size
-            turned = image.getexif().get(ORIENTATION, 1) >= LYING
-            channels = 1 if image.mode.startswith("I") or image.mode in GREY else 3
-    except Exception as error:
-        raise ValueError(str(error)) from None
-    return (width, height, channels) if turned else (height, width, channels)
 
 
 def _to_array(image: Image.Image) -> np.ndarray:

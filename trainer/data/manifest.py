@@ -2,7 +2,6 @@
 
 import bisect
 import contextlib
-import dataclasses
 import hashlib
 import json
 import time
@@ -17,7 +16,6 @@ import numpy as np
 from trainer.data.partition import held_out_order
 from trainer.data.spec import Spec, of_images
 from trainer.errors import DatasetError
-from trainer.files import write_json
 
 SPLITS = ("train", "test")
 FILE = "manifest.json"
@@ -26,9 +24,6 @@ DIGESTS = "records.sha256"
 FORMAT = 2
 TABLE_FORMAT = 3
 """Of a table's manifest."""
-TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
-MOST_EXAMPLES = 2**40
-SPLIT_SEED = 0
 AGAIN_S = 0.5
 """Between two looks whether a folder is there."""
 REMEDY = (
@@ -70,13 +65,8 @@ class Table:
         return {"spec": self.spec.to_json(), "train": self.train, "test": self.test}
 
     @classmethod
-    def from_json(cls, raw: Any) -> "Table":
-        """The table of untrusted JSON; DatasetError names the first broken rule."""
-        if not isinstance(raw, dict) or set(raw) != {"spec", *SPLITS}:
-            raise DatasetError("the manifest's table needs spec, train and test")
-        for split in SPLITS:
-            if type(raw[split]) is not int or not 0 <= raw[split] <= MOST_EXAMPLES:
-                raise DatasetError(f"the manifest's table: {split} must be a whole number from 0 to {MOST_EXAMPLES:,}")
+    def from_json(cls, raw: dict[str, Any]) -> "Table":
+        """The table of `to_json`; `control.datasets.specs` checks whether JSON is one."""
         return cls(Spec.from_json(raw["spec"]), raw["train"], raw["test"])
 
 
@@ -145,17 +135,6 @@ def shard_name(number: int) -> str:
     return f"data-{number:05d}.pack"
 
 
-def save(manifest: Manifest, folder: Path) -> Manifest:
-    """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
-    if manifest.table is None:
-        content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256", "table")}
-        write_json(folder / FILE, {"format": FORMAT, **content})
-    else:
-        content = {key: getattr(manifest, key) for key in TABLE_KEYS}
-        write_json(folder / FILE, {"format": TABLE_FORMAT, **content, "table": manifest.table.to_json()})
-    return dataclasses.replace(manifest, sha256=hashlib.sha256((folder / FILE).read_bytes()).hexdigest())
-
-
 def await_published(published: Published, seconds: float) -> None:
     """Wait until the folder has a manifest, at most so long: a host that has just come up mounts its shared folder later."""
     if _is_there(published.folder / FILE):
@@ -180,41 +159,14 @@ def load(published: Published) -> Manifest:
         raise DatasetError(f"{published.folder}: no dataset is published there (no {FILE}); run ansible-playbook train.yml to publish it")
     data = path.read_bytes()
     check(path, hashlib.sha256(data).hexdigest(), published.sha256)
-    raw = _parsed(path, data)
+    raw = json.loads(data)
     version = raw.pop("format", None)
     if version == TABLE_FORMAT:
-        return _table_manifest(raw, published.sha256)
-    if version != FORMAT:
+        raw |= {"table": Table.from_json(raw["table"]), "shape": None, "shards": [], "validation_order": []}
+        raw |= {split: {"files": [], "labels": [], "offsets": []} for split in SPLITS}
+    elif version != FORMAT:
         raise DatasetError(f"{path}: written by another version; remove {published.folder} and publish again")
     return Manifest(**{**raw, "train": Records(**raw["train"]), "test": Records(**raw["test"]), "sha256": published.sha256})
-
-
-def _parsed(path: Path, data: bytes) -> dict[str, Any]:
-    try:
-        raw = json.loads(data)
-    except (ValueError, RecursionError):
-        raw = None
-    if not isinstance(raw, dict):
-        raise DatasetError(f"{path}: not a manifest; remove {path.parent} and publish again")
-    return raw
-
-
-def _table_manifest(raw: dict[str, Any], sha256: str) -> Manifest:
-    """The manifest of a table from untrusted JSON; DatasetError names the first broken rule."""
-    if set(raw) != {*TABLE_KEYS, "table"}:
-        raise DatasetError(f"the manifest of a table needs {', '.join(TABLE_KEYS)} and table")
-    table, classes, sums = Table.from_json(raw["table"]), raw["classes"], raw["sums"]
-    held, seed = raw["held_out"], raw["split_seed"]
-    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise DatasetError("the manifest's classes must be a list of names")
-    if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
-        raise DatasetError("the manifest's sums must be text by file name")
-    if held is not None and (type(held) is not int or not 0 < held < table.train):
-        raise DatasetError(f"the manifest's held_out must be null, or 1 to {table.train - 1}")
-    if type(seed) is not int or not 0 <= seed < 2**63 or not isinstance(raw["digest"], str):
-        raise DatasetError("the manifest's split_seed must be a whole number, and its digest text")
-    empty = Records([], [], [])
-    return Manifest(raw["digest"], classes, None, [], sums, empty, empty, seed, [], held, [], sha256, table)
 
 
 def check(what: Path | str, digest: str, published: str) -> None:

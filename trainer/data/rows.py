@@ -3,7 +3,6 @@
 It gets one example, not a batch: a batch is divided over the workers, and what is drawn for an example must not depend on how.
 """
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,28 +18,8 @@ from trainer.own import Function
 if TYPE_CHECKING:
     from trainer.data.pipeline import Examples
 
-NAME, SEED = "augment", "seed"
-"""The function's name and that of its last parameter."""
 TASKS = 4
 """Tasks per thread and call: more than one, because examples differ."""
-
-
-def augmentation(function: Function) -> tuple[dict[str, str] | None, str | None]:
-    """The configuration key `data.augment` for a dataset's file; and a warning if the file's function `augment` is not such a one."""
-    if function.name == NAME:
-        # It is that of the data.
-        return None, None
-    try:
-        arguments = own.parameters("dataset", dataclasses.replace(function, name=NAME))
-    except ConfigError:
-        return None, None
-    names = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args]]
-    if names[-1:] != [SEED]:
-        return None, (
-            f"{function.file} has a function {NAME}({', '.join(names)}), which changes no examples: its last parameter must be {SEED}. "
-            f"Fix: def {NAME}(x, y, {SEED}), or another name"
-        )
-    return dataclasses.replace(function, name=NAME).entry, None
 
 
 class Rows:

@@ -1,7 +1,4 @@
-"""What one example of a dataset is: the nest that `fit` takes, and the type and shape of each of its arrays.
-
-A spec comes from a published manifest, so `from_json` refuses whatever is not exactly a spec.
-"""
+"""What one example of a dataset is: the nest that `fit` takes, and the type and shape of each of its arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +10,7 @@ import numpy as np
 from trainer.errors import DatasetError
 
 STRING = "string"
-NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
-DTYPES = (*NUMBERS, STRING)
 PARTS = ("x", "y", "sample_weight")
-DEEPEST = 8
-"""Of dicts and lists within dicts and lists."""
-MOST_LEAVES = 4096
-MOST_DIMENSIONS = 8
-LONGEST_NAME = 256
-MOST_ELEMENTS = 2**31
-"""Elements of one array of one example, dimensions that vary left out."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +20,7 @@ class Leaf:
     name: str
     """Its place in the nest: `x`, `x.age`, `x[1]`, `y`."""
     dtype: str
-    """One of `DTYPES`."""
+    """A type of NumPy's numbers, or `STRING`."""
     shape: tuple[int | None, ...]
     """Without the batch dimension. None varies between examples: it is padded with 0, or with empty strings, to the longest of a batch."""
 
@@ -68,12 +56,12 @@ class Spec:
     @cached_property
     def parts(self) -> dict[str, tuple[Leaf, ...]]:
         """The leaves of `x`, `y` and `sample_weight`, those that there are."""
-        return {name: tuple(self.leaves[index] for index in _indices(part)) for name, part in zip(PARTS, self.structure, strict=False)}
+        return {name: tuple(self.leaves[index] for index in indices(part)) for name, part in zip(PARTS, self.structure, strict=False)}
 
     @cached_property
     def inputs(self) -> "Spec":
         """The spec of `x` alone, as of examples whose target is not known."""
-        places = {index: place for place, index in enumerate(_indices(self.structure[0]))}
+        places = {index: place for place, index in enumerate(indices(self.structure[0]))}
         return Spec([mapped(places.__getitem__, self.structure[0])], self.parts["x"])
 
     def pack(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -97,20 +85,9 @@ class Spec:
         return {"structure": self.structure, "leaves": leaves}
 
     @classmethod
-    def from_json(cls, raw: Any) -> "Spec":
-        """The spec of untrusted JSON; DatasetError names the first broken rule."""
-        if not isinstance(raw, dict) or set(raw) != {"structure", "leaves"} or not isinstance(raw["leaves"], list):
-            raise _refused("it needs structure and leaves")
-        structure = raw["structure"]
-        if not isinstance(structure, list) or not 1 <= len(structure) <= len(PARTS):
-            raise _refused("structure must be a list of one to three items")
-        if not 1 <= len(raw["leaves"]) <= MOST_LEAVES:
-            raise _refused(f"there must be 1 to {MOST_LEAVES} leaves")
-        _check_depth(structure, DEEPEST + 1)
-        leaves = tuple(map(_leaf, raw["leaves"]))
-        if sorted(_indices(structure)) != list(range(len(leaves))):
-            raise _refused(f"structure must name each of the {len(leaves)} leaves once")
-        return cls(structure, leaves)
+    def from_json(cls, raw: dict[str, Any]) -> "Spec":
+        """The spec of `to_json`; `control.datasets.specs` checks whether JSON is one."""
+        return cls(raw["structure"], tuple(Leaf(leaf["name"], leaf["dtype"], tuple(leaf["shape"])) for leaf in raw["leaves"]))
 
 
 def of_images(size: Sequence[int]) -> Spec:
@@ -123,47 +100,13 @@ def noun(*columns: object) -> str:
     return "image" if all(one is None for one in columns) else "example"
 
 
-def _leaf(raw: Any) -> Leaf:
-    if not isinstance(raw, dict) or set(raw) != {"name", "dtype", "shape"}:
-        raise _refused("a leaf needs name, dtype and shape")
-    name, dtype, shape = raw["name"], raw["dtype"], raw["shape"]
-    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME:
-        raise _refused(f"a leaf's name must be text of 1 to {LONGEST_NAME} characters")
-    if dtype not in DTYPES:
-        raise _refused(f"dtype {dtype!r:.40}; it must be one of: {', '.join(DTYPES)}")
-    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or not all(map(_is_side, shape)):
-        raise _refused(f"a shape has up to {MOST_DIMENSIONS} dimensions, each a whole number or null")
-    elements = 1
-    for side in shape:
-        elements *= 1 if side is None else side
-    if elements > MOST_ELEMENTS:
-        raise _refused(f"an example's array has {elements:,} elements; at most {MOST_ELEMENTS:,}")
-    return Leaf(name, dtype, tuple(shape))
-
-
-def _is_side(side: Any) -> bool:
-    return side is None or (type(side) is int and 0 <= side <= MOST_ELEMENTS)
-
-
-def _check_depth(nest: Any, left: int) -> None:
-    """Refuse what is not a nest, before anything recurses into it without limit."""
-    if type(nest) is int:
-        return
-    if left == 0:
-        raise _refused(f"structure is nested more than {DEEPEST} levels deep")
-    if not isinstance(nest, dict | list) or (isinstance(nest, dict) and not all(isinstance(key, str) for key in nest)):
-        raise _refused("structure must be dicts and lists of indices")
-    for part in nest.values() if isinstance(nest, dict) else nest:
-        _check_depth(part, left - 1)
-
-
-def _indices(nest: Any) -> Iterator[int]:
+def indices(nest: Any) -> Iterator[int]:
     """The integers of a nest, in order."""
     if isinstance(nest, int):
         yield nest
         return
     for part in nest.values() if isinstance(nest, dict) else nest:
-        yield from _indices(part)
+        yield from indices(part)
 
 
 def _unpack(structure: Any, nest: Any, values: dict[int, Any]) -> None:
@@ -188,7 +131,3 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
 def stored_dtype(leaf: Leaf) -> np.dtype[Any]:
     """The type of a leaf's numbers in files: little-endian, whatever the machine."""
     return np.dtype(leaf.dtype).newbyteorder("<")
-
-
-def _refused(why: str) -> DatasetError:
-    return DatasetError(f"the dataset's spec: {why}. Fix: remove the published dataset, and publish it again")

@@ -18,10 +18,10 @@ from trainer import handshake
 from trainer.asynchronous.roles import EVALUATOR, of_host
 from trainer.clock import CLOCK, Clock
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
-from trainer.supervision import policy, rendezvous
+from trainer.supervision import policy
 from trainer.supervision.child import Pulse, Start
-from trainer.supervision.newcomers import Address, Admitted, Door, Visit, door_secret
-from trainer.supervision.policy import FINAL, Decision, Report
+from trainer.supervision.newcomers import Address, Door, Visit, door_secret
+from trainer.supervision.policy import FINAL, Report
 from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
@@ -144,20 +144,12 @@ class WorkerSupervisor(AsynchronousSupervisor):
     def _pass_on(self, number: int) -> None:
         """Nothing: the chief needs its workers until its state is saved. `_look` ends this one."""
 
-    def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
-        """As that of a synchronous run; Present if the chief trains, so that this host need not wait for the others."""
-        post = self._post
-        with Visit(post.rank, post.peers, post.secret, self._clock) as visit:
-            self._enough_at = math.inf
+    def _may_visit(self, report: Report) -> bool:  # noqa: ARG002 - whatever it says
+        return True
 
-            def enough(there: Collection[int]) -> bool:
-                visit.check()
-                return self._enough(there)
-
-            try:
-                return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough, self._clock)
-            except Admitted:
-                raise Present from None
+    def _enter(self, visit: Visit | None) -> None:  # noqa: ARG002 - its wait is over
+        """Present: the chief trains, and this host need not wait for the others."""
+        raise Present
 
     def _meet(self, report: Report) -> int | None:
         try:

@@ -18,8 +18,8 @@ from trainer import claims
 from trainer.asynchronous.server import SERVING
 from trainer.clock import CLOCK, Clock
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
-from trainer.files import read_json, write_json
-from trainer.member import tf_config
+from trainer.files import read_json, read_secret, write_json
+from trainer.member import address, tf_config
 from trainer.metrics import Metrics
 from trainer.repeating import repeating
 from trainer.supervision import policy, rendezvous
@@ -99,6 +99,26 @@ class Post:
     """`address:port` of the parameter servers of an asynchronous run, by the rank of their host; None: a synchronous run."""
     apart: Mapping[int, str] = field(default_factory=dict)
     """The roles of its hosts that neither hand out steps nor compute any, by rank."""
+
+    @classmethod
+    def read(cls, given: dict[str, Any], worker: Sequence[str]) -> "Post":
+        """The post as the control node describes it (`control.runs.supervision.command`), of a worker with these arguments."""
+        folder, python = Path(given["folder"]), [sys.executable, "-m"]
+        made = {
+            "folder": folder,
+            "peers": [address(peer) for peer in given["peers"]],
+            "secret": read_secret(folder),
+            "program": [*python, "trainer"],
+            "worker": worker,
+            "standby": [*python, "trainer.standby"] if given["standby"] else [],
+            "session": claims.session_command(given["session"], str(folder)),
+            "limits": Limits(**given["limits"]),
+            "patience": Patience(**given["patience"]),
+            "elastic": Elasticity(**given["elastic"]) if given["elastic"] else None,
+            "servers": dict(given["servers"]) or None,
+            "apart": dict(given["apart"]),
+        }
+        return cls(**given | made)
 
 
 @dataclass
@@ -373,19 +393,27 @@ class Supervisor:
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
         """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
         post, self._enough_at = self._post, math.inf
-        if not post.elastic or report.code in FINAL:
-            return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, self._enough, self._clock)
-        with Visit(post.rank, post.peers, post.secret, self._clock) as visit:
+        with Visit(post.rank, post.peers, post.secret, self._clock) if self._may_visit(report) else contextlib.nullcontext() as visit:
 
             def enough(there: Collection[int]) -> bool:
-                visit.check()
+                if visit:
+                    visit.check()
                 return self._enough(there)
 
             try:
                 return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough, self._clock)
             except Admitted:
-                visit.wait()
+                self._enter(visit)
                 raise
+
+    def _may_visit(self, report: Report) -> bool:
+        """Whether the others may train without this host, which then asks to be taken in."""
+        return self._post.elastic is not None and report.code not in FINAL
+
+    def _enter(self, visit: Visit | None) -> None:
+        """Wait behind the doors that have opened."""
+        if visit:
+            visit.wait()
 
     def _decide(self, reports: Any) -> Decision:
         return policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)

@@ -1,4 +1,4 @@
-"""`python -m trainer.supervision.turn OPTIONS -- ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`.
+"""`python -m trainer.supervision.turn PLACE ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`; a place is JSON.
 
 There is no daemon: each queued worker waits in its run's tmux session, in a queue that its host keeps (`trainer.claims`). The tickets of a
 run's workers have the same time, so that all hosts agree on the order. A worker whose turn has come claims its port, and meets the others
@@ -6,9 +6,9 @@ of its run there. If a run with an older ticket arrives only then, as two contro
 no two runs wait for each other. Once all have met, the place in the queue is given up, and the claim is kept.
 """
 
-import argparse
 import contextlib
 import hashlib
+import json
 import math
 import os
 import signal
@@ -74,6 +74,12 @@ class Place:
     """Under which its claim is."""
     ports: Sequence[int]
     """All on which it listens."""
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> "Place":
+        """The place as the control node describes it (`control.runs.queue.command`)."""
+        paths = {name: Path(given[name]) for name in ("root", "folder")}
+        return cls(**given | paths | {"peers": [address(peer) for peer in given["peers"]]})
 
     @property
     def entry(self) -> Path:
@@ -268,20 +274,8 @@ class Turn:
 
 def main(clock: Clock = CLOCK) -> int:
     """Read the command line, wait, and become the worker."""
-    line = argparse.ArgumentParser(prog="python -m trainer.supervision.turn", description=__doc__)
-    for name in ("root", "folder"):
-        line.add_argument(f"--{name}", type=Path, required=True)
-    for name in ("run", "launch", "session", "ticket", "hosts", "peers"):
-        line.add_argument(f"--{name}", required=True)
-    for name in ("rank", "port"):
-        line.add_argument(f"--{name}", type=int, required=True)
-    line.add_argument("--ports", required=True)
-    line.add_argument("arguments", nargs="+")
-    given = vars(line.parse_args())
-    arguments = given.pop("arguments")
-    given |= {"hosts": given["hosts"].split(","), "peers": [address(peer) for peer in given["peers"].split(",")]}
-    given["ports"] = [int(port) for port in given["ports"].split(",")]
-    place = Place(**given)
+    given, *arguments = sys.argv[1:]
+    place = Place.read(json.loads(given))
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     turn = Turn(place, clock)

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from control import configurations
 from control.datasets import class_counts
 from control.datasets.publish import place_of
 from control.remote import trainer_process
@@ -82,18 +83,18 @@ def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def recounted(plan: dict[str, Any], record: dict[str, Any], packs: Path) -> dict[str, Any]:
     """The plan, whose class weights follow from the images that are left."""
-    config = configs.build(plan["config"])
+    config = configurations.build(plan["config"])
     if config.train.class_weight != configs.BALANCED:
         return plan
     counts = class_counts.of_images(manifest.load(place_of(packs, record["manifest"])), schedule.Counts(**plan["counts"]))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, class_counts=tuple(counts)))
-    return {**plan, "config": configs.to_dict(config), "config_yaml": configs.dump(config)}
+    return {**plan, "config": configurations.to_dict(config), "config_yaml": configurations.dump(config)}
 
 
 def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
-    config, workers = configs.build(plan["config"]), len(trains(plan["hosts"]))
+    config, workers = configurations.build(plan["config"]), len(trains(plan["hosts"]))
     sizes = schedule.counts(config, workers, record["train"], record["held_out"])
-    schedule.check_sizes(sizes, schedule.sharing(config, workers))
+    configurations.check_sizes(sizes, schedule.sharing(config, workers))
     kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}
     return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}

@@ -8,12 +8,12 @@ from typing import Any
 from control import project, text
 from control.doctor import prediction
 from control.doctor.step_model import Hosts, Prediction, Trial, curve
+from control.remote.worker_files import read_records
 from control.runs import run_results
 from control.task import Task
 from trainer.config import PARAMETER_SERVER
 from trainer.data.spec import noun
 from trainer.files import read_json, write_json
-from trainer.telemetry import read_records
 
 FILE = project.PRIVATE / "doctor.json"
 UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."

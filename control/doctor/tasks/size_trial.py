@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from control import configurations
 from control.task import Task
-from trainer import config as configs
 
 STEPS_PER_CALL, CALLS = 8, 5
 """As in a training by default; the first call traces."""
@@ -21,11 +21,11 @@ class SizeTrial(Task):
         if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:
             return {}
         longer = {"train.steps_per_epoch": steps, "train.steps_per_call": STEPS_PER_CALL}
-        config = configs.build(configs.override(plan["config"], longer))
-        written = configs.dump(config)
+        config = configurations.build(configurations.override(plan["config"], longer))
+        written = configurations.dump(config)
         counts = {**plan["counts"], "steps_per_epoch": steps, "total_steps": steps}
         return {
             "ansible_facts": {
-                "plan": {**plan, "config": configs.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
+                "plan": {**plan, "config": configurations.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
             }
         }

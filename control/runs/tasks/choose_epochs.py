@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from control.runs import snapshot_choice
 from control.task import Task
 from trainer import rundir
 
@@ -13,6 +14,6 @@ class ChooseEpochs(Task):
     def act(self) -> dict[str, Any]:
         """Select the snapshots, or refuse and list the existing ones."""
         folder = Path(self.arguments["folder"])
-        epochs = rundir.choose_epochs(str(self.arguments["epoch"]), folder)
+        epochs = snapshot_choice.choose_epochs(str(self.arguments["epoch"]), folder)
         files = [str(rundir.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
         return {"epochs": epochs, "files": files}

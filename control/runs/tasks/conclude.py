@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project, text
+from control import command_line, configurations, project, text
 from control.doctor import prediction
 from control.runs import asynchronous, choices, evaluations, hparams, launches, mlflow_log, outcome, queue, run_results
 from control.runs.outcome import Verdict
 from control.task import Task
-from trainer import config as configs
 from trainer.files import read_json, write_json
 from trainer.rundir import recorded
 
@@ -43,7 +42,7 @@ class Conclude(Task):
         write_json(folder / "summary.json", summary)
         if not scripted and project.is_users(folder):
             self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
-            self.warn([mlflow_log.log(folder, configs.value_at(configs.load(folder / "config.yml"), "telemetry.mlflow"))])
+            self.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
         shown = run_results.shown_result(folder, summary)
         if plan["run_kind"] == "doctor":
             over = {"launch_begun": None}
@@ -91,7 +90,7 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> st
 
 def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
-    config = configs.load(folder / "config.yml")
+    config = configurations.load(folder / "config.yml")
     expected = prediction.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.remote import trainer_process
-from control.runs import run_results, script
+from control.runs import run_results, script, snapshot_choice
 from control.runs.plan import latest_run
 from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
@@ -25,7 +25,7 @@ class Export(Task):
         options = command_line.operator_options("export", self.task_vars)
         run = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
         script.refuse(run, "export.yml")
-        epochs = rundir.choose_epochs(str(options.get("epoch", "best")), run)
+        epochs = snapshot_choice.choose_epochs(str(options.get("epoch", "best")), run)
         if len(epochs) != 1:
             raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
         folder = project.EXPORTS / run.name

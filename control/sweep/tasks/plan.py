@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from control import children, command_line, project
+from control import children, command_line, configurations, project
 from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.doctor.prediction import bytes_per_step
 from control.operator_variables import boolean, integer
@@ -20,7 +20,6 @@ from control.sweep import meter, settings, settings_plan, settings_text, sweep, 
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
 from control.task import Task
-from trainer import config as configs
 from trainer.config import Config
 from trainer.data.spec import noun
 from trainer.errors import ConfigError
@@ -76,7 +75,7 @@ class Plan(Task):
         record_before = check_same(folder, name, config, hosts, options)
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "config.yml"
-            path.write_text(configs.dump(config), encoding="utf-8")
+            path.write_text(configurations.dump(config), encoding="utf-8")
             given = {"config": str(path), "workers": str(max(wanted.workers)), "remeasure": options.get("remeasure", False)}
             plan = self._plan(name, given, hosts)
         record = {
@@ -92,7 +91,7 @@ class Plan(Task):
         trials = sweep.order(wanted, record["seed"])
         left = remaining(trials, timings.read(folder / timings.FILE))
         if not self.check_mode:
-            write_text(folder / "config.yml", configs.dump(config))
+            write_text(folder / "config.yml", configurations.dump(config))
             write_json(folder / SUMMARY, record)
         found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
         shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
@@ -215,13 +214,13 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
         raise ConfigError(f"set=checkpoint.every_steps={every}: a sweep takes it as -e checkpoint_every={every}")
     own = folder / "config.yml"
     if own.is_file() and "config" not in options and timings.any_measured(folder / timings.FILE):
-        raw = configs.load(own)
+        raw = configurations.load(own)
     else:
         # Trials are short: a larger share of their steps is profiled than in a long training, at a cost well below 1%.
-        raw = configs.override(
-            configs.load(configs.find(str(options.get("config", "lecture_cnn")))), {"telemetry.profile_every": PROFILE_EVERY}
+        raw = configurations.override(
+            configurations.load(configurations.find(str(options.get("config", "lecture_cnn")))), {"telemetry.profile_every": PROFILE_EVERY}
         )
-    config = configs.build(configs.override(raw, given | dict.fromkeys(FIXED)))
+    config = configurations.build(configurations.override(raw, given | dict.fromkeys(FIXED)))
     if config.strategy.asynchronous:
         raise ConfigError(
             f"strategy.name={config.strategy.name}: a sweep over numbers of workers measures and models synchronous steps. Fix: leave it "
@@ -264,8 +263,8 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     if not path.is_file() or not timings.any_measured(folder / timings.FILE):
         return {}
     record_before = dict(read_json(path))
-    old = configs.to_dict(configs.build(configs.load(folder / "config.yml")))
-    changed = [key for key in configs.differences(old, configs.to_dict(config)) if key not in FREE]
+    old = configurations.to_dict(configurations.build(configurations.load(folder / "config.yml")))
+    changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if key not in FREE]
     labels = [cluster.label(host) for host in hosts]
     changed += other_hosts(record_before["hosts"], labels)
     if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:

@@ -11,6 +11,7 @@ from benchmarks.analysis import inference
 from benchmarks.analysis.passes import draw, grouped, shown
 from benchmarks.node import inference as benchmark
 from benchmarks.tasks import plan_inference
+from control import configurations
 from trainer.errors import ConfigError, LockstepError
 
 SHAPE = (4, 4, 1)
@@ -294,7 +295,7 @@ def test_a_run_predicts_with_its_last_snapshot(runs, options):
     assert plan_inference.model_of(options, runs) == {
         "of": "epoch 2 of run old",
         "snapshot": str(runs / "old/checkpoints/epoch-0002.keras"),
-        "config_yaml": "model: {name: deep_cnn}\n",
+        "config_yaml": configurations.rewritten(runs / "old/config.yml"),
     }
 
 

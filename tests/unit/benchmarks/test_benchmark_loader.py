@@ -20,10 +20,10 @@ from benchmarks.analysis import passes as common
 from benchmarks.node import loader as benchmark_loader
 from benchmarks.node import spent
 from benchmarks.tasks import check_host, plan_loader
+from control import configurations
 from control.datasets import idx, publish
 from control.datasets.folder import Folder
 from plugins.shared import host_job
-from trainer import config as configs
 from trainer import worker
 from trainer.data import cache
 from trainer.data.pipeline import Feeder
@@ -93,19 +93,19 @@ def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatc
     monkeypatch.setattr(worker, "open_examples", open_examples)
     metrics = worker.Metrics(tmp_path / "metrics.jsonl")
     with pytest.raises(Asked, match=r"^3$"):
-        worker._train(tmp_path, "a", tmp_path, tmp_path, (1, 0, 0), metrics, None)
+        worker._train(worker.Launch(tmp_path, "a", tmp_path, tmp_path, 1, 0, 0, 1.0), metrics, None)
 
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_no_loader_is_refused(value):
     with pytest.raises(ConfigError) as caught:
-        configs.build({"data": {"loaders": value}})
+        configurations.build({"data": {"loaders": value}})
     assert str(caught.value) == f"data.loaders: {value} is not allowed; it must be null or at least 1"
 
 
 def test_loaders_may_be_left_open_or_set():
-    assert configs.build({}).data.loaders is None
-    assert configs.build({"data": {"loaders": 12}}).data.loaders == 12
+    assert configurations.build({}).data.loaders is None
+    assert configurations.build({"data": {"loaders": 12}}).data.loaders == 12
 
 
 # --- passes
@@ -125,7 +125,7 @@ class Recorded:
 @pytest.mark.parametrize(("count", "batch"), [(7, 2), (8, 2), (3, 64), (1, 1)])
 def test_a_pass_sees_every_chosen_image_once_in_another_order_each_time(count, batch):
     images, chosen, counts = Recorded(20), np.arange(20)[:count], []
-    config = configs.build({"train": {"batch_size": batch, "steps_per_call": 2}})
+    config = configurations.build({"train": {"batch_size": batch, "steps_per_call": 2}})
     feeder = Feeder(images, chosen, [1], 0)
     for number in (1, 2):
         took = benchmark_loader.one_pass(config, feeder, count, number, counts.append)
@@ -145,7 +145,7 @@ def test_numbers_take_turns():
 def test_what_is_measured(packs):
     lines = []
     wanted = benchmark_loader.Wanted((1, 3), 2)
-    actual = benchmark_loader.measure(configs.build({"data": {"image_size": list(SIZE)}}), packs, wanted, lines.append)
+    actual = benchmark_loader.measure(configurations.build({"data": {"image_size": list(SIZE)}}), packs, wanted, lines.append)
     assert [(row["loaders"], row["number"], row["images"]) for row in actual["rows"]] == [(1, 1, 7), (3, 1, 7), (3, 2, 7), (1, 2, 7)]
     assert all(row["seconds"] > 0 for row in actual["rows"])
     assert actual["images"] == 7
@@ -155,7 +155,7 @@ def test_what_is_measured(packs):
 
 
 def test_passes_vary_images_as_a_training_would(packs):
-    plain = configs.build({"data": {"image_size": list(SIZE)}})
+    plain = configurations.build({"data": {"image_size": list(SIZE)}})
     assert benchmark_loader.varying(plain) is None
     script = f"""
 from pathlib import Path
@@ -181,12 +181,12 @@ def test_raw_pixels_of_any_source_are_refused_where_they_are_read(make_idx, tmp_
     made = publish.publish(idx.Idx(str(make_idx())), tmp_path / "packs", False, lambda *_: None)
     with pytest.raises(DatasetError, match="its images are raw pixels, so loaders have nothing to decode"):
         benchmark_loader.measure(
-            configs.build({}), publish.place_of(tmp_path / "packs", made.sha256), benchmark_loader.Wanted((1,), 1), lambda _: None
+            configurations.build({}), publish.place_of(tmp_path / "packs", made.sha256), benchmark_loader.Wanted((1,), 1), lambda _: None
         )
 
 
 def test_a_limit_takes_fewer_images_of_all_classes(packs):
-    actual = benchmark_loader.measure(configs.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
+    actual = benchmark_loader.measure(configurations.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
     assert (actual["images"], len(actual["rows"])) == (5, 1)
 
 

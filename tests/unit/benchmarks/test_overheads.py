@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from control.remote.worker_files import chief_records
 from tests.unit.conftest import ROOT, load_file
-from trainer.telemetry import chief_records
 
 overheads = load_file(ROOT / "benchmarks" / "overheads.py", "overheads")
 

@@ -16,11 +16,11 @@ from benchmarks.analysis import peers, peers_plot, peers_results
 from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
+from control import configurations
 from control.campaign import Pace, check_name, measure, remaining
 from plugins.action import peer_cell, peer_link
 from plugins.action.peer_cell import MARK
 from tests.unit.conftest import ROOT, load_file
-from trainer import config as configs
 from trainer.errors import ConfigError, LockstepError
 
 common = sys.modules.setdefault("common", load_file(ROOT / "benchmarks" / "peers" / "common.py", "common"))
@@ -489,7 +489,7 @@ class TestActions:
         "system", [system for system in SYSTEMS.values() if system.kind == peers.OURS and system.program == "lockstep"]
     )
     def test_this_project_s_variants_are_sections_of_its_configuration(self, system):
-        assert configs.build(json.loads(system.variant))
+        assert configurations.build(json.loads(system.variant))
 
     def continued(self, tmp_path, **changed):
         known = {

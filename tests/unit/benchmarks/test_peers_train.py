@@ -8,9 +8,9 @@ import pytest
 from benchmarks import random_images as images
 from benchmarks.analysis import peers_train
 from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
+from control import configurations
 from control.runs.plan import overrides
 from tests.unit.samples import HISTORY
-from trainer import config as configs
 from trainer import schedule
 from trainer.claims import RUN_NAME
 
@@ -22,7 +22,9 @@ def cell(workers):
 @pytest.mark.parametrize(("workers", "steps", "per_epoch"), [(5, 40, 128), (5, 160, 160), (1, 160, 160)])
 def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
     variables = peers_train.variables(cell(workers), Settings(steps=steps))
-    config = configs.build(configs.override(configs.load(configs.find(variables["config"])), overrides(variables)))
+    config = configurations.build(
+        configurations.override(configurations.load(configurations.find(variables["config"])), overrides(variables))
+    )
     counts = schedule.counts(config, workers, images.COUNTS["train"])
     assert (counts.epochs, counts.steps_per_epoch, counts.global_batch) == (2, per_epoch, 64 * workers)
     assert (counts.validation_images, config.train.steps_per_call) == (peers_train.HELD_OUT, 8)
@@ -31,7 +33,7 @@ def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
 @pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.program == TRAIN])
 def test_a_variant_is_more_settings(system):
     variables = peers_train.variables(Cell(1, "none", 2, system.name), Settings())
-    config = configs.build(configs.override(configs.load(configs.find("task_cnn")), overrides(variables)))
+    config = configurations.build(configurations.override(configurations.load(configurations.find("task_cnn")), overrides(variables)))
     assert (config.telemetry.profile_every == 0) == (system.name == "train-unprofiled")
 
 

@@ -11,12 +11,12 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from PIL import Image
 
-from control import campaign
+from control import campaign, worker_environment
 from control.datasets.folder import Folder
 from control.runs import admission, plan, script
 from control.runs.cluster import check_absolute, cluster_hosts
 from control.runs.tasks.plan import check_lines
-from trainer import environment, user_script
+from trainer import user_script
 from trainer.errors import ConfigError, LockstepError
 
 HOSTILE = (
@@ -117,7 +117,7 @@ def test_worker_environment_value_reaches_the_shell_unchanged(value, tmp_path):
     A script exports it; nothing in it runs. NUL and what is no text can't be in an environment.
     """
     try:
-        lines = environment.exports(environment.of_host({"MINE": value}, "a"))
+        lines = worker_environment.exports(worker_environment.of_host({"MINE": value}, "a"))
         message = subprocess.run(["bash", "-c", f'{lines}\nprintf %s "$MINE"'], cwd=tmp_path, capture_output=True, check=True).stdout
     except (ConfigError, ValueError):
         assert {"\0", "\ud800", "\n", "\r"} & set(value)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from control import reference
+from control import configurations, reference
 from trainer import config as configs
 from trainer.errors import LockstepError
 
@@ -39,7 +39,7 @@ def test_the_page_is_what_the_dataclasses_say():
 
 def test_every_key_is_on_the_page():
     page = reference.page()
-    for section, values in configs.to_dict(configs.Config()).items():
+    for section, values in configurations.to_dict(configs.Config()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) and section != "model" else [section]
         for key in keys:
             assert f"| `{key}` | " in page

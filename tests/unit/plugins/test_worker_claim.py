@@ -538,7 +538,7 @@ def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
     # If its host has just restarted, its supervisor comes back.
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / "supervisor.json").touch()
-    monkeypatch.setattr(module.claims, "up_s", lambda: 20 if restarted else 20_000)
+    monkeypatch.setattr(module, "up_s", lambda: 20 if restarted else 20_000)
     monkeypatch.setattr(module.claims, "sessions", lambda: {"runs-w0", "next-w0", "last-w0"})
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))

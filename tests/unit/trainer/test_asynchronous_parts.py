@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from control import configurations
 from trainer import config as configs
 from trainer import schedule
 from trainer.asynchronous.engine import Asynchronous
 from trainer.asynchronous.roles import CHIEF, SERVER, WORKER, Task, of_host
 from trainer.asynchronous.window import QUEUED, may_begin
-from trainer.errors import ClusterError
+from trainer.errors import ClusterError, ConfigError
 
 HOSTS = ["node1:12345", "node2:12345", "node3:12345"]
 
@@ -119,14 +120,14 @@ def test_a_step_is_of_one_workers_batch():
 
 
 def test_a_bound_of_staleness_that_would_change_nothing_is_refused():
-    with pytest.raises(configs.ConfigError, match=r"strategy.staleness: 2 is not allowed; it must be null without strategy.name="):
-        configs.build({"strategy": {"staleness": 2}})
-    assert configs.build({"strategy": {"staleness": 2, "name": "parameter_server"}}).strategy.staleness == 2
+    with pytest.raises(ConfigError, match=r"strategy.staleness: 2 is not allowed; it must be null without strategy.name="):
+        configurations.build({"strategy": {"staleness": 2}})
+    assert configurations.build({"strategy": {"staleness": 2, "name": "parameter_server"}}).strategy.staleness == 2
 
 
 @pytest.mark.parametrize("setting", ["strategy.name=ps", "strategy.staleness=-1"])
 def test_settings_are_checked(setting):
     key, _, value = setting.partition("=")
     values = {key.partition(".")[2]: int(value) if value.startswith("-") else value}
-    with pytest.raises(configs.ConfigError, match=key.replace(".", "[.]")):
-        configs.build({"strategy": values})
+    with pytest.raises(ConfigError, match=key.replace(".", "[.]")):
+        configurations.build({"strategy": values})

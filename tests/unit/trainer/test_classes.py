@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from control.datasets import class_counts
 from trainer.config import Train
 from trainer.data import classes
 from trainer.data.spec import Leaf, Spec
@@ -90,7 +91,7 @@ def test_a_y_that_is_no_class_is_refused(made, message):
 @pytest.mark.parametrize(("y", "dtype"), [([0.5, 1.0], "float32"), ([-1, 0], "int32"), ([0, 10**9], "int64"), ([np.inf, 0], "float32")])
 def test_counting_what_is_no_class_is_refused(y, dtype):
     with pytest.raises(ConfigError, match="has other values than whole numbers from 0 to 99,999"):
-        classes.counted(np.array(y, dtype), Leaf("y", dtype, ()))
+        class_counts.counted(np.array(y, dtype), Leaf("y", dtype, ()))
 
 
 def test_examples_get_the_weights_of_their_classes():
@@ -118,5 +119,5 @@ def test_several_sample_weights_are_refused():
 
 
 def test_the_plan_shows_some():
-    assert classes.shown(Train(class_weight={"dog": 2.5}), NAMES) == "cat 1, dog 2.5, 7 1"
-    assert classes.shown(Train(class_weight="balanced", class_counts=tuple(range(1, 9))), []).endswith(", 2 more")
+    assert class_counts.shown(Train(class_weight={"dog": 2.5}), NAMES) == "cat 1, dog 2.5, 7 1"
+    assert class_counts.shown(Train(class_weight="balanced", class_counts=tuple(range(1, 9))), []).endswith(", 2 more")

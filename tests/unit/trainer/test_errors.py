@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from control.remote.trainer_process import refusal
 from trainer.commands import CommandLine
-from trainer.errors import FAILED, LockstepError, refusal
+from trainer.errors import FAILED, LockstepError
 
 
 @pytest.mark.parametrize(

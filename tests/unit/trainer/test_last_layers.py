@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
+from control import configurations
 from trainer import assembly
-from trainer import config as configs
 from trainer.data.spec import of_images
 from trainer.errors import ConfigError
 
@@ -13,7 +13,7 @@ SIZE = (32, 32, 3)
 
 
 def built(last: int | None, name: str = "task_cnn") -> keras.Model:
-    config = configs.build({"model": {"name": name}, "data": {"image_size": list(SIZE)}, "train": {"last_layers": last}})
+    config = configurations.build({"model": {"name": name}, "data": {"image_size": list(SIZE)}, "train": {"last_layers": last}})
     return assembly.build_model(config, 10, of_images(SIZE))[0]
 
 

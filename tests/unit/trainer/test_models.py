@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from control import model_options
 from tests.unit import forked
 from trainer import models
 from trainer.errors import ConfigError
@@ -164,8 +165,8 @@ def test_models_are_registered():
 
 
 def test_options_have_defaults_and_can_be_set():
-    assert models.options_of({"name": "deep_cnn"}) == DeepOptions(filters=32, stages=3)
-    assert models.options_of({"name": "deep_cnn", "stages": 2}) == DeepOptions(filters=32, stages=2)
+    assert model_options.options_of({"name": "deep_cnn"}) == DeepOptions(filters=32, stages=3)
+    assert model_options.options_of({"name": "deep_cnn", "stages": 2}) == DeepOptions(filters=32, stages=2)
 
 
 @pytest.mark.parametrize(
@@ -191,22 +192,23 @@ def test_options_have_defaults_and_can_be_set():
 )
 def test_wrong_options_are_refused(section, message):
     with pytest.raises(ConfigError) as caught:
-        models.options_of(section)
+        model_options.options_of(section)
     assert str(caught.value) == message
 
 
 def test_every_option_is_written_out():
-    assert models.section_of({"name": "deep_cnn", "stages": 2}) == {"name": "deep_cnn", "filters": 32, "stages": 2}
-    assert models.section_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
-    assert models.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
+    assert model_options.section_of({"name": "deep_cnn", "stages": 2}) == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert model_options.section_of({"name": "resnet_cifar", "weight_decay": "1e-4"})["weight_decay"] == 1e-4
+    assert model_options.section_of({"name": "task_cnn"}) == {"name": "task_cnn"}
 
 
 def test_numbers_in_scientific_form_are_numbers():
-    assert models.options_of({"name": "resnet_cifar", "weight_decay": "1e-4"}).weight_decay == 1e-4
-    assert models.options_of({"name": "resnet_cifar", "weight_decay": 0}).weight_decay == 0.0
+    assert model_options.options_of({"name": "resnet_cifar", "weight_decay": "1e-4"}).weight_decay == 1e-4
+    assert model_options.options_of({"name": "resnet_cifar", "weight_decay": 0}).weight_decay == 0.0
 
 
 def test_options_are_checked_without_keras():
-    script = "import sys; from trainer import models; models.options_of({'name': 'deep_cnn', 'stages': 2}); print('keras' in sys.modules)"
+    section = {"name": "deep_cnn", "stages": 2}
+    script = f"import sys; from control import model_options; model_options.options_of({section}); print('keras' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert completed.stdout.strip() == "False"

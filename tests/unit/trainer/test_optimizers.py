@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from control import configurations
+from control.configurations import OPTIMIZERS
 from tests.unit import forked
-from trainer import config as configs
-from trainer.config import OPTIMIZERS
 from trainer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,7 +20,8 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer import optimizer
 from trainer.cluster import Cluster
-from trainer.config import OPTIMIZERS, Optimizer
+from control.configurations import OPTIMIZERS
+from trainer.config import Optimizer
 from trainer.member import Member
 
 clusters = [Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1"))]
@@ -85,9 +86,9 @@ def test_every_optimizer_updates_as_keras_does(far, case):
 
 def test_adamw_without_decay_is_refused():
     with pytest.raises(ConfigError, match=r"optimizer.weight_decay: 0.0 is not allowed; it must be above 0 for adamw"):
-        configs.check(configs.build({"optimizer": {"name": "adamw"}}))
+        configurations.check(configurations.build({"optimizer": {"name": "adamw"}}))
 
 
 def test_an_unknown_optimizer_names_those_there_are():
     with pytest.raises(ConfigError, match=r"optimizer.name: nadamw .*lion"):
-        configs.check(configs.build({"optimizer": {"name": "nadamw"}}))
+        configurations.check(configurations.build({"optimizer": {"name": "nadamw"}}))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer.data.partition import EpochPlan, epoch_order, share, stratified_order
+from control.datasets.stratified import stratified_order
+from trainer.data.partition import EpochPlan, epoch_order, share
 
 WORKERS = [1, 2, 3, 5]
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+from control import configurations, user_files
 from control.datasets.new_examples import Parts, write_jobs
 from trainer import config as configs
 from trainer import evaluate, judging, outputs, predict, step
@@ -13,7 +14,6 @@ from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.errors import LockstepError
 from trainer.files import write_text
 from trainer.metrics import Metrics
-from trainer.models import own
 
 ROWS = Spec([{"a": 0, "text": 1}, 2], (Leaf("x.a", "float32", (3,)), Leaf("x.text", "string", ()), Leaf("y", "int64", ())))
 MODELS = """
@@ -62,7 +62,7 @@ def doubled():
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "mine.py").write_text(MODELS)
-    return lambda name: configs.build({"model": own.section(f"{tmp_path}/mine.py:{name}")})
+    return lambda name: configs.build({"model": user_files.model_section(f"{tmp_path}/mine.py:{name}")})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_hosts_part_is_predicted_as_keras_does(config, model, tmp_path):
     folder = tmp_path / "predict"
     folder.mkdir()
     (tmp_path / "parts/0").rename(folder / predict.DATA)
-    write_text(folder / predict.CONFIG, configs.dump(made))
+    write_text(folder / predict.CONFIG, configurations.dump(made))
     built = predict.build(made, 0, ROWS)
     built.model.set_weights([weight + 0.1 for weight in built.model.get_weights()])
     built.model.save(folder / predict.MODEL)

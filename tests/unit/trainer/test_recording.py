@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from control.remote.worker_files import read_records, summary
 from trainer import config as configs
 from trainer.checkpoint import Progress
 from trainer.data.pipeline import Batch, Call
@@ -13,12 +14,11 @@ from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.metrics import Metrics
 from trainer.recording import Recorder
-from trainer.records import read_history, summary
+from trainer.records import read_history
 from trainer.reduction.cost_model import Choice
 from trainer.saving import Saver
 from trainer.schedule import Counts
 from trainer.straggler import Straggler
-from trainer.telemetry import read_records
 
 SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 """Stop, images, and the sums and counts of loss and accuracy."""

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from control.datasets.own import augmentation
 from tests.unit.trainer.test_columns import opened
 from trainer import config as configs
 from trainer.data.feeding import Feeding
 from trainer.data.partition import EpochPlan
 from trainer.data.pipeline import Feeder, calls
-from trainer.data.rows import Rows, augmentation
+from trainer.data.rows import Rows
 from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError
 from trainer.own import Function

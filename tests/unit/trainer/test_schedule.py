@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from trainer import config as configs
+from control import configurations
 from trainer.schedule import Counts, counts, learning_rate, limited, validation_count
 
 
 def config(**dotted):
-    return configs.build(configs.override({}, {key.replace("__", "."): value for key, value in dotted.items()}))
+    return configurations.build(configurations.override({}, {key.replace("__", "."): value for key, value in dotted.items()}))
 
 
 def test_exact_division():
@@ -136,7 +136,7 @@ COURSES = [
 
 @pytest.mark.parametrize(("name", "workers", "epoch", "expected"), COURSES)
 def test_rates_of_the_courses(name, workers, epoch, expected):
-    made = configs.build(configs.load(configs.find(name)))
+    made = configurations.build(configurations.load(configurations.find(name)))
     assert learning_rate(made, epochs(90, workers), epoch) == pytest.approx(expected, rel=1e-12)
 
 
@@ -167,7 +167,7 @@ def test_warm_up_longer_than_run_never_falls():
 
 @pytest.mark.parametrize("epoch", [0, 12, 19])
 def test_the_course_keeps_the_rate_of_fashion_cnn(epoch):
-    made = configs.build(configs.override(configs.load(configs.find("fashion_cnn")), {"schedule.decay": []}))
+    made = configurations.build(configurations.override(configurations.load(configurations.find("fashion_cnn")), {"schedule.decay": []}))
     assert learning_rate(made, epochs(20, 5), epoch) == pytest.approx(1e-3, rel=1e-12)
 
 
@@ -182,7 +182,7 @@ def test_the_course_keeps_the_rate_of_fashion_cnn(epoch):
     ],
 )
 def test_optimizer_batch_and_epochs_of_the_courses(name, optimizer, batch, epochs):
-    made = configs.build(configs.load(configs.find(name)))
+    made = configurations.build(configurations.load(configurations.find(name)))
     assert (made.optimizer.name, made.train.epochs, counts(made, 8, 50_000).global_batch) == (optimizer, epochs, batch)
     if optimizer == "sgd":
         assert made.optimizer.momentum == 0.9

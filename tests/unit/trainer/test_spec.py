@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from trainer.data.spec import DEEPEST, Leaf, Spec, noun, of_images
+from control.datasets.specs import DEEPEST, checked
+from trainer.data.spec import Leaf, Spec, noun, of_images
 from trainer.errors import DatasetError
 
 SPEC = Spec(
@@ -40,7 +41,8 @@ def test_a_leaf_is_shown_with_type_and_shape():
 
 
 def test_a_spec_survives_json():
-    assert Spec.from_json(json.loads(json.dumps(SPEC.to_json()))) == SPEC
+    raw = json.loads(json.dumps(SPEC.to_json()))
+    assert Spec.from_json(raw) == checked(raw) == SPEC
 
 
 def nested(depth):
@@ -85,7 +87,7 @@ def test_a_hostile_spec_is_refused(change, message):
     raw = copy.deepcopy(SPEC.to_json())
     change(raw)
     with pytest.raises(DatasetError) as caught:
-        Spec.from_json(raw)
+        checked(raw)
     assert str(caught.value).startswith("the dataset's spec: ")
     assert message in str(caught.value)
     assert len(str(caught.value)) < 300

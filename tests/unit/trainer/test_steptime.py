@@ -4,19 +4,19 @@ import json
 
 import pytest
 
+from control import configurations
+from control.remote import worker_files
 from tests.unit import forked
-from trainer import config as configs
-from trainer import records
 
 
 def timed(workers, spec=None, **changes):
     """What the command answers for a small model."""
     small = {"data.image_size": [16, 16, 3], "model": {"name": "task_cnn"}, "reduction.min_elements": 1024}
-    config = configs.dump(configs.build(configs.override({}, small | changes)))
+    config = configurations.dump(configurations.build(configurations.override({}, small | changes)))
     options = ["--classes", "3", "--batch", "4", "--workers", str(workers), "--threads", "1", "--seconds", "0.01"]
     completed = forked.run("-m", "trainer", "steptime", *options, text=json.dumps({"config": config, "spec": spec}))
     assert completed.returncode == 0, completed.stderr
-    return records.step_time(completed.stdout.strip().splitlines()[-1], "here")
+    return worker_files.step_time(completed.stdout.strip().splitlines()[-1], "here")
 
 
 def test_every_candidate_of_auto_is_timed():

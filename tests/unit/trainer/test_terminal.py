@@ -2,6 +2,7 @@
 
 import pytest
 
+from control import terminal_lines
 from trainer import terminal
 
 MOVED = "a\x1b[2K\rb"
@@ -27,10 +28,10 @@ def test_a_long_line_is_cut():
 
 
 def test_lines_keep_their_ends_and_tabs():
-    assert terminal.printable_lines(f"1\t2\n{MOVED}\n") == "1\t2\na\\x1b[2K\\rb\n"
+    assert terminal_lines.printable_lines(f"1\t2\n{MOVED}\n") == "1\t2\na\\x1b[2K\\rb\n"
 
 
 def test_only_the_sequences_of_commands_are_kept():
     """They redraw a line and colour; others move the cursor or set the window's title."""
-    assert terminal.keeping_ours("\r\x1b[2K\x1b[1;32mdone\x1b[0m\n") == "\r\x1b[2K\x1b[1;32mdone\x1b[0m\n"
-    assert terminal.keeping_ours("\x1b[2A\x1b]0;title\x07") == "\\x1b[2A\\x1b]0;title\\x07"
+    assert terminal_lines.keeping_ours("\r\x1b[2K\x1b[1;32mdone\x1b[0m\n") == "\r\x1b[2K\x1b[1;32mdone\x1b[0m\n"
+    assert terminal_lines.keeping_ours("\x1b[2A\x1b]0;title\x07") == "\\x1b[2A\\x1b]0;title\\x07"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from control import configurations
 from control.datasets import batch, columns, own, publish
 from control.datasets.sources import open_source
 from control.runs import plan
-from trainer import config as configs
 
 FILE = """
 import numpy as np
@@ -35,7 +35,7 @@ def seen(tmp_path, monkeypatch):
     def write(function, number=0, **keys):
         base = {"data": {"image_size": [8, 8, 3], "validation_split": 0.25}, "train": {"batch_size": 4, "global_batch": 4}}
         given = {**plan.overrides({"dataset": f"mine.py:{function}"}), **keys}
-        config = configs.build(configs.override(base, given))
+        config = configurations.build(configurations.override(base, given))
         source = open_source(config.data.source, config.data.path)
         made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
         batch.write(config, publish.place_of(tmp_path / "packs", made.sha256), 3, number, tmp_path / "batch.npz")

@@ -6,16 +6,16 @@ import sys
 import numpy as np
 import pytest
 
+from control import model_options, user_files
 from control.datasets import own as data
 from control.datasets import publish
 from control.datasets.sources import detect
 from control.runs import plan
 from tests.unit import forked
 from tests.unit.samples import image_bytes
-from trainer import models, own
+from trainer import own
 from trainer.data.images import decode
 from trainer.errors import ConfigError, LockstepError
-from trainer.models import own as model
 
 MODEL = """import keras
 
@@ -49,13 +49,13 @@ def test_file_called_like_module_takes_no_ones_place(file):
         "from __future__ import annotations\nimport random\ndef build(size, classes):\n    return random.Random\n"
     )
     before = sys.modules["random"]
-    loaded = own.load("model", own.find("model", "random.py:build"))
+    loaded = own.load("model", user_files.find("model", "random.py:build"))
     assert loaded(0, 0) is before.Random
     assert sys.modules["random"] is before
 
 
 def test_the_section_holds_the_whole_file(file):
-    assert model.section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
+    assert user_files.model_section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
     made = plan.overrides({"model": "mine.py:build", "set": "model.width=8"})
     assert (made["model"]["name"], made["model.width"]) == ("own", 8)
 
@@ -74,7 +74,7 @@ def test_the_section_holds_the_whole_file(file):
     ],
 )
 def test_what_names_no_function_is_refused(given, message, file):
-    assert refused(model.section, given).startswith(message)
+    assert refused(user_files.model_section, given).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,21 @@ def test_what_names_no_function_is_refused(given, message, file):
 )
 def test_a_file_that_cant_be_read_is_refused(text, message, file):
     file.write_bytes(text)
-    assert refused(model.section, "mine.py:build") == f"model=mine.py:build: {message}"
+    assert refused(user_files.model_section, "mine.py:build") == f"model=mine.py:build: {message}"
 
 
 def test_options_are_checked_by_name_without_running_file(file):
-    section = model.section("mine.py:build")
-    assert models.options_of({**section, "width": 8, "deep": True}) == {"width": 8, "deep": True}
-    assert refused(models.options_of, {**section, "widht": 8}) == (
+    section = user_files.model_section("mine.py:build")
+    assert model_options.options_of({**section, "width": 8, "deep": True}) == {"width": 8, "deep": True}
+    assert refused(model_options.options_of, {**section, "widht": 8}) == (
         "model.widht: mine.py:build has no such parameter (did you mean width?); known: model.width, model.deep"
     )
-    assert models.options_of({**model.section("mine.py:anything"), "free": 1}) == {"free": 1}
-    assert refused(models.options_of, model.section("mine.py:other")) == (
+    assert model_options.options_of({**user_files.model_section("mine.py:anything"), "free": 1}) == {"free": 1}
+    assert refused(model_options.options_of, user_files.model_section("mine.py:other")) == (
         "model=mine.py:other: its parameter classes has no value; give it with -e set=model.classes=VALUE. "
         "A classifier of images begins its parameters with (size, classes)"
     )
-    assert refused(models.options_of, {"name": "own"}) == ("model.file: missing; give your own model as -e model=FILE.py:FUNCTION")
+    assert refused(model_options.options_of, {"name": "own"}) == ("model.file: missing; give your own model as -e model=FILE.py:FUNCTION")
     assert "keras" not in own.__dict__
 
 
@@ -111,7 +111,8 @@ from pathlib import Path
 from trainer import models, worker
 worker.quiet_tensorflow()
 from trainer.errors import ConfigError
-from trainer.models import own
+from control.runs import model_errors
+from trainer import own as functions
 HEAD = "import keras\\nfrom keras import layers\\nprint('chatter')\\n"
 CASES = {
     "fits": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes)])",
@@ -136,7 +137,7 @@ for name, body in CASES.items():
     try:
         section = {"name": "own", "file": "m.py", "function": "build", "source": source}
         model = models.build(section, (4, 4, 1), 3)
-        own.check_reopens(section, model)
+        model_errors.check_reopens(section, model)
         found[name] = model.count_params()
     except ConfigError as error:
         found[name] = str(error)
@@ -155,8 +156,7 @@ try:
     found["known before"] = True
 except TypeError:
     found["known before"] = False
-own.prepare(section)
-own.prepare({"name": "task_cnn"})
+functions.load("model", functions.Function.of(section))
 found["loaded"] = keras.models.load_model(path, compile=False).count_params()
 print(json.dumps(found))
 """

@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
+from control import configurations
 from control.datasets import publish
 from control.datasets.folder import Folder
 from control.datasets.idx import Idx
 from control.datasets.tasks import publish as publish_dataset
 from control.runs import plan
 from tests.unit.samples import image_bytes
-from trainer import config as configs
 from trainer.data import cache, manifest
 from trainer.data.images import decode, fit
 from trainer.errors import DatasetError
@@ -105,7 +105,7 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     listing = Folder(str(root)).scan()
     known = publish.published(listing, packs, True)
     assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
-    before = {"config": configs.to_dict(configs.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
+    before = {"config": configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
     before["dataset"] = plan.describe(listing, plan.expected(listing))
     after = publish_dataset.without(before, publish.record_of(made))
     assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)

@@ -6,6 +6,7 @@ import types
 import numpy as np
 import pytest
 
+from control import configurations
 from control import text as texts
 from control.datasets import columns, own, publish
 from control.datasets.sources import detect, open_source
@@ -13,7 +14,6 @@ from control.report import trained
 from control.runs import plan
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
-from trainer import config as configs
 from trainer.data import manifest
 from trainer.data.columns import open_columns
 from trainer.errors import LockstepError
@@ -682,7 +682,7 @@ def request_of(file, tmp_path, monkeypatch):
 
 
 def test_the_plan_of_columns(file, request_of, monkeypatch):
-    monkeypatch.setattr(plan.models, "section_of", lambda section: section)
+    monkeypatch.setattr(plan.model_options, "section_of", lambda section: section)
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
     planned = plan.make(request)
@@ -711,7 +711,7 @@ def test_columns_need_a_model(file, request_of):
 
 @pytest.mark.parametrize("features", [[], ["a", "a"]])
 def test_features_are_named_once(features):
-    assert "data.features" in refused(configs.build, {"data": {"features": features}})
+    assert "data.features" in refused(configurations.build, {"data": {"features": features}})
 
 
 def test_validation_batch_of_long_sequences_is_compared_whole(file):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from control import configurations
 from control.datasets import class_counts, columns, own, publish, trial
 from control.datasets.sources import open_source
 from control.runs import plan
-from trainer import config as configs
 from trainer import schedule
 from trainer.data.columns import open_columns
 from trainer.errors import ConfigError
@@ -37,7 +37,7 @@ def opened(tmp_path, monkeypatch):
     def opening(text):
         (tmp_path / "mine.py").write_text(text)
         given = plan.overrides({"dataset": "mine.py:data"})
-        data = configs.build(configs.override({"data": {"image_size": [4, 4, 3]}}, given)).data
+        data = configurations.build(configurations.override({"data": {"image_size": [4, 4, 3]}}, given)).data
         source = open_source(data.source, data.path)
         return data, source, source.scan()
 
@@ -90,7 +90,7 @@ def test_another_function_of_that_name_is_a_warning(opened):
 )
 def test_classes_are_counted_among_the_rows_that_train(y, hold, opened, tmp_path):
     _, source, listing = opened(DATA.format(hold=hold, y=y))
-    config = configs.build({"data": {"limit_train": 17}})
+    config = configurations.build({"data": {"limit_train": 17}})
     sizes = schedule.counts(config, 2, listing.count("train"), listing.held_out)
     counts = class_counts.of_listing(listing, sizes)
     made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
@@ -102,7 +102,7 @@ def test_classes_are_counted_among_the_rows_that_train(y, hold, opened, tmp_path
 
 def test_classes_of_images_are_counted_as_published(opened, tmp_path):
     _, source, listing = opened(IMAGES)
-    sizes = schedule.counts(configs.build({"data": {"validation_split": 0.4}}), 2, 6)
+    sizes = schedule.counts(configurations.build({"data": {"validation_split": 0.4}}), 2, 6)
     made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
     assert class_counts.of_listing(listing, sizes) == class_counts.of_images(made, sizes)
     assert sum(class_counts.of_images(made, sizes)) == 4

@@ -2,13 +2,13 @@
 
 import pytest
 
+from control import configurations
 from control.doctor.tasks.size_trial import SizeTrial
 from control.runs.plan import SELFTEST
-from trainer import config as configs
 
 
 def sized(step_seconds):
-    config = configs.to_dict(configs.build(configs.override({}, SELFTEST)))
+    config = configurations.to_dict(configurations.build(configurations.override({}, SELFTEST)))
     plan = {"config": config, "config_yaml": "", "asked_yaml": "", "counts": {"workers": 2, "steps_per_epoch": 2, "total_steps": 2}}
     return SizeTrial({"plan": plan, "timed": {name: {"step_seconds": one} for name, one in step_seconds.items()}}).act()
 
@@ -18,7 +18,7 @@ def test_quick_hosts_train_as_long_as_measurement_needs():
     plan = sized({"a": 0.1, "b": 0.5})["ansible_facts"]["plan"]
     assert plan["counts"] == {"workers": 2, "steps_per_epoch": 40, "total_steps": 40}
     assert (plan["config"]["train"]["steps_per_epoch"], plan["config"]["train"]["steps_per_call"]) == (40, 8)
-    assert plan["config_yaml"] == plan["asked_yaml"] == configs.dump(configs.build(plan["config"]))
+    assert plan["config_yaml"] == plan["asked_yaml"] == configurations.dump(configurations.build(plan["config"]))
 
 
 @pytest.mark.parametrize("slowest", [0.6, 60.0])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from control import progress
-from control.remote import remote
+from control.remote import remote, worker_files
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.runs import admission, evaluations
@@ -363,8 +363,8 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
     kinds = {json.loads(line)["kind"] for line in lines}
     sources = "".join(path.read_text() for path in Path(records.__file__).parent.rglob("*.py"))
     written = set(re.findall(r'[.]record[(]\s*"(\w+)"', sources))
-    assert kinds == set(records.KINDS) == written
-    assert records.metrics(lines) == ([json.loads(line) for line in lines], 0)
+    assert kinds == set(worker_files.KINDS) == written
+    assert worker_files.metrics(lines) == ([json.loads(line) for line in lines], 0)
 
 
 @pytest.mark.parametrize(
@@ -374,8 +374,8 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
 def test_a_straggler_that_is_none(change):
     """The cause chooses the words that the control node fills in."""
     record = {"t": 1.0, "kind": "straggler", "epoch": 1, "rank": 0, "cause": "load", **dict.fromkeys(records.STRAGGLER, 7)}
-    assert records.metrics([json.dumps(record)]) == ([record], 0)
-    assert records.metrics([json.dumps(record | change)]) == ([], 1)
+    assert worker_files.metrics([json.dumps(record)]) == ([record], 0)
+    assert worker_files.metrics([json.dumps(record | change)]) == ([], 1)
 
 
 STEP_TIME = {
@@ -388,7 +388,7 @@ STEP_TIME = {
 
 
 def test_a_step_time_is_read():
-    assert records.step_time(json.dumps(STEP_TIME), "pi1") == STEP_TIME
+    assert worker_files.step_time(json.dumps(STEP_TIME), "pi1") == STEP_TIME
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_a_step_time_is_read():
 )
 def test_a_step_time_that_is_none(change):
     with pytest.raises(LockstepError, match=r"^pi1: steptime: .* is not what a worker writes$"):
-        records.step_time(json.dumps(STEP_TIME | change), "pi1")
+        worker_files.step_time(json.dumps(STEP_TIME | change), "pi1")
 
 
 CALIBRATION = {"counts": [1, 3], "predicted": [0.1, 0.7], "observed": [0, 0.7], "error": 0.1, "brier": 0.2}
@@ -428,13 +428,13 @@ EVALUATION = {
 
 def test_evaluation_is_read_with_names_fit_for_terminal():
     outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
-    assert records.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
+    assert worker_files.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
 
 
 def test_no_name_of_an_output_becomes_a_path():
     names = ["../../x", "/etc/passwd", "..", "a b", "a-b", "ü" * 500, "x" * 500]
     evaluation = EVALUATION | {"outputs": [SIZES | {"name": name} for name in names]}
-    keys = evaluations.keyed(records.evaluation(json.dumps(evaluation)))
+    keys = evaluations.keyed(worker_files.evaluation(json.dumps(evaluation)))
     assert list(keys)[:6] == ["errors_.._.._x", "errors__etc_passwd", "errors_..", "errors_a_b", "errors_a_b_2", "errors__"]
     paths = [evaluations.picture_path(Path("/runs/r"), 3, key) for key in keys]
     assert {path.resolve().parent for path in paths} == {Path("/runs/r/evaluations")}
@@ -465,7 +465,7 @@ def test_no_name_of_an_output_becomes_a_path():
 )
 def test_a_matrix_that_is_none(change):
     with pytest.raises(LockstepError, match=r"evaluation: .* is not what a worker writes"):
-        records.evaluation(json.dumps(EVALUATION | {"outputs": [KINDS | change]}))
+        worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [KINDS | change]}))
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_a_matrix_that_is_none(change):
 )
 def test_an_evaluation_that_is_none(change):
     with pytest.raises(LockstepError):
-        records.evaluation(json.dumps(EVALUATION | change))
+        worker_files.evaluation(json.dumps(EVALUATION | change))
 
 
 @pytest.mark.parametrize(
@@ -492,21 +492,21 @@ def test_an_evaluation_that_is_none(change):
 )
 def test_a_histogram_that_is_none(change):
     with pytest.raises(LockstepError):
-        records.evaluation(json.dumps(EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}))
+        worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}))
 
 
 def test_evaluation_of_earlier_version_has_one_output():
     kept = {name: value for name, value in EVALUATION.items() if name not in ("metrics", "outputs")}
     matrix = {"classes": ["a", "b"], "confusion": [[1, 1], [0, 0]]}
-    earliest = records.evaluation(json.dumps(kept | {"loss": 0.5, "accuracy": 0.5} | matrix))
+    earliest = worker_files.evaluation(json.dumps(kept | {"loss": 0.5, "accuracy": 0.5} | matrix))
     assert earliest["metrics"] == {"loss": 0.5, "accuracy": 0.5}
     assert earliest["outputs"] == [{"name": "", **matrix}]
     assert "confusion" not in earliest
     metrics = kept | {"metrics": {"mae": 0.5}}
-    assert records.evaluation(json.dumps(metrics | {"errors": ERRORS}))["outputs"] == [{"name": "", "errors": ERRORS}]
-    assert records.evaluation(json.dumps(metrics))["outputs"] == []
+    assert worker_files.evaluation(json.dumps(metrics | {"errors": ERRORS}))["outputs"] == [{"name": "", "errors": ERRORS}]
+    assert worker_files.evaluation(json.dumps(metrics))["outputs"] == []
     with pytest.raises(LockstepError, match="has neither a confusion matrix of its classes nor errors"):
-        records.evaluation(json.dumps(kept | {"loss": 0.5} | matrix | {"confusion": [[1, 1]]}))
+        worker_files.evaluation(json.dumps(kept | {"loss": 0.5} | matrix | {"confusion": [[1, 1]]}))
 
 
 def test_prediction_fetches_asked_outputs_of_bounded_size(node, warned):

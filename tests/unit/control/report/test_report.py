@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from control import plots, project, text
+from control import configurations, plots, project, text
 from control.report import accuracy, archive, blocks, comparison, facts, mistakes, render, report, settings, sweeps, trained
 from control.report.blocks import Table
 from control.report.tasks import write as write_report
@@ -554,7 +554,9 @@ def flat(values, prefix=""):
             yield prefix + key, value
 
 
-@pytest.mark.parametrize("key", [key for key, _ in flat(configs.to_dict(configs.Config())) if key not in ("data.path", "model.name")])
+@pytest.mark.parametrize(
+    "key", [key for key, _ in flat(configurations.to_dict(configs.Config())) if key not in ("data.path", "model.name")]
+)
 def test_every_setting_that_differs_is_named(tmp_path, run, key):
     """A setting that came after the list of what is compared was written would have passed in silence."""
     section, _, own = key.rpartition(".")

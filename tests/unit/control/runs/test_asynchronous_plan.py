@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError
 
+from control import configurations
 from control.runs import asynchronous, planning
 from control.runs.cluster import check_hosts, ports, server_endpoints, tf_config
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import write_json
 
@@ -16,7 +16,7 @@ HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345,
 
 
 def config(**sections):
-    return configs.build({"strategy": {"name": "parameter_server"}, **sections})
+    return configurations.build({"strategy": {"name": "parameter_server"}, **sections})
 
 
 def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():

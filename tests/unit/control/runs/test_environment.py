@@ -6,31 +6,32 @@ import subprocess
 import jinja2
 import pytest
 
+from control import configurations, worker_environment
 from control.runs.cluster import cluster_hosts
 from control.runs.plan import with_environment
 from plugins.filter.lockstep import FilterModule
 from tests.unit.conftest import ROOT
-from trainer import config as configs
-from trainer import environment
 from trainer.errors import ConfigError
 
 NASTY = "a b'c\"d$(touch hacked)`touch hacked`\\n;&|\n#é{{ 1 }}"
 
 
 def built(given):
-    return configs.build({"train": {"environment": given}}).train.environment
+    return configurations.build({"train": {"environment": given}}).train.environment
 
 
 def refusal(given, of_host=False):
     with pytest.raises(ConfigError) as caught:
-        _ = environment.of_host(given, "pi1") if of_host else built(given)
+        _ = worker_environment.of_host(given, "pi1") if of_host else built(given)
     return str(caught.value)
 
 
 def test_values_become_texts():
     assert built({"TF_ENABLE_ONEDNN_OPTS": 0, "A": "x", "_b": 1.5}) == {"TF_ENABLE_ONEDNN_OPTS": "0", "A": "x", "_b": "1.5"}
     assert built({}) == {}
-    assert configs.build(configs.override({}, configs.parse_set("train.environment.A=0,train.environment.B=x"))).train.environment == {
+    assert configurations.build(
+        configurations.override({}, configurations.parse_set("train.environment.A=0,train.environment.B=x"))
+    ).train.environment == {
         "A": "0",
         "B": "x",
     }
@@ -38,7 +39,7 @@ def test_values_become_texts():
 
 def test_one_more_variable_leaves_others_and_file_alone():
     raw = {"train": {"environment": {"A": "1"}}}
-    assert configs.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
+    assert configurations.override(raw, {"train.environment.B": 2}) == {"train": {"environment": {"A": "1", "B": 2}}}
     assert raw == {"train": {"environment": {"A": "1"}}}
 
 
@@ -56,7 +57,7 @@ def test_bad_names_are_refused(name, of_host):
     assert "is no name of an environment variable; it must be letters, digits and _, no digit first" in refusal({name: "1"}, of_host)
 
 
-@pytest.mark.parametrize("name", [*environment.OURS, "IFS", "BASH_ENV", "SHELLOPTS", "UID", "PPID"])
+@pytest.mark.parametrize("name", [*worker_environment.OURS, "IFS", "BASH_ENV", "SHELLOPTS", "UID", "PPID"])
 @pytest.mark.parametrize("of_host", [True, False])
 def test_what_the_start_script_needs_is_refused(name, of_host):
     assert refusal({name: "1"}, of_host).endswith(f"{name} is set by Lockstep's own start script; leave it out")
@@ -65,7 +66,7 @@ def test_what_the_start_script_needs_is_refused(name, of_host):
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONSTARTUP", "PYTHONHOME", "PATH"])
 def test_what_decides_which_code_runs_is_for_inventory(name):
     assert refusal({name: "x"}).startswith(f"train.environment: {name} decides which programs a host runs; set it in the inventory")
-    assert environment.of_host({name: "x"}, "pi1") == {name: "x"}
+    assert worker_environment.of_host({name: "x"}, "pi1") == {name: "x"}
 
 
 def test_a_nul_character_is_refused():
@@ -75,9 +76,9 @@ def test_a_nul_character_is_refused():
 def test_the_runs_own_win_over_the_hosts():
     host = cluster_hosts({"a": {"worker_environment": {"A": 1, "B": 2}}}, ["a"])[0]
     assert host["environment"] == {"A": "1", "B": "2"}
-    config = configs.build({"train": {"environment": {"B": 3}}})
+    config = configurations.build({"train": {"environment": {"B": 3}}})
     assert with_environment(host, config)["environment"] == {"A": "1", "B": "3"}
-    assert "environment" not in with_environment({"name": "a"}, configs.build({}))
+    assert "environment" not in with_environment({"name": "a"}, configurations.build({}))
 
 
 def rendered(name, **variables):
@@ -92,7 +93,11 @@ def rendered(name, **variables):
 def test_scripts_pass_them_on_as_they_are(name, variables, tmp_path):
     """Only the lines of the script that export; in a shell of their own."""
     given = {"A": NASTY, "B": ""}
-    more = {"worker_exports": environment.exports(given), "plan": {"hosts": [{"environment": given}]}, "job_arguments": ["-m", "trainer"]}
+    more = {
+        "worker_exports": worker_environment.exports(given),
+        "plan": {"hosts": [{"environment": given}]},
+        "job_arguments": ["-m", "trainer"],
+    }
     script = rendered(name, **more, **variables)
     start = script.index("export A=")
     lines = script[start : script.index("\nexport B=") + len("\nexport B=''")]
@@ -122,4 +127,4 @@ def test_a_slurm_job_ends_with_its_runs_code(codes, code, tmp_path):
 
 
 def test_scripts_without_any_have_no_such_line():
-    assert environment.exports({}) == ""
+    assert worker_environment.exports({}) == ""

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
+from control.remote.worker_files import evaluation
 from control.runs import admission, evaluations, outcome
 from control.runs.outcome import Verdict
 from trainer.errors import LockstepError
-from trainer.records import evaluation
 
 MATRIX = {"name": "", "classes": ["a", "b"], "confusion": [[3, 1], [0, 4]]}
 

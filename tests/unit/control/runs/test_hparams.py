@@ -11,8 +11,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.plugins.hparams import api_pb2, metadata
 
+from control import configurations
 from control.runs import hparams
-from trainer import config as configs
 from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import write_json, write_text
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[4]
 def make_run(folder: Path, summary=SUMMARY, workers: int = 2, **config) -> Path:
     """A run directory as it is after a training, without curves in its logs."""
     (folder / "logs" / "train").mkdir(parents=True)
-    plain = configs.to_dict(configs.build(configs.override(configs.to_dict(Config()), config)))
+    plain = configurations.to_dict(configurations.build(configurations.override(configurations.to_dict(Config()), config)))
     write_text(folder / "config.yml", json.dumps(plain))
     write_json(folder / "cluster.json", {"created_at": "2026-11-21T05:26:20+00:00", "hosts": [{"rank": rank} for rank in range(workers)]})
     if summary is not None:
@@ -118,7 +118,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
 def test_every_configuration_key_is_a_column():
     """Every key of the configuration is a column even where this run has no value."""
     columns = {info.name: info.type for info in hparams.experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
-    known = {name for name, _ in hparams._flat(configs.to_dict(Config()))}
+    known = {name for name, _ in hparams._flat(configurations.to_dict(Config()))}
     assert set(columns) == known | {"workers", "model.fast"}
     number, words, truth = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_BOOL
     expected = {
@@ -137,7 +137,7 @@ def test_every_configuration_key_is_a_column():
 
 
 def test_five_columns_that_tensorboard_shows_first_are_ours():
-    values = hparams.hyperparameters(configs.to_dict(Config()), 2)
+    values = hparams.hyperparameters(configurations.to_dict(Config()), 2)
     infos = hparams.experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]

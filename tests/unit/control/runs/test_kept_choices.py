@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from control.configurations import to_dict as config_dict
 from control.runs import choices, launches
 from trainer import kept
 from trainer.config import Config, Reduction
-from trainer.config import to_dict as config_dict
 from trainer.errors import ConfigError
 
 LOOPBACK = ["127.0.0.1", "127.0.0.1"]

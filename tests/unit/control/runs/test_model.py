@@ -2,15 +2,15 @@
 
 import pytest
 
+from control import user_files
 from control.runs import model
-from control.runs.plan import own
 from tests.project import ROOT
 from trainer.data.spec import Leaf, Spec
 
 
 def examined(name, *shapes):
     spec = Spec(list(range(len(shapes))), tuple(Leaf(f"leaf{number}", "float32", shape) for number, shape in enumerate(shapes)))
-    return model.examine(own.section(f"{ROOT}/examples/{name}.py:build"), [32, 32, 3], 0, spec.to_json())["compiled"]
+    return model.examine(user_files.model_section(f"{ROOT}/examples/{name}.py:build"), [32, 32, 3], 0, spec.to_json())["compiled"]
 
 
 def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
@@ -22,7 +22,7 @@ def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
         "    model.compile('sgd', 'mse', metrics=['mae'])\n    return model\n"
     )
     leaves = (Leaf("x.z", "float32", (1,)), Leaf("x.a", "string", ()), Leaf("y", "float32", (1,)))
-    section = own.section(f"{tmp_path}/mine.py:build")
+    section = user_files.model_section(f"{tmp_path}/mine.py:build")
     examined = model.examine(section, [32, 32, 3], 0, Spec([{"z": 0, "a": 1}, 2], leaves).to_json())
     assert examined["compiled"]["metrics"] == ["loss", "mae"]
 
@@ -58,6 +58,6 @@ def test_target_that_keras_would_stretch_is_warned_of(loss, outputs, y, takes, w
         f"    model.compile('sgd', {loss})\n    return model\n"
     )
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", y)))
-    examined = model.examine(own.section(f"{tmp_path}/mine.py:build"), [32, 32, 3], 0, spec.to_json())
+    examined = model.examine(user_files.model_section(f"{tmp_path}/mine.py:build"), [32, 32, 3], 0, spec.to_json())
     assert examined.get("takes") == takes
     assert [warned in warning for warning in examined.get("warnings", [])] == ([True] if warned else [])

@@ -11,14 +11,15 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from control import operator_variables, text
+from control import configurations, operator_variables, text
+from control.datasets.image_headers import shape_of
 from control.datasets.sources import Listing
 from control.runs import plan, preset
 from tests.unit.report_samples import write_history
 from trainer import config as configs
 from trainer import schedule
 from trainer.claims import RUN_NAME
-from trainer.data.images import decode, shape_of
+from trainer.data.images import decode
 from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
 from trainer.errors import ConfigError, LockstepError
@@ -42,8 +43,8 @@ def existing(tmp_path):
     """A run that was trained on two workers with the lecture's configuration."""
     folder = tmp_path / "runs" / "old"
     folder.mkdir(parents=True)
-    config = plan.with_global_batch(configs.build(configs.load(configs.find("lecture_cnn"))), 2)
-    (folder / "config.yml").write_text(configs.dump(config), encoding="utf-8")
+    config = plan.with_global_batch(configurations.build(configurations.load(configurations.find("lecture_cnn"))), 2)
+    (folder / "config.yml").write_text(configurations.dump(config), encoding="utf-8")
     write_json(folder / "cluster.json", {"hosts": HOSTS[:2]})
     return folder
 
@@ -68,8 +69,8 @@ def test_run_from_before_key_was_there_is_continued(ask, existing):
 def test_model_options_are_written_out_and_runs_kept(ask, existing):
     config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
     assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
-    before = configs.override(configs.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
-    (existing / "config.yml").write_text(configs.dump(configs.build(before)))
+    before = configurations.override(configurations.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(before)))
     assert plan.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
     assert "this run exists with another model.filters" in refusal(plan.resolve, ask(run="old", set="model.filters=64"), existing)
 
@@ -207,7 +208,7 @@ def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
 
 def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
     config, name = plan.resolve(ask(run="old"), existing)
-    assert (name, configs.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
+    assert (name, configurations.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existin
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_global_batch_is_fixed_once(workers):
-    config = plan.with_global_batch(configs.build({"train": {"batch_size": 10}}), workers)
+    config = plan.with_global_batch(configurations.build({"train": {"batch_size": 10}}), workers)
     assert config.train.global_batch == 10 * workers
     assert plan.with_global_batch(config, 99) == config
 
@@ -301,7 +302,7 @@ def test_a_number_of_hosts_that_is_none(workers, ask):
 
 def test_spares_train_only_if_they_are_named(ask):
     request = dataclasses.replace(ask(workers="2"), hosts=HOSTS[:2], spares=HOSTS[2:])
-    elastic, alone = (configs.build({"recovery": {"elastic": value}}) for value in (True, False))
+    elastic, alone = (configurations.build({"recovery": {"elastic": value}}) for value in (True, False))
     assert [host["name"] for host in plan.choose_hosts(request, None)] == ["pi1", "pi2"]
     assert [host["name"] for host in plan.choose_spares(request, elastic, HOSTS[:2])] == ["pi3"]
     assert plan.choose_spares(request, alone, HOSTS[:2]) == []
@@ -380,7 +381,7 @@ def with_sizes(config, *sizes):
 
 
 def test_inventory_host_may_have_its_own_batch_size():
-    config = configs.build({"train": {"batch_size": 64}})
+    config = configurations.build({"train": {"batch_size": 64}})
     assert with_sizes(config, None, None) == config
     actual = with_sizes(config, None, "16", None)
     assert actual.train.batch_sizes == (64, 16, 64)
@@ -389,7 +390,7 @@ def test_inventory_host_may_have_its_own_batch_size():
 
 def test_configured_batch_sizes_win_with_one_each():
     """The configurations list wins and has one size for each."""
-    config = configs.build({"train": {"batch_sizes": [8, 4]}})
+    config = configurations.build({"train": {"batch_sizes": [8, 4]}})
     assert with_sizes(config, 32, None) == config
     assert refusal(with_sizes, config, None, None, None) == (
         "train.batch_sizes: 2 sizes (8, 4) for 3 workers; give one for each, or null (-e set=train.batch_sizes=null) for equal ones"
@@ -397,7 +398,7 @@ def test_configured_batch_sizes_win_with_one_each():
 
 
 def test_a_hosts_batch_size_that_is_none():
-    assert refusal(with_sizes, configs.build({}), "many") == "worker_batch_size of pi1=many: expected a whole number from 1"
+    assert refusal(with_sizes, configurations.build({}), "many") == "worker_batch_size of pi1=many: expected a whole number from 1"
 
 
 # --- sizes
@@ -408,19 +409,19 @@ def sizes(images=100, batch=10, total=30):
 
 
 def test_a_global_batch_below_the_workers():
-    assert refusal(schedule.check_sizes, sizes(batch=4), 5) == (
+    assert refusal(configurations.check_sizes, sizes(batch=4), 5) == (
         "train.global_batch=4: each of 5 workers needs an example per step. Fix: at least 5, or fewer workers (-e workers=N)"
     )
 
 
 def test_fewer_images_than_workers():
-    assert refusal(schedule.check_sizes, sizes(images=4), 5) == (
+    assert refusal(configurations.check_sizes, sizes(images=4), 5) == (
         "the dataset has 4 training examples, and each of 5 workers needs one. Fix: fewer workers (-e workers=N), or more examples"
     )
 
 
 def test_just_enough_is_allowed():
-    assert schedule.check_sizes(sizes(images=5, batch=5), 5) is None
+    assert configurations.check_sizes(sizes(images=5, batch=5), 5) is None
 
 
 # --- what a run has done already
@@ -478,7 +479,7 @@ def test_run_that_never_started_is_found_by_name(three_runs):
 
 
 def test_what_a_run_needs_of_a_host():
-    small = configs.build(configs.override({}, {"data.image_size": [32, 32, 3], "checkpoint.keep": 2}))
+    small = configurations.build(configurations.override({}, {"data.image_size": [32, 32, 3], "checkpoint.keep": 2}))
     mb = 2**20
     size = {"total": mb // 4}
     cached = plan.needs(small, 10 * mb // 3072, 3, size)
@@ -493,9 +494,9 @@ def test_what_a_run_needs_of_a_host():
     assert plan.needs(small, 10 * mb // 3072, 3, size, resumes=True)["free_mb"] == plan.LOGS_MB
     long = plan.needs(small, 10 * mb // 3072, 100_000, size)
     assert (long["disk_mb"], long["disk_whole_mb"]) == (plan.LOGS_MB + 10 + 10 + 6, plan.LOGS_MB + 10 + 100_000 + 6)
-    decoded = configs.build(configs.override(configs.to_dict(small), {"data.cache_limit_mb": 9}))
+    decoded = configurations.build(configurations.override(configurations.to_dict(small), {"data.cache_limit_mb": 9}))
     assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
-    adam = configs.build(configs.override(configs.to_dict(decoded), {"optimizer.name": "adam"}))
+    adam = configurations.build(configurations.override(configurations.to_dict(decoded), {"optimizer.name": "adam"}))
     needs = plan.needs(adam, 10 * mb // 3072, 3, size)
     assert (needs["memory_mb"], needs["disk_mb"], needs["disk_whole_mb"]) == (
         plan.RUNTIME_MB + 9,
@@ -506,7 +507,7 @@ def test_what_a_run_needs_of_a_host():
 
 @pytest.mark.parametrize(("policy", "kept"), [("all", 60), ("best", 2), ("last", 2), (10, 8), (1, 60)])
 def test_fewer_snapshots_need_less_of_the_disk(policy, kept):
-    config = configs.build({"checkpoint": {"snapshots": policy}, "data": {"cache_limit_mb": 0}})
+    config = configurations.build({"checkpoint": {"snapshots": policy}, "data": {"cache_limit_mb": 0}})
     needs = plan.needs(config, 10, 60, {"total": 2**18 * 100})
     assert needs["snapshots"] == kept
     assert needs["disk_whole_mb"] == plan.LOGS_MB + 600 + 100 * kept
@@ -550,7 +551,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     counts = {"train": 20, "test": 3, "ignored": 1, "left_out": 0}
     assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None, "manifest": None, "note": ""}
     assert made["parameters"] == {"total": 2, "trainable": 2}
-    assert configs.to_dict(configs.build(made["config"])) == made["config"]
+    assert configurations.to_dict(configurations.build(made["config"])) == made["config"]
     assert made["config"]["train"]["global_batch"] == 8
     assert json.loads(json.dumps(made)) == made
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
@@ -559,8 +560,8 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
-    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
-    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     made = plan.make(ask(run="old", workers="3"))
     assert (made["resume"], made["counts"]["global_batch"], len(made["hosts"])) == (True, 128, 3)
 
@@ -569,8 +570,8 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
     """What is typed anew for a launched run is told with what it has."""
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
-    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
-    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     assert plan.make(ask(run="old"))["changes"] == []
     assert plan.make(ask(run="old", epochs="3"))["changes"] == []
     assert plan.make(ask(run="old", epochs="90", workers="3"))["changes"] == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
@@ -582,8 +583,8 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     """Batch sizes that the inventory got meanwhile are no change."""
     monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
-    config = configs.override(configs.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
-    (existing / "config.yml").write_text(configs.dump(configs.build(config)))
+    config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     request = ask(run="old")
     sized = plan.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
     assert plan.make(sized)["changes"] == []
@@ -635,13 +636,13 @@ def test_metric_that_decides_is_one_of_models():
 @pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
 def test_soft_labels_are_refused_for_own_losses(key):
     """Soft labels are refused for a loss of the models own."""
-    compiled, config = {"loss": "mse", "own": [], "validates": True}, configs.build(configs.override({}, {key: 0.2}))
+    compiled, config = {"loss": "mse", "own": [], "validates": True}, configurations.build(configurations.override({}, {key: 0.2}))
     assert refusal(plan.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
     plan.check_compiled(None, {}, config)
 
 
 def test_pictures_are_not_changed_for_own_steps():
-    compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configs.build({"augment": {"flip": True}})
+    compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configurations.build({"augment": {"flip": True}})
     assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
     plan.check_compiled({**compiled, "own": []}, {}, config)
 
@@ -658,22 +659,24 @@ def test_settings_that_do_not_fit_data_are_refused(key, value, message):
     listing = Listing("trips", [], {}, {}, "")
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", (2, 2))))
     listing.table = Table(spec, 9, 3)
-    assert message in refusal(plan.check_model, configs.build(configs.override({}, {key: value})), listing)
+    assert message in refusal(plan.check_model, configurations.build(configurations.override({}, {key: value})), listing)
 
 
 def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
     """Class counts are those of the training split and stay with the run."""
-    root, made = make_folder(), configs.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
-    _, listing = plan.open_dataset(configs.build({"data": {"source": "folder", "path": str(root)}}).data, True)
+    root, made = make_folder(), configurations.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
+    _, listing = plan.open_dataset(configurations.build({"data": {"source": "folder", "path": str(root)}}).data, True)
     record = plan.expected(listing)
     sizes = schedule.counts(made, 2, record["train"])
     counted = plan.with_class_counts(made, listing, record, sizes, Path())
     assert sum(counted.train.class_counts) == sizes.train_images < record["train"]
     assert plan.class_weights(counted, listing.classes).startswith(f"{listing.classes[0]} ")
-    begun = configs.override(configs.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]})
-    (existing / "config.yml").write_text(configs.dump(configs.build(begun)))
+    begun = configurations.override(
+        configurations.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]}
+    )
+    (existing / "config.yml").write_text(configurations.dump(configurations.build(begun)))
     assert plan.resolve(ask(run="old", set="train.class_weight=balanced"), existing)[0].train.class_counts == (3, 4)
-    unset = plan.with_class_counts(configs.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
+    unset = plan.with_class_counts(configurations.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
     assert unset.train.class_counts is None, "of another run, whose configuration was taken"
 
 
@@ -686,7 +689,7 @@ def test_evaluate_and_detach_together_are_refused(ask):
 def test_parameter_counts_are_remembered_per_model_and_data(ask, monkeypatch):
     """Parameter counts are remembered by model size and classes."""
     ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
-    small, large = configs.build({"data": {"image_size": [28, 28, 1]}}), configs.build({})
+    small, large = configurations.build({"data": {"image_size": [28, 28, 1]}}), configurations.build({})
     for _ in range(2):
         assert plan.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
     assert len(ran) == 1
@@ -701,17 +704,17 @@ def test_parameter_counts_are_remembered_per_model_and_data(ask, monkeypatch):
 def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path):
     ran = fake_run(monkeypatch, stdout='{"total": 1, "trainable": 1}')
     for _ in range(2):
-        plan.parameters(configs.build({}), 10, ask(write=False))
+        plan.parameters(configurations.build({}), 10, ask(write=False))
     assert len(ran) == 2
     assert not Path(tmp_path / "parameters").exists()
 
 
 def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
     fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
-    message = refusal(plan.parameters, configs.build({}), 10, ask())
+    message = refusal(plan.parameters, configurations.build({}), 10, ask())
     assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
     fake_run(monkeypatch, returncode=1, stderr="lots\nerror: model.filters: 0 is not allowed\n")
-    assert refusal(plan.parameters, configs.build({}), 10, ask()) == "model.filters: 0 is not allowed"
+    assert refusal(plan.parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
 
 
 def test_refusals_of_what_was_typed_are_configuration_errors(ask):
@@ -882,19 +885,19 @@ def test_run_that_cannot_lose_a_host_is_refused(settings, words):
     """A run that could not go on without a host is refused."""
     recovery = {"elastic": True, "max_restarts": 5} | settings.get("recovery", {})
     with pytest.raises(ConfigError) as refused:
-        plan.check_elastic(configs.build(settings | {"recovery": recovery}), 3)
+        plan.check_elastic(configurations.build(settings | {"recovery": recovery}), 3)
     assert words in str(refused.value)
 
 
 def test_host_may_be_away_less_than_the_wait():
     """A host may be away for less time than the run waits at all."""
     with pytest.raises(ConfigError, match=r"recovery.elastic_wait: 400.0 is not allowed; it must be below recovery.rejoin_wait \(300\)"):
-        configs.build({"recovery": {"elastic": True, "elastic_wait": 400}})
+        configurations.build({"recovery": {"elastic": True, "elastic_wait": 400}})
 
 
 def test_run_with_all_settings_of_elastic_one_passes():
     plan.check_elastic(
-        configs.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
+        configurations.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
     )
 
 
@@ -916,7 +919,7 @@ TABLE = Table(Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "int32", ())))
 )
 def test_a_class_without_an_output_is_refused(table, targets, takes, odd):
     listing = Listing("mine", [] if table else ["cat", "dog"], {}, {}, "", table=table, targets=targets)
-    config = configs.build({"model": {"name": "own", "file": "mine.py", "function": "build", "source": "def build():\n    pass\n"}})
+    config = configurations.build({"model": {"name": "own", "file": "mine.py", "function": "build", "source": "def build():\n    pass\n"}})
     if odd is None:
         plan.check_classes(listing, takes, config)
     else:

@@ -22,16 +22,15 @@ def test_tickets_sort_by_time():
 
 
 def test_queued_run_waits_and_starts_as_others():
-    worker = ["-m", "trainer.supervision", "--rank=1", "--", "train"]
+    worker = ["-m", "trainer.supervision", "{}", "train"]
     plan = {"run": "cnn", "nonce": "ab" * 16}
     assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
     waits = queue.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
-    end = waits.index("--")
-    assert waits[end + 1 :] == worker
     assert waits[:2] == ["-m", "trainer.supervision.turn"]
-    assert {"--port=12346", "--peers=10.0.0.1:13345,[fd00::2]:13346", "--hosts=pi1,pi2", "--ticket=1-ab", "--ports=12346,13346"} <= set(
-        waits[:end]
-    )
+    assert waits[3:] == worker
+    place = json.loads(waits[2])
+    assert (place["port"], place["ports"], place["ticket"], place["hosts"]) == (12346, [12346, 13346], "1-ab", ["pi1", "pi2"])
+    assert place["peers"] == ["10.0.0.1:13345", "[fd00::2]:13346"]
 
 
 def test_a_run_that_waits_says_for_what():

@@ -9,6 +9,7 @@ import subprocess
 import jinja2
 import pytest
 
+from control.remote import worker_files
 from control.runs import logs
 from tests.project import await_until
 from tests.unit.conftest import ROOT
@@ -58,7 +59,7 @@ def test_only_a_launchs_own_lines_are_quoted(worker):
     quoted = logs.shown(logs.of_last_launch(lines))
     assert (quoted[0], quoted[-1]) == (headers[1], "error of 3")
     assert "error of 1" not in quoted
-    assert records.end((folder / "exit.json").read_text())["exit_code"] == 3
+    assert worker_files.end((folder / "exit.json").read_text())["exit_code"] == 3
 
 
 def test_others_may_not_read_what_it_writes(worker):

@@ -1,18 +1,24 @@
 """The command line of a worker and its supervisor."""
 
+import json
+
 import pytest
 
+from control import configurations
 from control.runs import supervision
 from plugins.filter.lockstep import FilterModule
-from trainer import config as configs
 from trainer.errors import ConfigError
 
 HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
 
 
 def command(**recovery):
-    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"recovery": recovery}))}
+    plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"recovery": recovery}))}
     return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS, 3)
+
+
+def post(**recovery):
+    return json.loads(command(**recovery)[2])
 
 
 def test_without_restarts_there_is_no_supervisor():
@@ -22,17 +28,16 @@ def test_without_restarts_there_is_no_supervisor():
 def test_a_supervisor_knows_where_all_workers_listen():
     given = command(max_restarts=3)
     assert given[:2] == ["-m", "trainer.supervision"]
-    assert given[-2:] == ["--", "train"]
-    assert "--endpoints=" + ",".join(f"10.0.0.{rank}:12345" for rank in range(4)) in given
-    assert "--peers=" + ",".join(f"10.0.0.{rank}:13345" for rank in range(4)) in given
-    assert "--workers=3" in given, "the last host is a spare"
-    assert not [one for one in given if "elastic" in one or "min-workers" in one]
+    assert given[3:] == ["train"]
+    assert post(max_restarts=3)["endpoints"] == [f"10.0.0.{rank}:12345" for rank in range(4)]
+    assert post(max_restarts=3)["peers"] == [f"10.0.0.{rank}:13345" for rank in range(4)]
+    assert post(max_restarts=3)["workers"] == 3, "the last host is a spare"
+    assert post(max_restarts=3)["elastic"] is None
 
 
 @pytest.mark.parametrize("standby", [True, False])
 def test_process_stands_by_if_it_is_asked_for(standby):
-    given = command(max_restarts=3, standby=standby)
-    assert ("--standby" in given[: given.index("--")]) is standby
+    assert post(max_restarts=3, standby=standby)["standby"] is standby
 
 
 def test_spares_wait_behind_those_that_train():
@@ -42,8 +47,7 @@ def test_spares_wait_behind_those_that_train():
 
 
 def test_an_elastic_run_has_its_limits():
-    given = command(max_restarts=3, elastic=True, elastic_wait=20, min_workers=2)
-    assert {"--elastic-wait=20.0", "--min-workers=2"} <= {*given}
+    assert post(max_restarts=3, elastic=True, elastic_wait=20, min_workers=2)["elastic"] == {"wait": 20.0, "least": 2}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +76,9 @@ def test_a_job_of_slurm_is_not_asynchronous():
 
 def test_asynchronous_supervisor_knows_who_takes_no_steps():
     hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
-    plan = {"nonce": "n", "config": configs.to_dict(configs.build({"strategy": {"name": "parameter_server"}}))}
-    given = supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)
-    assert {"--servers=0=10.0.0.0:12845", "--apart=2=evaluator"} <= {*given}
+    plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"strategy": {"name": "parameter_server"}}))}
+    given = json.loads(supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)[2])
+    assert (given["servers"], given["apart"]) == ([[0, "10.0.0.0:12845"]], [[2, "evaluator"]])
 
 
 def test_a_job_of_slurm_is_not_elastic():
@@ -85,5 +89,5 @@ def test_a_job_of_slurm_is_not_elastic():
 @pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
 def test_whether_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
     assert not supervision.is_elastic(tmp_path)
-    (tmp_path / "config.yml").write_text(configs.dump(configs.build({"recovery": recovery})))
+    (tmp_path / "config.yml").write_text(configurations.dump(configurations.build({"recovery": recovery})))
     assert supervision.is_elastic(tmp_path) is elastic

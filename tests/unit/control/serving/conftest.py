@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer import config as configs
+from control import configurations, user_files
 from trainer import predict
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.files import write_text
-from trainer.models import own
 from trainer.rundir import snapshot_path
 
 ROW = Spec([{"miles": 0, "company": 1}, 2], (Leaf("x.miles", "float32", ()), Leaf("x.company", "string", ()), Leaf("y", "int32", ())))
@@ -39,9 +38,9 @@ def pair():
 
 def make_run(folder: Path, config: dict, spec: Spec | None, classes: list[str]) -> Path:
     """A run directory with the snapshot of epoch 3, whose weights are random."""
-    built = configs.build(config)
+    built = configurations.build(config)
     (folder / "checkpoints").mkdir(parents=True)
-    write_text(folder / "config.yml", configs.dump(built))
+    write_text(folder / "config.yml", configurations.dump(built))
     dataset = {"classes": classes, **({"spec": spec.to_json()} if spec else {})}
     (folder / "cluster.json").write_text(json.dumps({"run": folder.name, "dataset": dataset}))
     model = predict.build(built, len(classes), spec or of_images(SIZE)).model
@@ -60,7 +59,7 @@ def runs(tmp_path_factory):
     return {
         "pictures": make_run(root / "pictures", pictures, None, ["cat", "dog", "emu"]),
         **{
-            name: make_run(root / name, {"model": own.section(f"{root}/mine.py:{name}")}, spec, [])
+            name: make_run(root / name, {"model": user_files.model_section(f"{root}/mine.py:{name}")}, spec, [])
             for name, spec in (("rows", ROW), ("pair", PAIR))
         },
     }

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from control import configurations
 from control.serving import onnx_file, saved_model
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
-from trainer import config as configs
 from trainer import predict
 from trainer.data.spec import Leaf, of_images
 from trainer.errors import LockstepError
@@ -21,7 +21,7 @@ from trainer.rundir import snapshot_path
 
 def snapshot(run, spec, classes):
     """The predictor of a run's snapshot."""
-    made = predict.build(configs.build(configs.load(run / "config.yml")), classes, spec)
+    made = predict.build(configurations.build(configurations.load(run / "config.yml")), classes, spec)
     made.model.load_weights(snapshot_path(run, 3))
     return made
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from control import configurations
 from control.sweep import timings
 from control.sweep.sweep import Wanted
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
-from trainer import config as configs
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json, write_text
 
@@ -40,7 +40,7 @@ def test_dataset_decides_all_but_the_trials_length(given, batch):
 
 
 def test_epoch_is_whole_training_set_whatever_configuration_says():
-    assert configs.load(configs.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
+    assert configurations.load(configurations.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
     actual = plan_sweep.resolve({}, NOWHERE)
     assert (actual.train.steps_per_epoch, actual.train.steps, actual.train.epochs) == (None, None, 3)
     assert plan_sweep.resolve({"epochs": "1", "set": "data.limit_train=0.1"}, NOWHERE).data.limit_train == 0.1
@@ -120,7 +120,7 @@ def test_the_same_command_means_the_same_sweep(config, name):
 def existing(tmp_path):
     """A sweep of the lecture's model on two of the hosts, with a measured trial."""
     config = plan_sweep.resolve({"set": "data.limit_train=0.25"}, NOWHERE)
-    write_text(tmp_path / "config.yml", configs.dump(config))
+    write_text(tmp_path / "config.yml", configurations.dump(config))
     write_json(tmp_path / "summary.json", plan_sweep.new_record("pi", {"seed": "17"}, config, HOSTS[:2]))
     timings.put(tmp_path / "timings.csv", timings.Timing(1, 1, 3, 40.0, 30.0, 1000.0, 0, "weak", "SUCCEEDED", "pi1"))
     return tmp_path

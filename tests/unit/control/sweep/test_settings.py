@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from control import configurations
 from control.sweep import settings, settings_plan
 from control.sweep.settings import MOST, Range
-from trainer import config as configs
 from trainer.claims import RUN_NAME
 from trainer.errors import ConfigError
 
-BASE = configs.to_dict(configs.build(configs.load(configs.find("task_cnn"))))
+BASE = configurations.to_dict(configurations.build(configurations.load(configurations.find("task_cnn"))))
 
 
 def refusal(function, *arguments):
@@ -151,7 +151,7 @@ def test_each_trial_has_its_configuration():
 
 
 def test_another_model_has_only_its_own_options():
-    deep = configs.override(BASE, {"model": {"name": "deep_cnn", "filters": 8, "stages": 3}})
+    deep = configurations.override(BASE, {"model": {"name": "deep_cnn", "filters": 8, "stages": 3}})
     actual = list(trials("model.name=cnn,deep_cnn", base=deep).values())
     assert [one.model for one in actual] == [{"name": "cnn", "dropout": 0.1}, {"name": "deep_cnn", "filters": 32, "stages": 3}]
     actual = list(trials("model.name=deep_cnn", base=deep, given={"model.filters": 8}).values())
@@ -181,7 +181,7 @@ def test_values_that_a_key_refuses(vary, message):
 
 
 def test_a_batch_size_without_effect():
-    base = configs.override(BASE, {"train.global_batch": 100})
+    base = configurations.override(BASE, {"train.global_batch": 100})
     assert refusal(trials, "train.batch_size=8", None, 1, base) == (
         "vary, batch_size=8: train.batch_size has no effect: train.global_batch=100 decides. Fix: vary train.global_batch, "
         "or -e set=train.global_batch=null"
@@ -220,7 +220,7 @@ def test_hostile_values_stay_in_the_configuration(value):
     assert all(RUN_NAME.fullmatch(name) for name in names)
     assert settings.label(one).isprintable()
     options = settings_plan.first({"set": "seed=2"}, one)
-    assert configs.parse_set(options["set"]) == {"seed": 2, **one}
+    assert configurations.parse_set(options["set"]) == {"seed": 2, **one}
 
 
 def test_short_names_are_unique():

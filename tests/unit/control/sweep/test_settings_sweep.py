@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control import command_line, project
+from control import command_line, configurations, project
 from control.campaign import UnderWay
 from control.children import Playbook
 from control.runs import planning
@@ -17,7 +17,6 @@ from control.sweep.settings_trials import SettingsBench
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import Conclude
 from control.sweep.tasks.run_trials import RunTrials
-from trainer import config as configs
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_rows
 
@@ -46,10 +45,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def made(options, hosts, kind, default_workers, packs, write):
-    config = configs.build(configs.override(configs.load(configs.find(options["config"])), plan_sweep.overrides(options)))
+    config = configurations.build(
+        configurations.override(configurations.load(configurations.find(options["config"])), plan_sweep.overrides(options))
+    )
     return {
-        "asked_yaml": configs.dump(config),
-        "config": configs.to_dict(config),
+        "asked_yaml": configurations.dump(config),
+        "config": configurations.to_dict(config),
         "config_name": options["config"],
         "counts": COUNTS,
         "parameters": {"total": 1000, "trainable": 1000},
@@ -73,7 +74,7 @@ def finish(folder, **changes):
     """Rows for all planned trials, the first of which is the worst."""
     runs = sorted(path.stem for path in (folder / "configs").glob("*.yml"))
     for number, run in enumerate(runs):
-        config = configs.build(configs.load(folder / "configs" / f"{run}.yml"))
+        config = configurations.build(configurations.load(folder / "configs" / f"{run}.yml"))
         values = settings.values_of(config, read_json(folder / "summary.json")["varied"])
         settings.STORE.put(folder / settings.FILE, row(run, values, value=0.5 + number / 10, **changes))
     return runs
@@ -103,7 +104,7 @@ def test_the_plan_lists_trials_and_their_hosts(folder):
     assert len(facts["sweep_found"]["trials"]) == 4
     assert "asked" not in facts["sweep_found"]
     assert returned["if_interrupted"].endswith("The same command continues the sweep.")
-    rates = [configs.load(folder / "configs" / f"{run}.yml")["optimizer"]["learning_rate"] for run in facts["sweep_found"]["trials"]]
+    rates = [configurations.load(folder / "configs" / f"{run}.yml")["optimizer"]["learning_rate"] for run in facts["sweep_found"]["trials"]]
     assert rates == [0.1, 0.1, 0.01, 0.01]
 
 
@@ -192,7 +193,7 @@ def test_without_a_name_the_question_names_the_sweep(folder, monkeypatch):
 def test_an_estimate_from_an_earlier_run(folder):
     run = project.RUNS / "before"
     write_json(run / "summary.json", {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0})
-    (run / "config.yml").write_text(configs.dump(configs.build(configs.load(configs.find("task_cnn")))))
+    (run / "config.yml").write_text(configurations.dump(configurations.build(configurations.load(configurations.find("task_cnn")))))
     assert "time         about 0:48 for 4 trials without their starts, at the speed of run before" in planned(VARY)["show"]
 
 

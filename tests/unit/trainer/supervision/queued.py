@@ -4,10 +4,10 @@ import json
 import secrets
 from pathlib import Path
 
+from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from trainer import claims
 from trainer.supervision.turn import QUEUED
-from trainer.telemetry import read_records
 
 
 class Hosts:

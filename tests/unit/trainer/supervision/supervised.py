@@ -9,6 +9,7 @@ import signal
 import threading
 from pathlib import Path
 
+from control.remote.worker_files import read_records
 from tests.fake_clock import FakeClock, FakeProcess
 from tests.ports import free_ports
 from trainer.metrics import Metrics
@@ -16,7 +17,6 @@ from trainer.supervision.child import LET_IN, ROOM, Patience
 from trainer.supervision.newcomers import PAUSE_S
 from trainer.supervision.policy import Limits
 from trainer.supervision.supervisor import Post, Supervisor
-from trainer.telemetry import read_records
 
 NAMES = ("first", "second", "third")
 SUCCEEDED, PREEMPTED, CANCELLED, MADE_ROOM = 0, 42, 142, 175

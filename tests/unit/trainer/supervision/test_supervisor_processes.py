@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from tests.project import await_until
 from trainer.errors import PREEMPTED
 from trainer.supervision.child import MARK
 from trainer.supervision.supervisor import DOWN, FILE, REJOINING, STANDING_BY
-from trainer.telemetry import read_records
 
 ROOT = Path(__file__).parents[4]
 LONG_S = 120
@@ -90,7 +90,8 @@ class Run:
         self.names = NAMES[: 2 + spares]
         self.folders = [folder / name for name in self.names]
         self.ports = free_ports(2 + spares)
-        self.options = {"max-restarts": 5, "max-restarts-per-hour": 5, "rejoin-wait": 600, "silence": 600, "hang": 600} | options
+        self.options = {"limits": {"restarts": 5, "per_hour": 5}, "patience": {"silence": 600, "hang": 600}, "elastic": None}
+        self.options |= {"rejoin_wait": 600} | options
         secret = secrets.token_hex(32)
         for own in self.folders:
             own.mkdir()
@@ -102,13 +103,12 @@ class Run:
 
     def begin(self, rank):
         own = self.folders[rank]
-        options = [f"--{name}={value}" for name, value in self.options.items()]
         standby = [sys.executable, str(own / "standby.py")] if self.standby else []
         hurry = self.hurry if rank == 2 else 1
         argv = [sys.executable, "-c", PROGRAM.format(worker=str(own / "worker.py"), standby=standby, hurry=hurry)]
-        argv += [f"--folder={own}", f"--rank={rank}", f"--hosts={','.join(self.names)}", "--workers=2"]
-        argv += [f"--peers={','.join(f'127.0.0.1:{port}' for port in self.ports)}", f"--endpoints={','.join(self.names)}"]
-        argv += ["--launch=l", "--session=s", *options, "--", "train"]
+        given = {"folder": str(own), "rank": rank, "hosts": self.names, "workers": 2, "endpoints": self.names, "launch": "l"}
+        given |= {"peers": [f"127.0.0.1:{port}" for port in self.ports], "session": "s", "standby": False, "servers": [], "apart": []}
+        argv += [json.dumps(given | self.options), "train"]
         with (own / "log").open("ab") as log:
             return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
@@ -201,7 +201,7 @@ def test_the_standby_becomes_the_next_worker(begin):
 
 def test_a_stopped_spare_learns_of_the_end(begin):
     """Else it would wait for minutes."""
-    run = begin(spares=1, hurry=20, **{"elastic-wait": 2})
+    run = begin(spares=1, hurry=20, elastic={"wait": 2, "least": 1})
     run.await_phase(2, STANDING_BY)
     os.kill(run.processes[2].pid, signal.SIGSTOP)
     run.do(1, 1, 1)

@@ -51,9 +51,9 @@ class Processes(Hosts):
 
     def begin(self, run, rank, number, arguments=("-c", WORKER), hurry=20):
         """Start one whose time passes `hurry` times as fast."""
-        named = self.place(run, rank, number) | {"hosts": "host0,host1", "ports": ",".join(map(str, self.listens(rank)))}
-        named["peers"] = ",".join(f"127.0.0.1:{port}" for port in self.direct)
-        words = [*(f"--{name}={value}" for name, value in named.items()), "--", *arguments]
+        place = self.place(run, rank, number) | {"hosts": ["host0", "host1"], "ports": self.listens(rank)}
+        place["peers"] = [f"127.0.0.1:{port}" for port in self.direct]
+        words = [json.dumps(place, default=str), *arguments]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         argv = [sys.executable, "-c", PROGRAM.format(hurry=hurry), *words]
         self.processes.append(subprocess.Popen(argv, cwd=self.path(run, rank), env=environment))
@@ -98,7 +98,7 @@ def test_on_free_hosts_a_run_starts(hosts):
 def test_for_a_supervisor_its_file_stays(hosts):
     """That which starts the session after a restart of the host."""
     for rank in range(2):
-        hosts.queue("a", rank, 1, arguments=["-m", "trainer.supervision", "--help"])
+        hosts.queue("a", rank, 1, arguments=["-c", "", "trainer.supervision"])
     for process in hosts.processes:
         assert process.wait(60) == 0
     for rank in range(2):
@@ -204,6 +204,6 @@ def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
     hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
     kept = hosts.path("a", 0) / FILE
     kept.write_text('{"history": 1}')
-    assert hosts.begin("a", 0, 1, arguments=["-m", "trainer.supervision", "--help"]).wait(60) == 0
+    assert hosts.begin("a", 0, 1, arguments=["-c", "", "trainer.supervision"]).wait(60) == 0
     assert kept.read_text() == '{"history": 1}'
     assert not hosts.notes("a", 0)

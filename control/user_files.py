@@ -1,20 +1,54 @@
-"""Modules beside a user's file: which of them it imports, found without running it, and how they are imported from their text."""
+"""Functions in a user's own Python file, and the modules beside it that it imports: found without running them."""
 
 import ast
-import importlib.abc
-import importlib.util
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+from trainer.config import nearest
 from trainer.errors import ConfigError
+from trainer.models.own import NAME
+from trainer.own import Function
 
 LARGEST = 2**20
 """Bytes of a user's file and of all modules beside it: they become a part of a run's configuration."""
 LOCKSTEPS = ("trainer", "control", "plugins", "benchmarks", "lockstep")
 """Names of modules that are imported already, wherever a user's file is."""
+
+
+def find(variable: str, given: str) -> Function:
+    """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
+    file, colon, name = given.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
+    with naming(f"{variable}={given}"):
+        source = read(path, path.name)
+        modules = imported(path, source)
+    function = Function(path.name, name, source, str(path.resolve()), modules)
+    parameters(variable, function)
+    return function
+
+
+def model_section(given: str) -> dict[str, str]:
+    """The configuration section `model` for `FILE.py:FUNCTION`; ConfigError if there is no such function."""
+    return {"name": NAME, **find("model", given).entry}
+
+
+def parameters(variable: str, function: Function) -> ast.arguments:
+    """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
+    with naming(f"{variable}={function.called}"):
+        top = tree(function.file, function.source)
+    functions = {node.name: node for node in top.body if isinstance(node, ast.FunctionDef)}
+    if function.name not in functions:
+        names = ", ".join(functions) or "none"
+        raise ConfigError(
+            f"{variable}={function.called}: no such function at the top of the file{nearest(function.name, functions)}; there are: {names}"
+        )
+    return functions[function.name].args
 
 
 def imported(file: Path, source: str) -> dict[str, str]:
@@ -89,52 +123,10 @@ def _files(folder: Path, name: str) -> list[Path]:
     return [folder / f"{name}.py"] if (folder / f"{name}.py").is_file() else []
 
 
-class _Texts(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
-    """Imports modules from their texts, by path relative to a folder."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-        self.folders: dict[str, Path | None] = {}
-
-    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> Any:  # noqa: ARG002 - the interface
-        """A module's specification, None for others."""
-        return importlib.util.spec_from_loader(fullname, self) if self._key(fullname) else None
-
-    def get_source(self, fullname: str) -> str:
-        """A module's text."""
-        return self.texts[self._key(fullname)]
-
-    def get_filename(self, fullname: str) -> str:
-        """Path of a module's file; relative on a machine that has only its text."""
-        key = self._key(fullname)
-        folder = self.folders[key]
-        return str(folder / key) if folder else key
-
-    def is_package(self, fullname: str) -> bool:
-        """Whether a module is a folder."""
-        return self._key(fullname).endswith("/__init__.py")
-
-    def _key(self, fullname: str) -> str:
-        base = fullname.replace(".", "/")
-        return next((key for key in (f"{base}/__init__.py", f"{base}.py") if key in self.texts), "")
-
-
-_TEXTS = _Texts()
-
-
-def install(texts: Mapping[str, str], folder: Path | None) -> None:
-    """Let these modules be imported from now on, from their texts.
-
-    Raises:
-        ConfigError: a module in use has such a name, or another file's module, with other contents.
-    """
-    for key, text in texts.items():
-        name = key.partition("/")[0].removesuffix(".py")
-        if key not in _TEXTS.texts and name in sys.modules and getattr(sys.modules[name].__spec__, "loader", None) is not _TEXTS:
-            raise ConfigError(f"{key}: a module with the name {name} is in use; rename the file")
-        if _TEXTS.texts.get(key, text) != text:
-            raise ConfigError(f"{key}: two files of yours have a module with this name beside them, and they differ; rename one")
-    _TEXTS.texts |= texts
-    _TEXTS.folders |= dict.fromkeys(texts, folder)
-    if texts and _TEXTS not in sys.meta_path:
-        sys.meta_path.insert(0, _TEXTS)
+@contextlib.contextmanager
+def naming(given: str) -> Iterator[None]:
+    """Begin an error with what was typed."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{given}: {error}") from None

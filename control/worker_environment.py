@@ -1,4 +1,4 @@
-"""Environment variables that users set for workers: `worker_environment` in the inventory, `train.environment` in a configuration."""
+"""Environment variables that the inventory sets for a host's worker, and how its start script gets them."""
 
 import re
 import shlex

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainer import records
+from control.remote import worker_files
 from trainer.errors import LockstepError
 
 SUMMARY = {"state": "SUCCEEDED", **dict.fromkeys(("workers", "epochs_done", "epochs", "steps", "seconds_total", "seconds_training"), 1)}
@@ -12,12 +12,12 @@ SENT = {"name": "powersgd", "why": "compressed", "sent_bytes": 127_528, "transpo
 
 
 def test_what_a_worker_writes():
-    assert records.summary(json.dumps({**SUMMARY, "reduction": SENT}))["reduction"] == SENT
+    assert worker_files.summary(json.dumps({**SUMMARY, "reduction": SENT}))["reduction"] == SENT
 
 
 def test_what_an_earlier_version_wrote():
     old = {"name": "packed", "why": "as they are"}
-    assert records.summary(json.dumps({**SUMMARY, "reduction": old}))["reduction"] == old
+    assert worker_files.summary(json.dumps({**SUMMARY, "reduction": old}))["reduction"] == old
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,4 @@ def test_what_an_earlier_version_wrote():
 )
 def test_what_no_worker_writes(false):
     with pytest.raises(LockstepError, match="is not what a worker writes"):
-        records.summary(json.dumps({**SUMMARY, "reduction": {**SENT, **false}}))
+        worker_files.summary(json.dumps({**SUMMARY, "reduction": {**SENT, **false}}))

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from trainer import neighbours, own
+from control import user_files
+from trainer import own
 from trainer.errors import ConfigError
 
 MINE = "import nets.unet\nfrom helpers import twice\nimport numpy\nimport os\n\n\ndef build():\n    return twice(nets.unet.SIZE)\n"
@@ -30,14 +31,14 @@ def folder(tmp_path):
 
 
 def test_what_file_imports_beside_it_travels_with_it(folder):
-    function = own.find("model", f"{folder}/mine.py:build")
+    function = user_files.find("model", f"{folder}/mine.py:build")
     assert list(function.modules) == ["helpers.py", "more.py", "nets/__init__.py", "nets/sizes.py", "nets/unet.py"]
     assert own.Function.of(function.entry) == own.Function("mine.py", "build", MINE, None, function.modules)
 
 
 def test_another_machine_has_only_the_texts(folder, tmp_path):
     """In a process of its own: the modules stay imported."""
-    entry = own.find("model", f"{folder}/mine.py:build").entry
+    entry = user_files.find("model", f"{folder}/mine.py:build").entry
     for file in folder.rglob("*.py"):
         file.unlink()
     code = "import json, sys; from trainer import own; print(own.load('model', own.Function.of(json.load(sys.stdin)))())"
@@ -50,7 +51,7 @@ def test_another_machine_has_only_the_texts(folder, tmp_path):
 def test_error_in_module_is_reported_with_its_line(folder):
     (folder / "broken_beside.py").write_text("VALUE = 1\n\ndef fails():\n    raise ValueError('no luck')\n")
     (folder / "fails.py").write_text("import broken_beside\n\ndef build():\n    broken_beside.fails()\n")
-    function = own.find("model", f"{folder}/fails.py:build")
+    function = user_files.find("model", f"{folder}/fails.py:build")
     build = own.load("model", function)
     with (
         pytest.raises(ConfigError, match=r"model=fails.py:build, broken_beside.py line 4: ValueError: no luck"),
@@ -72,13 +73,13 @@ def test_a_module_that_cant_travel_is_refused(folder, files, message):
     for name, contents in files.items():
         (folder / name).write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     with pytest.raises(ConfigError, match=message):
-        own.find("model", f"{folder}/mine.py:build")
+        user_files.find("model", f"{folder}/mine.py:build")
 
 
 def test_two_modules_with_one_name_are_refused():
-    neighbours.install({"beside_one.py": "VALUE = 1"}, None)
-    neighbours.install({"beside_one.py": "VALUE = 1"}, None)
+    own.install({"beside_one.py": "VALUE = 1"}, None)
+    own.install({"beside_one.py": "VALUE = 1"}, None)
     with pytest.raises(ConfigError, match=r"beside_one.py: two files of yours .* differ; rename one"):
-        neighbours.install({"beside_one.py": "VALUE = 2"}, None)
+        own.install({"beside_one.py": "VALUE = 2"}, None)
     with pytest.raises(ConfigError, match=r"numpy.py: a module with the name numpy is in use; rename the file"):
-        neighbours.install({"numpy.py": ""}, None)
+        own.install({"numpy.py": ""}, None)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from control import configurations
 from trainer import config as configs
 from trainer.errors import ConfigError
 
@@ -15,7 +16,7 @@ def refusal(function, *arguments):
 
 
 def built(dotted, value):
-    return configs.build(configs.override({}, {dotted: value}))
+    return configurations.build(configurations.override({}, {dotted: value}))
 
 
 @pytest.mark.parametrize(
@@ -29,20 +30,20 @@ def built(dotted, value):
     ],
 )
 def test_unknown_key_names_the_nearest(raw, start, near):
-    message = refusal(configs.build, raw)
+    message = refusal(configurations.build, raw)
     assert message.startswith(start)
     assert near in message
 
 
 def test_unknown_key_lists_known_ones_of_its_section():
-    assert refusal(configs.build, {"checkpoint": {"zzz": 1}}).endswith(
+    assert refusal(configurations.build, {"checkpoint": {"zzz": 1}}).endswith(
         "; known: checkpoint.every_steps, checkpoint.every_seconds, checkpoint.keep, checkpoint.copy, checkpoint.snapshots"
     )
 
 
 def test_unknown_key_unlike_others_has_no_hint():
     """Unknown key that is like none has no hint."""
-    assert "did you mean" not in refusal(configs.build, {"checkpoint": {"zzz": 1}})
+    assert "did you mean" not in refusal(configurations.build, {"checkpoint": {"zzz": 1}})
 
 
 @pytest.mark.parametrize(
@@ -74,10 +75,10 @@ def test_class_weights_are_word_or_numbers_by_class(value):
 
 
 def test_class_weights_are_kept_as_numbers_by_text(tmp_path):
-    config = configs.build(configs.override({}, configs.parse_set("train.class_weight={0: 1, dog: 2.5}")))
+    config = configurations.build(configurations.override({}, configurations.parse_set("train.class_weight={0: 1, dog: 2.5}")))
     assert config.train.class_weight == {"0": 1.0, "dog": 2.5}
-    (tmp_path / "config.yml").write_text(configs.dump(config))
-    assert configs.build(configs.load(tmp_path / "config.yml")) == config
+    (tmp_path / "config.yml").write_text(configurations.dump(config))
+    assert configurations.build(configurations.load(tmp_path / "config.yml")) == config
     assert refusal(built, "train.class_weight", "balancd") == (
         f"train.class_weight: balancd is unknown (did you mean balanced?); it must be {CLASS_WEIGHTS}"
     )
@@ -85,11 +86,11 @@ def test_class_weights_are_kept_as_numbers_by_text(tmp_path):
 
 def test_saturation_needs_colours():
     grey = {"data": {"image_size": [8, 8, 1]}, "augment": {"saturation": 0.5}}
-    assert refusal(configs.build, grey).startswith("augment.saturation: 0.5 is not allowed; it must be 0 for images of one channel")
+    assert refusal(configurations.build, grey).startswith("augment.saturation: 0.5 is not allowed; it must be 0 for images of one channel")
 
 
 def test_section_that_is_no_mapping_is_named():
-    assert refusal(configs.build, {"data": None}) == "data: expected a mapping, got None"
+    assert refusal(configurations.build, {"data": None}) == "data: expected a mapping, got None"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_numbers_that_are_none_are_refused(value, rule, key):
         (
             "optimizer.name",
             "sdg",
-            "optimizer.name: sdg is unknown (did you mean sgd?); it must be one of: " + ", ".join(configs.OPTIMIZERS),
+            "optimizer.name: sdg is unknown (did you mean sgd?); it must be one of: " + ", ".join(configurations.OPTIMIZERS),
         ),
         ("schedule.scaling", "linar", "schedule.scaling: linar is unknown (did you mean linear?); it must be one of: none, linear, sqrt"),
         ("reduction.name", "zzz", "reduction.name: zzz is unknown; it must be one of: auto, packed, half, powersgd"),
@@ -198,14 +199,16 @@ def test_values_at_the_limits_are_kept(key, value):
 
 
 def test_numbers_become_what_the_field_holds():
-    config = configs.build({"optimizer": {"learning_rate": "1e-3", "momentum": 0}, "schedule": {"decay": [[82, "1e-1"], [123, 0.01]]}})
+    config = configurations.build(
+        {"optimizer": {"learning_rate": "1e-3", "momentum": 0}, "schedule": {"decay": [[82, "1e-1"], [123, 0.01]]}}
+    )
     assert config.optimizer.learning_rate == 0.001
     assert isinstance(config.optimizer.momentum, float)
     assert config.schedule.decay == ((82.0, 0.1), (123.0, 0.01))
 
 
 def test_model_needs_a_name():
-    assert refusal(configs.build, {"model": {}}) == "model.name: None is not allowed; it must be the name of a model"
+    assert refusal(configurations.build, {"model": {}}) == "model.name: None is not allowed; it must be the name of a model"
 
 
 @pytest.mark.parametrize(
@@ -231,59 +234,62 @@ def test_model_needs_a_name():
     ],
 )
 def test_set_is_split_at_outer_commas(text, actual):
-    assert configs.parse_set(text) == actual
+    assert configurations.parse_set(text) == actual
 
 
 def test_set_with_an_apostrophe_inside_a_value():
-    assert configs.parse_set("data.path=/home/o'neil,seed=2") == {"data.path": "/home/o'neil", "seed": 2}
+    assert configurations.parse_set("data.path=/home/o'neil,seed=2") == {"data.path": "/home/o'neil", "seed": 2}
 
 
 def test_set_with_a_scientific_number():
-    assert configs.build(configs.override({}, configs.parse_set("optimizer.learning_rate=1e-3"))).optimizer.learning_rate == 0.001
+    assert (
+        configurations.build(configurations.override({}, configurations.parse_set("optimizer.learning_rate=1e-3"))).optimizer.learning_rate
+        == 0.001
+    )
 
 
 @pytest.mark.parametrize(("text", "part"), [("seed", "'seed'"), ("seed=2,=3", "'=3'"), ("a=1,nonsense,b=2", "'nonsense'")])
 def test_set_without_key_or_value_names_the_part(text, part):
-    assert refusal(configs.parse_set, text) == f"set={text}: {part} is not key=value, as in set=train.batch_size=32,seed=2"
+    assert refusal(configurations.parse_set, text) == f"set={text}: {part} is not key=value, as in set=train.batch_size=32,seed=2"
 
 
 def test_set_with_a_broken_value():
-    assert refusal(configs.parse_set, "seed=2,data.image_size=[28,28") == "set: the value of data.image_size is not YAML: '[28,28'"
+    assert refusal(configurations.parse_set, "seed=2,data.image_size=[28,28") == "set: the value of data.image_size is not YAML: '[28,28'"
 
 
 def test_override_replaces_and_leaves_the_original():
     raw = {"seed": 1, "train": {"epochs": 3, "batch_size": 64}}
-    changed = configs.override(raw, {"seed": 2, "train.epochs": 5, "data.path": "/x"})
+    changed = configurations.override(raw, {"seed": 2, "train.epochs": 5, "data.path": "/x"})
     assert changed == {"seed": 2, "train": {"epochs": 5, "batch_size": 64}, "data": {"path": "/x"}}
     assert raw == {"seed": 1, "train": {"epochs": 3, "batch_size": 64}}
 
 
 def test_override_inside_a_single_value():
-    assert refusal(configs.override, {"seed": 1}, {"seed.x": 2}) == "seed.x: seed is a single value, not a section"
+    assert refusal(configurations.override, {"seed": 1}, {"seed.x": 2}) == "seed.x: seed is a single value, not a section"
 
 
 def test_differences_are_dotted_keys():
     old = {"seed": 1, "train": {"epochs": 3, "steps": None}, "model": {"name": "a", "stages": 2}, "data": {"image_size": [1, 1, 1]}}
     new = {"seed": 1, "train": {"epochs": 4, "steps": None}, "model": {"name": "a", "filters": 8}, "data": {"image_size": [1, 1, 3]}}
-    assert configs.differences(old, new) == ["train.epochs", "model.stages", "model.filters", "data.image_size"]
-    assert configs.differences(old, old) == []
+    assert configurations.differences(old, new) == ["train.epochs", "model.stages", "model.filters", "data.image_size"]
+    assert configurations.differences(old, old) == []
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in configs.CONFIGS.glob("*.yml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in configurations.CONFIGS.glob("*.yml")))
 def test_every_configuration_builds_as_its_file_says(name):
-    raw = configs.load(configs.find(name))
-    plain = configs.to_dict(configs.build(raw))
+    raw = configurations.load(configurations.find(name))
+    plain = configurations.to_dict(configurations.build(raw))
     assert plain["model"]["name"] == name
     flat = {f"{section}.{key}": value for section, keys in raw.items() if isinstance(keys, dict) for key, value in keys.items()}
-    assert configs.override(plain, flat) == plain
+    assert configurations.override(plain, flat) == plain
 
 
 def test_there_are_configurations():
-    assert {path.stem for path in configs.CONFIGS.glob("*.yml")} >= {"lecture_cnn", "task_cnn", "deep_cnn"}
+    assert {path.stem for path in configurations.CONFIGS.glob("*.yml")} >= {"lecture_cnn", "task_cnn", "deep_cnn"}
 
 
 def test_lecture_is_three_epochs_of_seventy_steps():
-    train = configs.build(configs.load(configs.find("lecture_cnn"))).train
+    train = configurations.build(configurations.load(configurations.find("lecture_cnn"))).train
     assert (train.epochs, train.steps_per_epoch, train.batch_size) == (3, 70, 64)
 
 
@@ -296,15 +302,15 @@ def test_lecture_is_three_epochs_of_seventy_steps():
     ],
 )
 def test_round_trips(raw, tmp_path):
-    config = configs.build(raw)
-    assert configs.build(configs.to_dict(config)) == config
+    config = configurations.build(raw)
+    assert configurations.build(configurations.to_dict(config)) == config
     path = tmp_path / "config.yml"
-    path.write_text(configs.dump(config), encoding="utf-8")
-    assert configs.build(configs.load(path)) == config
+    path.write_text(configurations.dump(config), encoding="utf-8")
+    assert configurations.build(configurations.load(path)) == config
 
 
 def test_plain_form_holds_no_tuples():
-    plain = configs.to_dict(configs.build({"schedule": {"decay": [[1, 0.5]]}}))
+    plain = configurations.to_dict(configurations.build({"schedule": {"decay": [[1, 0.5]]}}))
     assert plain["schedule"]["decay"] == [[1.0, 0.5]]
     assert plain["data"]["image_size"] == [32, 32, 3]
 
@@ -312,12 +318,12 @@ def test_plain_form_holds_no_tuples():
 def test_find_by_name_and_by_path(tmp_path):
     path = tmp_path / "mine.yml"
     path.write_text("seed: 1\n")
-    assert configs.find("task_cnn") == configs.CONFIGS / "task_cnn.yml"
-    assert configs.find(str(path)) == path
+    assert configurations.find("task_cnn") == configurations.CONFIGS / "task_cnn.yml"
+    assert configurations.find(str(path)) == path
 
 
 def test_find_names_the_nearest_and_lists_all():
-    message = refusal(configs.find, "task_cn")
+    message = refusal(configurations.find, "task_cn")
     assert message.startswith("config=task_cn: no such configuration (did you mean task_cnn?); there are: ")
     assert "cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50" in message
 
@@ -326,7 +332,7 @@ def test_find_names_the_nearest_and_lists_all():
 def test_find_a_missing_file(name, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert refusal(configs.find, name) == f"config={name}: no such file"
+    assert refusal(configurations.find, name) == f"config={name}: no such file"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +342,7 @@ def test_find_a_missing_file(name, tmp_path, monkeypatch):
 def test_load_refuses_what_is_no_mapping(text, reason, tmp_path):
     path = tmp_path / "bad.yml"
     path.write_text(text)
-    message = refusal(configs.load, path)
+    message = refusal(configurations.load, path)
     assert message.startswith(f"{path}: ")
     assert reason in message
 
@@ -344,7 +350,7 @@ def test_load_refuses_what_is_no_mapping(text, reason, tmp_path):
 def test_load_refuses_what_is_not_utf8(tmp_path):
     path = tmp_path / "latin1.yml"
     path.write_bytes("data: {path: /Käse}\n".encode("latin-1"))
-    assert str(path) in refusal(configs.load, path)
+    assert str(path) in refusal(configurations.load, path)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("epoch", " (did you mean epochs?)"), ("zzzz", "")])
@@ -354,7 +360,7 @@ def test_nearest(name, hint):
 
 @pytest.mark.parametrize("policy", ["all", "best", "last", 1, 25])
 def test_snapshots_that_are_kept(policy):
-    assert configs.build({"checkpoint": {"snapshots": policy}}).checkpoint.snapshots == policy
+    assert configurations.build({"checkpoint": {"snapshots": policy}}).checkpoint.snapshots == policy
 
 
 @pytest.mark.parametrize(
@@ -367,15 +373,31 @@ def test_snapshots_that_are_kept(policy):
     ],
 )
 def test_snapshots_that_are_none(policy, message):
-    assert refusal(configs.build, {"checkpoint": {"snapshots": policy}}) == message
+    assert refusal(configurations.build, {"checkpoint": {"snapshots": policy}}) == message
 
 
 def test_older_key_is_read_under_its_name(tmp_path):
     """A key of an older version is read under its new name."""
     path = tmp_path / "old.yml"
     path.write_text("telemetry: {split_every: 7}")
-    assert configs.build(configs.load(path)).telemetry.profile_every == 7
-    assert configs.parse_set("telemetry.split_every=8") == {"telemetry.profile_every": 8}
+    assert configurations.build(configurations.load(path)).telemetry.profile_every == 7
+    assert configurations.parse_set("telemetry.split_every=8") == {"telemetry.profile_every": 8}
     path.write_text("telemetry: {split_every: 7, profile_every: 9}")
     with pytest.raises(ConfigError, match=r"^telemetry\.split_every: unknown key"):
-        configs.build(configs.load(path))
+        configurations.build(configurations.load(path))
+
+
+@pytest.mark.parametrize("path", sorted(configurations.CONFIGS.glob("*.yml")), ids=lambda path: path.stem)
+def test_a_host_builds_what_was_written_for_it(path, tmp_path):
+    config = configurations.build(configurations.load(path))
+    (tmp_path / "config.yml").write_text(configurations.dump(config))
+    assert configs.build(configs.load(tmp_path / "config.yml")) == config
+
+
+def test_an_older_runs_configuration_is_rewritten_for_hosts(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text("telemetry: {split_every: 7}\nschedule: {decay: [[1, 0.5]]}\noptimizer: {learning_rate: 1e-3}\n")
+    config = configurations.build(configurations.load(path))
+    path.write_text(configurations.rewritten(path))
+    assert configs.build(configs.load(path)) == config
+    assert (config.telemetry.profile_every, config.schedule.decay) == (7, ((1.0, 0.5),))
