@@ -64,7 +64,7 @@ def test_returned_loss_is_the_steps_loss(tracks):
     assert metrics == {"loss": pytest.approx(expected, rel=1e-6)}
 
 
-def test_what_a_step_does_not_return_is_not_shown():
+def test_only_what_a_step_returns_shows():
     """A tracked loss, too, as in `fit`."""
     metrics, expected = results(lambda model, loss: {"other": 2 * loss}, tracks=True)
     assert metrics == {"other": pytest.approx(2 * expected, rel=1e-6)}

@@ -148,12 +148,12 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
 @pytest.mark.parametrize(
     ("numbers", "layer"), [("bytes", "common"), ("hardly", "hardly"), ("signed", "below_zero"), ("logarithms", "logarithm")]
 )
-def test_what_a_layer_mixes_shows_in_some_range(actual, numbers, layer):
+def test_mixing_shows_in_some_range(actual, numbers, layer):
     """What rows have in common may be too small between 0 and 1, or 0."""
     assert actual[numbers] == [layer]
 
 
-def test_layers_that_count_see_all_and_have_not_counted(actual):
+def test_layers_that_count_see_all(actual):
     """In a variable of TensorFlow's own, and in a metric."""
     assert sorted(actual["counts"]) == ["counting", "measuring"]
     assert actual["counted"] == 0

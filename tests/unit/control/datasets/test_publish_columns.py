@@ -581,7 +581,7 @@ def test_table_that_cant_be_trained_with_is_refused(text, given, message, file):
     assert not list(file.parent.glob("columns/*"))
 
 
-def test_a_column_of_numbers_but_for_a_few_is_warned_of(file):
+def test_column_of_almost_numbers_is_warned_of(file):
     """Strings that are meant, as the names of companies, are not."""
     rows = "".join(f"{number},C{number},{number}\n" for number in range(100))
     made = table(file, f"power,company,y\n{rows}?,C7,1\n,C8,2\n", "y")

@@ -926,6 +926,6 @@ def test_a_class_without_an_output_is_refused(table, targets, takes, odd):
         assert odd in refusal(plan.check_classes, listing, takes, config)
 
 
-def test_refusal_of_a_model_tells_what_its_examples_have():
+def test_refusal_tells_what_examples_have():
     with pytest.raises(ConfigError, match=r"^a step fails\nx has strings$"), plan.warned(["x has strings"]):
         raise ConfigError("a step fails")
