@@ -32,7 +32,7 @@ from trainer.rundir import prune, snapshots_policy
 if TYPE_CHECKING:
     from trainer.data.manifest import Published
 
-GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints")
+GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints", "output")
 """What the chief copies back besides its own `workers/<node>`; what a run needs to continue comes first."""
 EVERY_S = 5.0
 RUN = "run.json"

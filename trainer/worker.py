@@ -159,6 +159,8 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     counts = schedule.counts(config, workers, manifest.count("train"), manifest.held_out, launched)
     stop_asked, room_asked, elapsed = watchdog.stop_asked.is_set, watchdog.room_asked.is_set, launch.elapsed
     job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, launch.weights, room_asked)
+    if config.train.callbacks:
+        enter_output(launch, member.is_chief)
     try:
         code = Trainer(job, cluster).run()
     except Exception as error:
@@ -169,6 +171,14 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     watchdog.ignore_signals()
     watch.stop()
     return code
+
+
+def enter_output(launch: Launch, is_chief: bool) -> None:
+    """Let what callbacks write by relative names be collected: the chief's files are the run's."""
+    folder = (launch.run if is_chief else launch.own).absolute() / "output"
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    os.environ["LOCKSTEP_OUTPUT"] = str(folder)
 
 
 def quiet_tensorflow() -> None:

@@ -196,6 +196,7 @@ def called(trainings):
 def test_callbacks_change_the_rate_and_end_it(trainings, called):
     assert [row["learning_rate"] for row in history(trainings, "called")] == pytest.approx([0.01, 0.01, 0.005, 0.0025])
     assert trainings.summary("called")["ended_early"]
+    assert (trainings.run("called") / "output/log.csv").read_text().startswith("epoch,")
 
 
 def test_an_own_train_step_has_its_own_values(trainings, called):

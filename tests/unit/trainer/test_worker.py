@@ -1,9 +1,12 @@
 """The worker process: what its end means."""
 
+from pathlib import Path
+
 import pytest
 
+from trainer.data.manifest import Published
 from trainer.errors import FAILED, RESTART
-from trainer.worker import _unforeseen
+from trainer.worker import Launch, _unforeseen, enter_output
 
 SENT = "{{function_node __wrapped__Identity}} Unable to parse request\nAdditional GRPC error information from remote target /job:worker:"
 
@@ -28,3 +31,12 @@ class UnavailableError(Exception):
 def test_loss_of_another_process_starts_all_again(error, code, tmp_path, capfd):
     assert _unforeseen(error, tmp_path) == code
     assert ("another worker was lost" in capfd.readouterr().err) == (code == RESTART)
+
+
+@pytest.mark.parametrize(("chief", "folder"), [(True, "run/output"), (False, "run/workers/node1/output")])
+def test_files_of_callbacks_lie_in_output(tmp_path, monkeypatch, chief, folder):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_OUTPUT", "")
+    enter_output(Launch(Path("run"), "node1", Published(tmp_path, ""), tmp_path, 1, 0, 0, 1.0), chief)
+    Path("log.csv").write_text("epoch")
+    assert (tmp_path / folder / "log.csv").is_file()
