@@ -417,6 +417,7 @@ CALLBACKS: dict[str, Callable[[], keras.callbacks.Callback]] = {
     "shrinking": Shrinking,
     "noting": Noting,
     "restoring": lambda: keras.callbacks.EarlyStopping(monitor="val_loss", patience=1, restore_best_weights=True, start_from_epoch=1),
+    "swapping": lambda: keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
     "scheduler": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.8),
 }
 

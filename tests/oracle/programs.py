@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -64,6 +64,7 @@ FIT: dict[str, dict[str, Any]] = {
 }
 RATES = ("scheduler", "plateau", "braking")
 """Callbacks that set the rate, which one optimizer has that no schedule gives."""
+SWAPPING = "swapping"
 STEPS_OF_EPOCH = 8
 """The most that a random program has."""
 
@@ -85,8 +86,9 @@ def made(seed: int) -> Program:
     optimizer, settings = draw.choice(OPTIMIZERS), some(list(SETTINGS), 2)
     epochs = draw.choice((1, 2, 2, 3))
     fit = some([one for one in FIT if one != "later" or epochs > 1], 2) if way == "script" and draw.random() < 0.3 else ()
+    averages = optimizer != "Multi" and "ema" in settings and "accumulation" not in settings
     fixed = optimizer == "Multi" or "schedule" in settings
-    return Program(
+    program = Program(
         seed=seed,
         rows=rows,
         # Of one row there is no variance, and sums that travel as float32 show some.
@@ -103,7 +105,7 @@ def made(seed: int) -> Program:
         weights=draw.choice(("", "", "rows", "classes" if outputs == ("kinds",) else "")),
         optimizer=optimizer,
         settings=settings,
-        callbacks=some([one for one in CALLBACKS if not (fixed and one in RATES)], 2),
+        callbacks=some([one for one in CALLBACKS if one != SWAPPING and not (fixed and one in RATES)], 2),
         step=draw.choice(STEPS),
         per_call=draw.choice((1, 1, 1, 1, 2, 3)),
         validation=draw.choice((0, 0, draw.randint(1, 20))),
@@ -115,6 +117,8 @@ def made(seed: int) -> Program:
         stop=draw.choice((0, 0, 0, draw.randint(1, 8))) if way == "run" else 0,
         hooks=draw.random() < 0.7,
     )
+    # Only what averages its weights can swap them.
+    return replace(program, callbacks=(*program.callbacks, SWAPPING)) if averages and draw.random() < 0.3 else program
 
 
 def data_of(program: Program, rows: int, part: int) -> tuple[Any, ...]:
