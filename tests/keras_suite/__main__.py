@@ -125,13 +125,19 @@ def judged(running: Any, folder: Path, plain: dict[str, Any]) -> dict[str, tuple
     return {test: found[test] for test in plain}
 
 
+def differing(numbers: Sequence[Sequence[float]]) -> str:
+    """How many numbers there are alone and on each rank, and the first that differ."""
+    first = [[round(one, 5) for one in some] for some in zip(*numbers, strict=False) if max(some) - min(some) > 1e-5]
+    return f"{[len(one) for one in numbers]} numbers; {first[:3]}"
+
+
 def both(plain: Any, ranks: Sequence[Any]) -> tuple[str, str]:
     """What became of a test, from what did alone and on each worker."""
     failed = [f"rank {rank}: {one.why or one.kind}" for rank, one in enumerate(ranks) if one.kind != "passed"]
     if failed:
         return "failed", "; ".join(failed)
     if not all(map(plain.like, ranks)):
-        return "failed", f"other numbers than alone: {[[round(one, 5) for one in each.numbers[:6]] for each in (plain, *ranks)]}"
+        return "failed", f"other numbers than alone: {differing([each.numbers for each in (plain, *ranks)])}"
     return ("passed", "") if all(one.worked for one in ranks) else ("does not train", "the workers exchange nothing")
 
 
