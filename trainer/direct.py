@@ -8,7 +8,6 @@ Sums are formed in order of rank, by one worker or by all of them, so all worker
 """
 
 import errno
-import itertools
 import select
 import socket
 import sys
@@ -63,6 +62,28 @@ def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
     return cut
 
 
+class _Outputs:
+    """Memory for sums, used again once nobody has them: TensorFlow takes over arrays without a copy, and reads them when it likes."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self._kinds = [(array.size, array.dtype) for array in arrays]
+        self._made: list[tuple[Arrays, list[int]]] = []
+
+    def free(self) -> Arrays:
+        """Arrays, flat, that nobody reads."""
+        for arrays, alone in self._made:
+            if _holders(arrays) == alone:
+                return arrays
+        made = [aligned((size,), kind) for size, kind in self._kinds]
+        self._made.append((made, _holders(made)))
+        return made
+
+
+def _holders(arrays: Arrays) -> list[int]:
+    """How many objects hold each array's memory, as every view of it does."""
+    return [sys.getrefcount(array.base) for array in arrays]
+
+
 class _Route:
     """Which worker sums what for arrays of certain sizes and types, and the buffers for incoming data."""
 
@@ -73,8 +94,7 @@ class _Route:
         self.summed_by = [everything] * workers if self.one_hop else pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
-        # Two sets for the sums in turn: the last step's set may still be read while the next is filled.
-        self.outputs = itertools.cycle([[aligned((array.size,), array.dtype) for array in arrays] for _ in range(2)])
+        self.outputs = _Outputs(arrays)
 
 
 class _Packing:
@@ -130,7 +150,7 @@ class Direct:
         return list(self._sockets.values())
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> Arrays:
-        """The sum of each array over all workers, in arrays that the call after next reuses; PeerLost if a worker ended, or is silent.
+        """The sum of each array over all workers, whose memory is used again once nobody has it; PeerLost if a worker ended, or is silent.
 
         All workers pass the same shapes in the same order. A half-precision type is summed in float32 and rounded once.
         """
@@ -169,7 +189,7 @@ class Direct:
         if key not in self._routes:
             self._routes[key] = _Route(arrays, self.workers, self.rank)
         route = self._routes[key]
-        flat, sums = [array.reshape(-1) for array in arrays], next(route.outputs)
+        flat, sums = [array.reshape(-1) for array in arrays], route.outputs.free()
         to_sum = {peer: _cut(flat, route.summed_by[peer]) for peer in self._peers}
         self._swap(to_sum, {peer: route.incoming[peer] for peer in self._peers})
         mine = _cut(sums, route.summed_by[self.rank])

@@ -29,7 +29,7 @@ def test_a_test_passes_only_on_both_ranks():
     assert both(good, [good, good]) == ("passed", "")
     assert both(good, [good, outcome(worked=0)])[0] == "does not train"
     assert both(good, [good, outcome("failed", why="1 != 2")]) == ("failed", "rank 1: 1 != 2")
-    assert both(good, [good, outcome(numbers=(2.0,))]) == ("failed", "other numbers than alone: [[1.0], [1.0], [2.0]]")
+    assert both(good, [good, outcome(numbers=(2.0,))]) == ("failed", "other numbers than alone: [1, 1, 1] numbers; [[1.0, 1.0, 2.0]]")
 
 
 def test_a_failure_is_in_table_and_exit_code(tmp_path, capsys):

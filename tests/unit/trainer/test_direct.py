@@ -58,6 +58,23 @@ def arrays(rank, sizes, kind=np.float32):
     return [random.standard_normal(size).astype(kind) for size in sizes]
 
 
+@pytest.mark.parametrize("sizes", [[5], [5, 3], [200_000], [300_000, 100]])
+def test_sums_stay_as_long_as_somebody_has_them(sizes):
+    """Several of the same shapes in a step: TensorFlow reads them when it likes."""
+
+    def work(connections, rank):
+        kept = [connections.all_reduce([np.full(size, number, np.float32) for size in sizes]) for number in range(4)]
+        values = [sorted({float(value) for array in some for value in array}) for some in kept]
+        memory = [{array.base.ctypes.data for array in some} for some in kept]
+        del kept
+        again = connections.all_reduce([np.zeros(size, np.float32) for size in sizes])
+        return values, memory[0] == {array.base.ctypes.data for array in again}
+
+    for values, reused in together(2, work):
+        assert values == [[2.0 * number] for number in range(4)]
+        assert reused
+
+
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("sizes", [[7], [3, 0, 10, 1], [1, 1], [100, 3, 28]])
 def test_parts_hold_every_element_once_and_evenly(sizes, parts):
