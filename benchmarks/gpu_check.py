@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def trials(gpus: int) -> list[Trial]:
-    """Return the trials of a machine with so many GPUs; with 0, CPUs train in all of them."""
+    """Return the trials for a machine with this many GPUs; with 0, all of them run on CPUs."""
     one, device, more = min(gpus, 1), "one GPU" if gpus else "CPU again", gpus + 1
     several = [Trial("two", "task_cnn, gpus: 2", CNN, 2, 1, "cpu", {**EXACT, **COLLECTIVE})] if gpus > 1 else []
     default = [Trial("tf32", "task_cnn, one GPU, TF32 as it comes", CNN, 1, environment={})] if gpus else []

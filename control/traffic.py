@@ -39,5 +39,5 @@ def traffic(transport: str, size: int, workers: int) -> Traffic:
 
 
 def step_traffic(transport: str, sums: Sequence[int], workers: int) -> Traffic:
-    """All sums of a step, each of so many bytes."""
+    """The traffic of all sums of a step, whose sizes are in bytes."""
     return sum((traffic(transport, size, workers) for size in sums), Traffic())

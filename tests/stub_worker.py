@@ -243,7 +243,7 @@ class Engine:
         job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=False)
         self.warmup = config.reduction.warmup_steps if self.memory else 0
         self.profile_every, self.results = config.telemetry.profile_every, Results()
-        self.tested = self.results
+        self.validation_results = self.results
         self.shares = balance.given(config.train, member.workers) or [1] * member.workers
         # Trials of a sweep lie one folder deeper than runs.
         self._orders = job.run.parents[3 if job.run.parents[1].name == "trials" else 2] / "stub" / f"{job.run.name}.json"

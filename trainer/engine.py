@@ -141,7 +141,7 @@ class Engine(abc.ABC):
         return []
 
     @property
-    def tested(self) -> keras_metrics.Results:
+    def validation_results(self) -> keras_metrics.Results:
         """Of validation."""
         return self.results
 
@@ -151,7 +151,7 @@ class Engine(abc.ABC):
         What is no metric follows: of batch number `last`, or zeros.
         """
         metrics, before = keras_metrics.size(self.model), self._seeds()
-        sums = np.zeros(self.tested.size)
+        sums = np.zeros(self.validation_results.size)
         for number, data in batches:
             if number and before and self._drawn is None:
                 self.test(data)
@@ -314,8 +314,8 @@ class OwnSteps(Engine):
         self.shares = program.shares = shares
         self.from_chief = program.from_chief
         self.seeds = [variable.value for variable in step.seeds(self.model)]
-        self._told = keras_metrics.Told()
-        test = functools.partial(step.test_sums, self.model, True, draws=True, told=self._told)
+        self._test_logs = keras_metrics.StepLogs()
+        test = functools.partial(step.test_sums, self.model, True, draws=True, logs=self._test_logs)
         self._test_call = tf.function(test, input_signature=[step.rows(job.examples.spec)], autograph=False)
         size = sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
         why = program.sent
@@ -341,13 +341,13 @@ class OwnSteps(Engine):
             except whole.SeesAll as error:
                 self._program.placements.see_all(error)
         self.variables = self._program.variables
-        self.results = keras_metrics.Results(self.model, self._program.told)
+        self.results = keras_metrics.Results(self.model, self._program.logs)
 
     @functools.cached_property
-    def tested(self) -> keras_metrics.Results:
+    def validation_results(self) -> keras_metrics.Results:
         """See `Engine`."""
         self._test_call.get_concrete_function()
-        return keras_metrics.Results(self.model, self._told)
+        return keras_metrics.Results(self.model, self._test_logs)
 
     def _make_calls(self) -> None:
         self._call = step.make_train_call(self._program)

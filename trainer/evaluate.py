@@ -92,18 +92,18 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     if not keras_metrics.validates(model):
         raise LockstepError("the model has neither a loss nor a test_step of its own, so there is nothing to evaluate")
     every: list[outputs.Output] = []
-    told = keras_metrics.Told()
+    logs = keras_metrics.StepLogs()
 
     @tf.function(input_signature=[step.rows(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
         with step.predictions(model) as predicted:
-            sums = step.test_sums(model, True, data, draws=True, told=told)
+            sums = step.test_sums(model, True, data, draws=True, logs=logs)
         hidden = outputs.Output("", None, None, why="the model has a test_step of its own")
         every[:] = outputs.of(model, examples.spec, predicted[0]) if predicted else [hidden]
         return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]
 
     test.get_concrete_function()
-    results = keras_metrics.Results(model, told)
+    results = keras_metrics.Results(model, logs)
     return lambda batches: _measured(results, test, every, manifest.classes, examples, batches)
 
 

@@ -63,8 +63,10 @@ def load(
 
 def begin_again(optimizer: "keras.optimizers.Optimizer") -> None:
     """Let an optimizer begin with the weights that the model has now: some keep copies of those that they were built with."""
-    if several := getattr(optimizer, "optimizers", None):
-        for one in several:
+    from trainer.optimizer import several
+
+    if (parts := several(optimizer)) != [optimizer]:
+        for one in parts:
             begin_again(one)
         optimizer.iterations.assign(0)
         return

@@ -44,33 +44,39 @@ def size(model: keras.Model) -> int:
     return sum(math.prod(variable.shape) for variable in states(model))
 
 
-class Told:
+class StepLogs:
     """What a step of a model's own returns, known once it is traced."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.names: list[str] = []
-        """All of it, which is what `fit` shows."""
+        """Keys of what it returns, in order: `fit` shows these."""
         self.values: list[str] = []
-        """What is no metric: `fit` shows that of the last step."""
+        """Those that are no metrics: `fit` shows them as they are after the last step."""
 
-    def of(self, model: keras.Model, logs: Any, tracks_loss: bool) -> list[tf.Tensor]:
-        """The values of a step that has returned `logs`; `tracks_loss`: it updated the tracker of the loss that Keras gives every model."""
+    def read(self, model: keras.Model, returned: Any, tracks_loss: bool) -> list[tf.Tensor]:
+        """Note what a step has returned while it is traced, and return what of it is no metric, float32 scalars.
+
+        Args:
+            model: compiled.
+            returned: numbers by name.
+            tracks_loss: whether the step updated the loss tracker that Keras gives every model.
+        """
         tracked = model.get_metrics_result()
         if loss_count(model) is not None and not tracks_loss:
             tracked.pop("loss", None)
-        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in logs.items() if name not in tracked}
-        self.names, self.values = list(logs), list(values)
+        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in returned.items() if name not in tracked}
+        self.names, self.values = list(returned), list(values)
         return list(values.values())
 
 
 class Results:
     """A model's metrics for given sums of their states."""
 
-    def __init__(self, model: keras.Model, told: Told | None = None):
-        """Trace at the first call; `told` is of a traced step whose values follow the sums."""
-        self._told = told
-        self._values = [] if told is None else told.values
+    def __init__(self, model: keras.Model, logs: StepLogs | None = None):
+        """Trace at the first call; `logs` are those of a traced step of the model's own, whose values follow the sums."""
+        self._logs = logs
+        self._values = [] if logs is None else logs.values
         self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
@@ -105,7 +111,7 @@ class Results:
         if self._loss_count is not None and not numbers[self._loss_count]:
             del results["loss"]
         every = results | last
-        return every if self._told is None else {name: every[name] for name in self._told.names if name in every}
+        return every if self._logs is None else {name: every[name] for name in self._logs.names if name in every}
 
     def summed(self, before: Sequence[float] | np.ndarray, rows: np.ndarray) -> np.ndarray:
         """What a call takes: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.

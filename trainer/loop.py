@@ -431,13 +431,13 @@ class Trainer:
         count = len(self._validation)
         if self.callbacks.per_test_batch:
             sums = self._validated(first, last + 1, last)
-            self._tested = self.engine.tested.summed(self._tested if first else (), sums[np.newaxis])
+            self._tested = self.engine.validation_results.summed(self._tested if first else (), sums[np.newaxis])
         elif first == 0:
             sums = self._validated(*share(count, self.engine.shares, self.cluster.member.rank), count - 1)
             self._tested = self.cluster.sum(sums.astype(np.float32))
         if last == count - 1:
             self.engine.validated(self.cluster, count)
-        return self._results(self.engine.tested, self._tested)
+        return self._results(self.engine.validation_results, self._tested)
 
     def _validated(self, start: int, stop: int, last: int) -> np.ndarray:
         """See `Engine.validate`, of the batches from `start` to `stop`."""

@@ -32,7 +32,7 @@ class Program:
         """Of a batch's rows by rank; None: equal ones."""
         self.optimizers: list[Any] = []
         """Those of the model that apply gradients; known once it is traced."""
-        self.told = keras_metrics.Told()
+        self.logs = keras_metrics.StepLogs()
 
     @property
     def adds_up(self) -> bool:
@@ -66,8 +66,8 @@ class Program:
         count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.spec, batch)
         # The model is no strategy's, whose replica context TensorFlow's collectives need.
         with strategy.outside(), keras_metrics.changes(self.model) as moved:
-            logs, tracks_loss = self._train_step(self.local.augment(batch))
-        values = self.told.of(self.model, logs, tracks_loss)
+            returned, tracks_loss = self._train_step(self.local.augment(batch))
+        values = self.logs.read(self.model, returned, tracks_loss)
         self.from_chief.take([weight.value for weight in (self.model.weights if self._by_rows is None else changing(self.model))])
         return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values])], axis=0)
 

@@ -184,12 +184,12 @@ def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.Statel
 
 
 Call = tuple[Operation, Callable[..., Any], Sequence[Any], dict[str, Any]]
-"""Of an operation: what it calls, and its arguments."""
+"""An operation, its `call`, and the arguments."""
 
 
 @contextlib.contextmanager
 def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
-    """Note the calls of the user's own operations in a layer, the innermost first; not where there are Keras' statistics of a batch."""
+    """Note the calls of the user's own operations in a layer, the innermost first, except of those that contain batch normalisation."""
 
     def noting(one: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
@@ -202,18 +202,21 @@ def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
 
     with contextlib.ExitStack() as patched:
         for one in operations(layer):
-            inside = one._flatten_layers() if isinstance(one, keras.Layer) else ()
-            if not whole.of_keras(one) and not any(isinstance(each, (BatchNormalization, *whole.MIXING)) for each in inside):
+            if not whole.of_keras(one) and not any(isinstance(each, (BatchNormalization, *whole.MIXING)) for each in _layers_of(one)):
                 patched.enter_context(replaced(one, "call", noting(one, one.call)))
         yield
+
+
+def _layers_of(operation: Operation) -> list[keras.Layer]:
+    """The layers in an operation, itself first if it is one."""
+    return list(operation._flatten_layers()) if isinstance(operation, keras.Layer) else []
 
 
 def _mixing(calls: Sequence[Call]) -> set[Operation]:
     """Those that mix rows themselves, or in what is no operation."""
     found = set[Operation]()
     for one, call, given, named in calls:
-        inside = one._flatten_layers() if isinstance(one, keras.Layer) else ()
-        if found.isdisjoint(inside) and _mixes(call, given, named):
+        if found.isdisjoint(_layers_of(one)) and _mixes(call, given, named):
             found.add(one)
     return found
 

@@ -13,6 +13,16 @@ EVALUATIONS = "evaluations"
 """In the part of a host that evaluates snapshots while others train."""
 
 
+def part_of(run: Path, host: str) -> Path:
+    """A worker's part of a run directory."""
+    return run / "workers" / host
+
+
+def output_of(run: Path, host: str, is_chief: bool) -> Path:
+    """Where a worker's user code may leave files: the chief's are the run's."""
+    return (run if is_chief else part_of(run, host)) / "output"
+
+
 def recorded(run: Path | None) -> dict[str, Any]:
     """cluster.json of a run that was launched before, else an empty dict."""
     path = run / "cluster.json" if run else None

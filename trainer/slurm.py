@@ -27,7 +27,7 @@ from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.exits import code_of
 from trainer.files import read_json, sha256_file, write_json
 from trainer.records import HEADER, read_history
-from trainer.rundir import prune, snapshots_policy
+from trainer.rundir import part_of, prune, snapshots_policy
 
 if TYPE_CHECKING:
     from trainer.data.manifest import Published
@@ -148,7 +148,7 @@ def main(paths: NodePaths) -> int:
         put_others_aside(paths)
     except ClusterError as error:
         return _refuse(paths, task, started, error)
-    own = paths.run / "workers" / task.node
+    own = part_of(paths.run, task.node)
     own.mkdir(parents=True, exist_ok=True)
     take(paths, task, own)
     code = FAILED
@@ -172,7 +172,7 @@ def _write_end(own: Path, task: Allocation, started: float, code: int) -> None:
 
 def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterError) -> int:
     """End before there is a run directory on this node: the message goes directly to the shared folder."""
-    own = paths.job / "workers" / task.node
+    own = part_of(paths.job, task.node)
     own.mkdir(parents=True, exist_ok=True)
     (own / "worker.log").write_text(f"error: {error}\n", encoding="utf-8")
     _write_end(own, task, started, FAILED)
@@ -259,7 +259,7 @@ def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, 
         # A share that is full or away, and snapshots that are pruned meanwhile, are tried again.
         with contextlib.suppress(OSError):
             if records.is_file():
-                copy(records, paths.job / "workers" / task.node / "metrics.jsonl")
+                copy(records, part_of(paths.job, task.node) / "metrics.jsonl")
         joining, ended = joining and hold.gave_up is None and not _trains(records, earlier), None
         with contextlib.suppress(OSError):
             ended = _ended_badly(paths, task) if joining else None
@@ -317,7 +317,7 @@ def take(paths: NodePaths, task: Allocation, own: Path) -> None:
     if task.rank == 0 and _newest(paths.job / "state") > _newest(paths.run / "state", own=True):
         for name in ("state", "history.csv"):
             copy(paths.job / name, paths.run / name)
-    memory = paths.job / "workers" / task.node / "memory"
+    memory = part_of(paths.job, task.node) / "memory"
     if _newest(memory) > _newest(own / "memory", own=True):
         copy(memory, own / "memory")
     (own / "exit.json").unlink(missing_ok=True)
@@ -349,7 +349,7 @@ def _prune(paths: NodePaths) -> None:
 
 def give_back(paths: NodePaths, task: Allocation, own: Path) -> None:
     """Copy this task's files to the run's shared folder; unchanged files are not copied again."""
-    copy(own, paths.job / "workers" / task.node)
+    copy(own, part_of(paths.job, task.node))
     if task.rank == 0:
         for name in GIVEN_BACK:
             if (paths.run / name).exists():

@@ -150,7 +150,7 @@ class Local:
 
     def test(self, data: tuple[Any, ...]) -> tf.Tensor:
         """The `test_sums` of a batch of validation."""
-        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None, told=None)
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None, logs=None)
 
     @property
     def test_signature(self) -> list[Any]:
@@ -382,7 +382,7 @@ def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
     return lambda data: local.cluster.local(call(data)).numpy()
 
 
-def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, told: keras_metrics.Told | None) -> tf.Tensor:
+def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:
     """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
 
     Args:
@@ -390,17 +390,17 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws
         l2_in_loss: whether penalties of weights count in the loss.
         data: a batch.
         draws: whether random generators go on, as those of LSTM's dropout do in Keras, too; else they stay as they are.
-        told: is given what a step of the model's own returns, whose values follow the sums; None for Keras' own.
+        logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
     """
     states = keras_metrics.states(model)
     # Weights, too: for their regularizers.
     given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
     scope, count = keras.StatelessScope(list(given.values()), collect_losses=True), keras_metrics.loss_count(model)
-    quiet = replaced(model, "get_metrics_result", dict) if told is None else contextlib.nullcontext()
+    quiet = replaced(model, "get_metrics_result", dict) if logs is None else contextlib.nullcontext()
     with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), quiet, scope:
-        logs = model.test_step(data)
+        returned = model.test_step(data)
         tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
-        values = [] if told is None else told.of(model, logs, tracks_loss)
+        values = [] if logs is None else logs.read(model, returned, tracks_loss)
     for variable in seeds(model) if draws else ():
         if (value := scope.get_current_value(variable)) is not None:
             variable.assign(value)

@@ -24,6 +24,7 @@ from trainer.exits import code_of
 from trainer.files import write_text
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S
+from trainer.rundir import output_of, part_of
 
 KEY_FILE = "secret"
 """File in the worker's folder, for this user only: workers of one launch know each other by its content."""
@@ -63,7 +64,7 @@ class Script:
     @property
     def own(self) -> Path:
         """This worker's part of the run directory."""
-        return self.run / "workers" / self.host
+        return part_of(self.run, self.host)
 
     @property
     def folder(self) -> Path:
@@ -72,7 +73,7 @@ class Script:
 
     def output(self, rank: int) -> Path:
         """Where the script may leave files: the chief's are the run's."""
-        return (self.run if rank == 0 else self.own) / "output"
+        return output_of(self.run, self.host, rank == 0)
 
 
 def main(script: Script) -> int:

@@ -23,7 +23,7 @@ from trainer.job import Job
 from trainer.loop import Trainer
 from trainer.metrics import Metrics
 from trainer.peerwatch import STOPPED_ANSWERING, PeerWatch
-from trainer.rundir import recorded
+from trainer.rundir import output_of, part_of, recorded
 from trainer.saving import FIX, Log, Reserve
 from trainer.supervision.child import STACKS
 from trainer.watchdog import Watchdog
@@ -57,7 +57,7 @@ class Launch:
     @property
     def own(self) -> Path:
         """This worker's part of the run directory."""
-        return self.run / "workers" / self.host
+        return part_of(self.run, self.host)
 
 
 def main(launch: Launch) -> int:
@@ -175,7 +175,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
 
 def enter_output(launch: Launch, is_chief: bool) -> None:
     """Let what callbacks write by relative names be collected: the chief's files are the run's."""
-    folder = (launch.run if is_chief else launch.own).absolute() / "output"
+    folder = output_of(launch.run.absolute(), launch.host, is_chief)
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(folder)
     os.environ["LOCKSTEP_OUTPUT"] = str(folder)

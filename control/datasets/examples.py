@@ -60,7 +60,7 @@ class Checked:
     """How many values are NaN or infinite, by leaf of `x`."""
     rounded: list[str] = field(default_factory=list)
     """Leaves with whole numbers that their type rounds."""
-    mistaken: list[str] = field(default_factory=list)
+    nearly_numbers: list[str] = field(default_factory=list)
     """Columns of strings that are numbers but for a few, each with the first value that is none."""
     seen: dict[str, int] = field(default_factory=dict)
     """Examples so far, by split."""
@@ -98,10 +98,10 @@ class Checked:
                 f"{self.called} has values that are missing (NaN) or infinite: {listed}. The loss becomes NaN, too, unless the model "
                 "replaces them. Fix: fill them in, or leave these columns out (-e set=data.features=[...])"
             )
-        if self.mistaken:
+        if self.nearly_numbers:
             warnings.append(
-                f"{self.called} has columns of strings that are numbers but for a few: {_some(self.mistaken)}. Fix, if numbers are meant: "
-                "leave a missing value empty, or write NA"
+                f"{self.called} has columns of strings that are numbers but for a few: {_some(self.nearly_numbers)}. "
+                "Fix, if numbers are meant: leave a missing value empty, or write NA"
             )
         if self.rounded:
             warnings.append(

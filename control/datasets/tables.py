@@ -103,7 +103,7 @@ class Tables:
         texts = texts_of(every, read.texts, self._target) if read.texts else {}
         if self._target is not None and self._target in texts:
             check_numbers(texts.pop(self._target), self._target, called)
-        checked.mistaken += [f"{name}: {one.told}" for name, one in texts.items() if one.mistaken]
+        checked.nearly_numbers += [f"{name}: {one.described}" for name, one in texts.items() if one.nearly_numbers]
         draws = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2]))
         for split in ("train", "validation", "test"):
             for file in files.get(split, []):
@@ -186,12 +186,12 @@ class Texts:
         self.first = self.first or f"{printable(repr(text), 60)} in row {row:,} of {file.name}"
 
     @property
-    def told(self) -> str:
+    def described(self) -> str:
         """The first value that is no number, and how many are."""
         return f"{self.first} is no number, and {self.numbers:,} of {self.total:,} values are"
 
     @property
-    def mistaken(self) -> bool:
+    def nearly_numbers(self) -> bool:
         """Whether these are numbers but for a few."""
         return bool(self.first) and self.numbers >= MEANT * self.total
 
@@ -204,7 +204,7 @@ def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) ->
             for name in counted:
                 for number, text in enumerate(table.get(name, ()), row):
                     found[name].see(number, text, file)
-            counted = [name for name in counted if name == target or found[name].mistaken or found[name].numbers == found[name].total]
+            counted = [name for name in counted if name == target or found[name].nearly_numbers or found[name].numbers == found[name].total]
         if not counted:
             break
     return found
@@ -221,8 +221,8 @@ def check_numbers(texts: Texts, name: str, called: str) -> None:
         raise DatasetError(f"{target}: {texts.empty} has no value, which would be a class of its own. Fix: fill it in, or remove that row")
     if texts.commas and texts.numbers + texts.commas == texts.total:
         raise DatasetError(f"{target}: {texts.first} has a decimal comma, and would name a class. Fix: a decimal point")
-    if texts.mistaken:
-        raise DatasetError(f"{target}: {texts.told}; with it each value would name a class. Fix: correct or remove that row")
+    if texts.nearly_numbers:
+        raise DatasetError(f"{target}: {texts.described}; with it each value would name a class. Fix: correct or remove that row")
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:

@@ -13,6 +13,7 @@ from control.terminal_lines import printable_lines
 from trainer.errors import LockstepError
 from trainer.files import read_json
 from trainer.records import EPOCH, LARGEST, PHASES, STRAGGLER
+from trainer.rundir import part_of
 from trainer.straggler import CAUSES
 from trainer.terminal import printable
 
@@ -328,4 +329,4 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def chief_records(run: Path) -> list[dict[str, Any]]:
     """The chief's records of a run's last launch."""
     chief = read_json(run / "cluster.json")["hosts"][0]["name"]
-    return read_records(run / "workers" / chief / "metrics.jsonl")
+    return read_records(part_of(run, chief) / "metrics.jsonl")

@@ -58,7 +58,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
     # A metric that is no number is left out of its row.
     known = {*FIRST, *LAST, *(name for row in history for name in metric_values(row))}
     for host in hosts:
-        for path in sorted((run / "workers" / host / rundir.EVALUATIONS).glob("epoch-*.json")):
+        for path in sorted((rundir.part_of(run, host) / rundir.EVALUATIONS).glob("epoch-*.json")):
             one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
             # An epoch after the last belongs to an attempt that was not continued.

@@ -13,7 +13,7 @@ from control.runs.outcome import Verdict
 from trainer.data.spec import noun
 from trainer.files import read_json
 from trainer.records import read_history
-from trainer.rundir import existing_epochs, kept, recorded, snapshot_path, snapshots_policy
+from trainer.rundir import existing_epochs, kept, part_of, recorded, snapshot_path, snapshots_policy
 
 FAIR_STEPS = 100
 
@@ -64,7 +64,7 @@ def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False
 
 def _of_script(folder: Path, script: dict[str, Any]) -> dict[str, Any]:
     """What a run's summary has of its script: the file, how often it was started again, the seconds of the chief's process."""
-    path = folder / "workers" / recorded(folder)["hosts"][0]["name"] / "exit.json"
+    path = part_of(folder, recorded(folder)["hosts"][0]["name"]) / "exit.json"
     ended = worker_files.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
     seconds = {"seconds_total": round(ended["ended_at"] - ended["started_at"], 3)} if ended else {}
     return {"script": script["main"], "restarts": script["restarts"], **seconds}

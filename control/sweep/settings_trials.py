@@ -18,6 +18,7 @@ from trainer import errors
 from trainer.errors import LockstepError
 from trainer.monitor import Monitor, monitor
 from trainer.records import read_history
+from trainer.rundir import part_of
 from trainer.terminal import printable
 
 REASON = 300
@@ -149,7 +150,7 @@ def _reason(failure: dict[str, Any], folder: Path) -> str:
     """The host to blame, and what its worker said last or how it ended; empty if no worker failed."""
     if not failure:
         return ""
-    code, log = failure.get("exit_code"), folder / "workers" / failure["host"] / "worker.log"
+    code, log = failure.get("exit_code"), part_of(folder, failure["host"]) / "worker.log"
     ended = f"exit code {code}{text.signal_name(code)}" if code is not None else failure.get("state", "failed")
     refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
     return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"

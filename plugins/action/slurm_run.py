@@ -21,7 +21,7 @@ from control.runs.outcome import Verdict
 from plugins.shared.action import Action
 from trainer.data.spec import noun
 from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
-from trainer.rundir import recorded, snapshots_policy
+from trainer.rundir import part_of, recorded, snapshots_policy
 from trainer.slurm import RUN
 from trainer.terminal import printable
 
@@ -171,7 +171,7 @@ class ActionModule(Action):
 
     def _verdict(self, ended: dict[str, Any]) -> Verdict:
         code = ended["exit_code"]
-        log = self.local / "workers" / ended["host"] / "worker.log"
+        log = part_of(self.local, ended["host"]) / "worker.log"
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
         lines = logs.shown(logs.of_last_launch(written))[-20:]
         phase, step = worker_files.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)

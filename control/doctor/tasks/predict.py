@@ -14,6 +14,7 @@ from control.task import Task
 from trainer.config import PARAMETER_SERVER
 from trainer.data.spec import noun
 from trainer.files import read_json, write_json
+from trainer.rundir import part_of
 
 FILE = project.PRIVATE / "doctor.json"
 UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."
@@ -49,7 +50,7 @@ class Predict(Task):
 
 def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:
     """The short training's steps after the first call, which traces, and after the reduction's warm-up; None if there are none."""
-    metrics = folder / "workers" / plan["hosts"][0]["name"] / "metrics.jsonl"
+    metrics = part_of(folder, plan["hosts"][0]["name"]) / "metrics.jsonl"
     calls = [record for record in read_records(metrics) if record["kind"] == "steps"][1:]
     calls = [call for call in calls if call["step"] > plan["config"]["reduction"]["warmup_steps"]]
     if not calls:

@@ -47,7 +47,7 @@ def results(logs, **options):
     call = step.make_train_call(program)
     rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])
-    made = keras_metrics.Results(model, program.told)
+    made = keras_metrics.Results(model, program.logs)
     return made(made.summed([], rows[:, len(SUMS) :])), expected
 
 
