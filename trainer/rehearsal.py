@@ -382,7 +382,7 @@ def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation])
         specs: of the batch that it takes.
         seeing_all: where to add the layers that must see the whole batch.
     """
-    rehearsal, drawing = Rehearsal(seeing_all), context.context()._rng
+    rehearsal, drawing = Rehearsal(seeing_all), getattr(context.context(), "_rng", None)
     # A layer may draw by Python's generator while it is traced, as AugMix does.
     generators: list[Any] = [random, *([drawing] if isinstance(drawing, random.Random) else [])]
     before = [one.getstate() for one in generators]

@@ -81,7 +81,11 @@ def adds_up(loss, *metrics):
     rehearsal.rehearse(model.train_step, SPECS, set())
     return rehearsal.adds_up(additive.Additive(model, set(), model.train_step), SPECS)
 
+unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), set()
+unseeded.compile("sgd", "mse")
+rehearsal.rehearse(unseeded.train_step, SPECS, unseeded_sees)
 found = {
+    "unseeded": [one.name for one in unseeded_sees],
     "mean": adds_up("mse", keras.metrics.R2Score()),
     "pairs": adds_up(by_pairs),
     "one number": adds_up(lambda y, output: ops.mean(ops.square(y - output))),
@@ -157,6 +161,11 @@ def test_layers_that_count_see_all(actual):
     """In a variable of TensorFlow's own, and in a metric."""
     assert sorted(actual["counts"]) == ["counting", "measuring"]
     assert actual["counted"] == 0
+
+
+def test_a_script_needs_no_seed(actual):
+    """Until one is set, TensorFlow's context has no generator."""
+    assert actual["unseeded"] == ["common"]
 
 
 def test_weights_that_gradients_replace_add_up_nowhere(actual):
