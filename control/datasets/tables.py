@@ -175,8 +175,9 @@ class Texts:
 
     def see(self, row: int, text: str, file: Path) -> None:
         """Count a value."""
-        if text in MISSING or not text.strip():
-            self.empty = self.empty or ("" if text.strip() else f"row {row:,} of {file.name}")
+        if not text.strip():
+            self.empty = self.empty or f"row {row:,} of {file.name}"
+        if text in MISSING:
             return
         self.total += 1
         if self.kind.of([text]) in (int, float):

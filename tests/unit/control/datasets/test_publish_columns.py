@@ -592,6 +592,8 @@ def test_column_of_almost_numbers_is_warned_of(file):
     assert made.scan().warnings == [expected]
     # As kept.
     assert made.scan().warnings == [expected]
+    blank = table(file, f"power,company,y\n{rows} ,C7,1\n", "y", name="blank.csv")
+    assert "power: ' ' in row 101 of blank.csv is no number, and 100 of 101 values are" in blank.scan().warnings[0]
 
 
 def test_tables_of_two_kinds_in_folder_are_refused(file, tmp_path):
