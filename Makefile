@@ -44,7 +44,7 @@ lab: setup-dev ## three SSH hosts in containers, from bare to trained, and what 
 oracle: setup-dev ## N=300 random Keras programs, each by fit alone and on several workers; the smallest that differ (SEED=0: of the first)
 	@$(BIN)/python -m tests.oracle $(or $(N),300) --seed $(SEED) --lanes $(LANES)
 
-keras-tests: setup-dev ## Keras' own tests on two workers (20 minutes): KERAS_TESTS=DIR, its repository at the locked version; ARGS="trainers/": only these
+keras-tests: setup-dev ## Keras' own tests on two workers (12 minutes): KERAS_TESTS=DIR, its repository at the locked version; ARGS="trainers/": only these
 	@$(BIN)/python -m tests.keras_suite "$(or $(KERAS_TESTS),$(error say where: make keras-tests KERAS_TESTS=DIR))" $(ARGS)
 
 repeat: setup-dev ## make test N=10 times on a busy machine, and every test that ever failed (SUITE="tests/unit": only these)

@@ -44,7 +44,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.program:
         try:
             one = of(options.program)
-        except TypeError as error:
+        except ValueError as error:
             print(f"python -m tests.oracle: --program: {error}", file=sys.stderr)
             return 2
         print(attempt(one) or "the same")
@@ -70,10 +70,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: expected at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number of at least 1")
+    return int(text)
 
 
 def program(text: str) -> Any:

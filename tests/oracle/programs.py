@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import keras
@@ -221,6 +221,29 @@ def _named(metric: Any, name: str) -> Any:
     return metric
 
 
+CHOICES: dict[str, Sequence[str] | dict[str, Any]] = {
+    "inputs": INPUTS,
+    "augment": AUGMENT,
+    "body": BODY,
+    "outputs": OUTPUTS,
+    "optimizer": OPTIMIZERS,
+    "settings": SETTINGS,
+    "callbacks": CALLBACKS,
+    "step": STEPS,
+    "fit": FIT,
+    "data": ("", "dataset", "generator"),
+    "way": ("script", "run"),
+}
+"""What a program's fields may name."""
+
+
 def of(values: dict[str, Any]) -> Program:
-    """A program from JSON."""
+    """A program from JSON; ValueError names a field, or what it names, that there is not."""
+    known = [one.name for one in fields(Program)]
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(f"{name}: no such field; there are: {', '.join(known)}")
+        for one in value if isinstance(value, list) else [value]:
+            if name in CHOICES and one not in CHOICES[name]:
+                raise ValueError(f"{name}: {one!r} is none of: {', '.join(filter(None, dict.fromkeys(CHOICES[name])))}")
     return Program(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

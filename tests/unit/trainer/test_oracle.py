@@ -23,6 +23,18 @@ print(json.dumps(sorted([one.seed, one.kind, one.text] for one in lanes.tried(ra
 """
 
 
+REFUSED = """
+import json
+
+from tests.oracle.programs import of
+
+try:
+    of({program})
+except ValueError as error:
+    print(json.dumps(str(error)))
+"""
+
+
 @pytest.mark.parametrize("given", [["--lanes", "0"], ["0"], ["--lanes", "two"]])
 def test_a_number_below_one_is_refused(capsys, given):
     with pytest.raises(SystemExit) as ended:
@@ -35,3 +47,15 @@ def test_a_process_that_ends_differs():
     """The programs behind it are tried by another."""
     same = [[seed, "same", ""] for seed in (0, 1, 3, 4)]
     assert forked.answer(SCRIPT) == sorted([*same, [2, "differs", "its process has ended with 3"]])
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ({"rowz": 3}, "rowz: no such field; there are: seed, rows, batch"),
+        ({"step": "nobody"}, "step: 'nobody' is none of: own, noise"),
+        ({"body": ["dense", "dance"]}, "body: 'dance' is none of: dense"),
+    ],
+)
+def test_a_program_that_is_none_is_refused(program, message):
+    assert message in forked.answer(REFUSED.format(program=program))
