@@ -12,12 +12,13 @@ from control.report.facts import Run
 from control.runs.course import OVERFITTING, Trend
 from control.runs.course import best as best_row
 from control.text import count, go_on, listed
+from trainer.monitor import TIE
 
 RULE = (
     f"The rule: a run overfits when its last validation loss is more than {OVERFITTING:g}% above its lowest while the training loss "
     "kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
-PROMISE = "The rule: the highest validation accuracy, the earliest on a tie, as in summary.json."
+PROMISE = f"The rule: the highest validation accuracy; {TIE}."
 
 
 def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:

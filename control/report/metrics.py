@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from control.report.blocks import Block, Picture, Section, Table, Text, moment
 from control.report.facts import Run
 from control.text import count, listed, metric_name
+from trainer.monitor import TIE
 from trainer.records import VALIDATION, metric_values
 
 
@@ -43,7 +44,7 @@ def promising(run: Run) -> list[str]:
     """The best epoch, and the rule."""
     decides = run.monitor
     value = f", with a {decides.label} of {run.best[decides.metric]:.4f}" if decides.metric in run.best else ""
-    rule = f"The rule: {decides.rule}, the earliest on a tie, as in summary.json."
+    rule = f"The rule: {decides.rule}; {TIE}."
     return [f"Epoch {run.best['epoch']} is the most promising{value}.", rule]
 
 

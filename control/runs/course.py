@@ -58,7 +58,7 @@ def rise(low: Row, last: Row) -> float:
 
 
 def best(rows: Sequence[Row], asked: str | None = None) -> Row:
-    """The best epoch by `asked` (`train.monitor`), as in summary.json; the earliest on a tie."""
+    """The best epoch by `asked` (`train.monitor`), as in summary.json."""
     return best_row(rows, asked)
 
 
