@@ -28,6 +28,10 @@ ROWS, UNKNOWN = 5, 4
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
 between 0 and 1, or 0."""
+FIRST_IMAGE = (
+    "gives every row the first image, distorted, as in Keras' own fit where the last batch is smaller: it transforms as many images "
+    "as are known when a step is traced. Fix: distort images in the data"
+)
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
@@ -348,13 +352,16 @@ class Placements:
 
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
-        optimizer = self._model.optimizer
+        optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
+        for layer in layers if whole.leading(specs).shape[0] is None else ():
+            if isinstance(layer, keras.layers.RandomElasticTransform):
+                self._warn(f"{layer.name} {FIRST_IMAGE}")
         if self._workers.member.workers == 1:
-            embeds = any(isinstance(layer, keras.layers.Embedding) for layer in self._model._flatten_layers())
+            embeds = any(isinstance(layer, keras.layers.Embedding) for layer in layers)
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
-            self.seeing_all |= {*self._model._flatten_layers()}
+            self.seeing_all |= {*layers}
         rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
         sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
         self.one_by_one = bool(self._workers.gather([sparse]).any())

@@ -30,8 +30,8 @@ from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
 
-MIXING = (keras.layers.MelSpectrogram,)
-"""Layers of Keras' own that mix rows, which a few made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
+MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
+"""Layers of Keras' own that mix rows, which made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -127,8 +127,12 @@ class Step:
         return gathered
 
     def _gathered(self, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
-        per_row = rows.scaled(tf.shape(tensor)[0])
-        return self._gathered_at(tensor, rows.start * per_row, rows.stop * per_row)
+        known = tensor.shape[0] is not None and isinstance(rows.computed, int)
+        per_row = rows.scaled(tensor.shape[0] if known else tf.shape(tensor)[0])
+        gathered = self._gathered_at(tensor, rows.start * per_row, rows.stop * per_row)
+        # A layer may do something else where the size of a batch is not known.
+        gathered.set_shape([rows.count * per_row if known else None, *tensor.shape[1:]])
+        return gathered
 
     def _gathered_ragged(self, tensor: tf.RaggedTensor) -> tf.RaggedTensor:
         flat, here = tensor.flat_values, tf.one_hot(self.group.rank, self.group.workers, dtype=tf.int32)
@@ -511,20 +515,14 @@ def _dropping(dropout: Callable[..., Any]) -> Callable[..., Any]:
     return dropped
 
 
-def _drawing_of(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `keras.random` that takes rows, and draws for each."""
+def _drawing_for_all(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `keras.random` whose numbers may be for each row, or an order of the rows."""
 
     @functools.wraps(draw)
     def drawn(*given: Any, **named: Any) -> Any:
-        step = _inside()
-        if step is None:
-            return draw(*given, **named)
-        rows = step.inner
-        generator = named.pop("seed", None)
-        arguments, options = tf.nest.map_structure(lambda leaf: step.whole(leaf) if leads(leaf) else leaf, (list(given), named))
-        with step.everything():
-            every = draw(*arguments, **options, seed=generator)
-        return rows.take(every)
+        if (step := _inside()) is not None and step.layers:
+            raise SeesAll(step.layers[-1], f"draws by keras.random.{draw.__name__}")
+        return draw(*given, **named)
 
     return drawn
 
@@ -545,7 +543,7 @@ HOOKS = (
     (BatchNormalization, "_moments", _normalizing),
     *((keras_random, name, _drawing) for name in ("normal", "uniform", "randint", "truncated_normal")),
     (keras_random, "dropout", _dropping),
-    *((keras_random, name, _drawing_of) for name in ("categorical", "shuffle")),
+    *((keras_random, name, _drawing_for_all) for name in ("beta", "binomial", "categorical", "gamma", "shuffle")),
 )
 """Owners, names and replacements of Keras' and TensorFlow's functions; outside of a step a replacement does what the function does."""
 _installed, _installing = set[int](), threading.Lock()

@@ -108,6 +108,15 @@ def seeing_all(*layers):
     rehearsal.rehearse(model.train_step, SPECS, seeing)
     return [one.name for one in seeing]
 
+equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), keras.layers.CutMix(name="cutting"), keras.layers.Flatten()])
+equal.compile("sgd", "mse")
+rehearsal.rehearse(equal.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 48])), equal_sees := set())
+found["equal rows"] = [one.name for one in equal_sees]
+elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
+elastic.compile("sgd", "mse")
+agreement = rehearsal.Placements(elastic, Two(), warnings.append)
+agreement.adds_up(additive.Additive(elastic, set(), elastic.train_step), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
+found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
@@ -155,6 +164,16 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
 def test_mixing_shows_in_some_range(actual, numbers, layer):
     """What rows have in common may be too small between 0 and 1, or 0."""
     assert actual[numbers] == [layer]
+
+
+def test_permuting_layer_sees_all_of_equal_rows(actual):
+    """Whatever is before it may make the made-up rows equal."""
+    assert actual["equal rows"] == ["cutting"]
+
+
+def test_first_image_of_unknown_batch_is_told(actual):
+    """RandomElasticTransform gives it to all rows."""
+    assert any(warning.startswith("elastic gives every row the first image") for warning in actual["elastic"])
 
 
 def test_layers_that_count_see_all(actual):
