@@ -212,7 +212,9 @@ class NoCallbacks:
 class Results:
     """Metrics from sums of values and counts."""
 
-    columns = METRICS
+    columns, follow_states = METRICS, False
+
+    def show(self, sums: Sequence[float]) -> None: ...
 
     def summed(self, before: Sequence[float], rows: np.ndarray) -> np.ndarray:
         return rows.astype(np.float64).sum(axis=0) + (before or 0.0)

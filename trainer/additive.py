@@ -5,6 +5,7 @@ a mask or weights say what counts, over what counts on all workers. So the worke
 the states of nearly all of Keras' metrics, which are sums.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,6 +176,35 @@ class Additive:
 
     def _step(self, group: collective.Group, data: Any, shares: Sequence[int] | None = None) -> Apart:
         return Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self._seeing_all)
+
+    def together(
+        self,
+        group: collective.Group,
+        data: Any,
+        adds_up: bool,
+        shares: Sequence[int] | None = None,
+        static: int | None = None,
+        marks: Sequence[tf.Tensor] = (),
+        check: Callable[..., contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> Any:
+        """What the step returns on all workers, which have the same batch.
+
+        Args:
+            group: the workers.
+            data: the whole batch.
+            adds_up: whether it is computed by rows; else layer by layer.
+            shares: of its rows by rank; by default equal ones.
+            static: its rows, where tensors have a known first dimension.
+            marks: what is summed with the first exchange.
+            check: takes these sums before anything changes; the context of what follows.
+        """
+        if adds_up:
+            every, sums = self.added(group, data, shares).summed(group, marks)
+            with check(*sums):
+                return self.finish(every)
+        with check(*(group.sum(marks) if marks else ())), whole.Step(group, self._seeing_all, static, shares)():
+            # As new tensors, that the check comes before.
+            return self.own(tf.nest.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data))
 
     def finish(self, every: Added) -> dict[str, Any]:
         """Update weights and metrics; the step's logs."""

@@ -38,12 +38,10 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Call
     if local.l2_in_update or not cluster.on_host:
         return local
     placements = rehearsal.Placements(local.model, cluster, warn)
+    local = dataclasses.replace(local, placements=placements)
     by_rows = additive.Additive(local.model, placements.seeing_all, local.model.train_step)
-    if not placements.adds_up(by_rows, step.rows(local.spec)):
-        return Program(local, placements)
-    if placements.one_by_one:
-        return Program(local, placements, by_rows)
-    return dataclasses.replace(local, seeing_all=placements.seeing_all)
+    adds_up = placements.adds_up(by_rows, step.rows(local.spec))
+    return local if adds_up and not placements.one_by_one else Program(local, by_rows, adds_up)
 
 
 def build_local(cluster: Cluster, config: Config, classes: int, spec: Spec | None = None) -> step.Local:
@@ -92,12 +90,12 @@ def scales_loss(optimizer: Any) -> bool:
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
-def assemble(local: step.Local, config: Config, chosen: Reduction) -> tuple[step.Parts, Method]:
+def assemble(local: step.Local, config: Config, chosen: Reduction) -> step.Parts:
     """The parts of a training step, whose cluster is connected if several workers train; the name of `chosen` is not `auto`."""
     cluster = local.cluster
     setting = Setting(cluster.strategy.num_replicas_in_sync, cluster.direct is not None, cluster.threads, config.seed)
     method, rule = method_and_rule(local, config, chosen, setting)
-    return step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct), FromChief(cluster.group)), method
+    return step.Parts(local, rule, chain.make(method, cluster.group.sum, cluster.direct), FromChief(cluster.group), method.memory)
 
 
 def method_and_rule(local: step.Local, config: Config, chosen: Reduction, setting: Setting) -> tuple[Method, optimizer.Rule]:

@@ -156,17 +156,9 @@ class Distributed:
         by_rows = self._by_rows[kind]
 
         def stepped(data: Any) -> Any:
-            return self._from_chiefs(computed(data))
-
-        def computed(data: Any) -> Any:
-            mark = self._mark(data)
-            if self._adds_up.get(kind):
-                every, (marks,) = by_rows.added(self._group, data).summed(self._group, [mark])
-                with _checked(marks):
-                    return by_rows.finish(every)
-            static = whole.leading(data).shape[0]
-            with _checked(*self._group.sum([mark])), whole.Step(self._group, self._placements.seeing_all, static)():
-                return by_rows.own(_each(tf.identity, data))
+            static, marks = whole.leading(data).shape[0], [self._mark(data)]
+            adds_up = self._adds_up.get(kind, False)
+            return self._from_chiefs(by_rows.together(self._group, data, adds_up, static=static, marks=marks, check=_checked))
 
         return stepped
 
@@ -311,11 +303,6 @@ MARKS = 2**23
 """Digests of batches are below this, and float32 holds them exactly."""
 SPREADING = 0x9E3779B1 - 2**32
 """2**32 divided by the golden ratio, odd, as int32."""
-
-
-def _each(function: Callable[[Any], Any], data: Any) -> Any:
-    """A structure of tensors, changed; None stays."""
-    return tf.nest.map_structure(lambda leaf: None if leaf is None else function(leaf), data)
 
 
 def _mark_of(leaf: tf.Tensor) -> tf.Tensor:

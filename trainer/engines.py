@@ -1,32 +1,109 @@
-"""Which engine trains a run."""
+"""How a run's engine is made: how its gradients are sent, and how a step is divided over the workers."""
 
-from trainer import assembly, processors
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer import assembly, auto_reduction, balance, processors, step
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.engine import Asynchronous
 from trainer.checkpoint import Progress
 from trainer.cluster import Cluster
-from trainer.engine import Engine, Gradients, OwnSteps
+from trainer.config import Reduction
+from trainer.data.columns import Columns
+from trainer.data.spec import noun
+from trainer.engine import Engine
+from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
 from trainer.program import Program
+from trainer.reduction.cost_model import Choice
 
 
 def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
-    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then."""
+    """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then.
+
+    All workers make it at once.
+    """
     if isinstance(cluster, Coordinator):
-        return Asynchronous(job, cluster, before, kept)
+        return Asynchronous(job, cluster)
 
     def warn(what: str) -> None:
         if cluster.member.is_chief:
             job.metrics.warning(what)
 
     built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, lambda what: warn(f"model: {what}"))
-    if isinstance(built, Program):
-        engine: Engine = OwnSteps(job, cluster, built)
-        compiled, adds_up = True, built.adds_up
-    else:
-        engine = Gradients(job, cluster, built, before, kept)
-        compiled, adds_up = not built.l2_in_update, True
-    if compiled and cluster.member.workers > 1:
-        processors.follow(cluster, engine.follow_chief, warn, engine.model.optimizer if adds_up else None)
+    engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
+    steps = engine.steps
+    if not steps.local.l2_in_update and cluster.member.workers > 1:
+        processors.follow(cluster, engine.follow_chief, warn, engine.model.optimizer if steps.adds_up else None)
     return engine
+
+
+def of_program(job: Job, program: Program) -> Engine:
+    """The engine of a model whose step sees the whole batch; ConfigError if batches are to be measured."""
+    program.shares = balance.given(job.config.train, program.local.cluster.member.workers)
+    if program.shares is None:
+        raise ConfigError(
+            "train.batch_sizes: auto is not available for a model whose step sees the whole batch on all workers; give numbers, or "
+            "leave it out"
+        )
+    size = sum(int(np.prod(variable.shape)) for variable in program.model.trainable_variables)
+    return Engine(job, program, Choice("packed", program.sent, 4 * size), program.shares)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """An engine of steps in parts; where the configuration says `auto`, what was measured by earlier launches, or is now."""
+
+    job: Job
+    cluster: Cluster
+    local: step.Local
+    before: Progress
+    kept: Kept
+
+    def engine(self) -> Engine:
+        """Measure, choose and make it; all workers do so at once."""
+        chosen, choice = self._reduction()
+        engine = Engine(self.job, assembly.assemble(self.local, self.job.config, chosen), choice)
+        engine.shares = self._shares(engine)
+        return engine
+
+    def _reduction(self) -> tuple[Reduction, Choice]:
+        job, member, local = self.job, self.cluster.member, self.local
+        job.metrics.phase("choosing how to send gradients")
+        parts = balance.given(job.config.train, member.workers) or [1] * member.workers
+        measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
+        scaled = not local.l2_in_update and assembly.scales_loss(local.model.optimizer)
+        return auto_reduction.resolve(job.config.reduction, self.cluster, local.shapes, self.before.method, measure, self.kept, scaled)
+
+    def _shares(self, engine: Engine) -> list[int]:
+        job, train = self.job, self.job.config.train
+        if train.batch_sizes == balance.CALIBRATED:
+            job.metrics.phase("measuring the workers")
+        before, batch = [self.before.shares, self.kept.shares], job.counts.global_batch
+        shares, measured = balance.shares(train, self.cluster, batch, before, self._own_seconds, lambda: self._overhead_seconds(engine))
+        if measured or len(set(shares)) > 1:
+            description = balance.described(self.cluster.member.hosts, batch, shares, noun(job.manifest.table))
+            job.metrics.record("shares", told=description, parts=shares, measured=measured)
+        return shares
+
+    def _own_seconds(self, batch: int) -> float:
+        job, spec = self.job, self.local.spec
+        some = job.manifest.order[job.counts.validation_images :][:batch]
+        sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
+        # A function of the user's own may have made other columns of them.
+        sides = sides if len(sides) == len(spec.varying) else None
+        return auto_reduction.own_seconds(self.cluster, self._timed.forward_backward_call, step.blank(spec, batch, sides))
+
+    def _overhead_seconds(self, engine: Engine) -> float:
+        assert engine.profiled_call is not None
+        with engine.undone():
+            return auto_reduction.overhead_seconds(engine.profiled_call, self.local.spec)
+
+    @functools.cached_property
+    def _timed(self) -> step.Local:
+        """What exchanges nothing, and draws no random numbers that count on."""
+        return self.local if self.local.placements is None else dataclasses.replace(self.local, placements=None)

@@ -17,14 +17,15 @@ def states(model: keras.Model) -> list[keras.Variable]:
 
 
 @contextlib.contextmanager
-def changes(model: keras.Model) -> Iterator[list[tf.Tensor]]:
-    """Yield a list that has the change of each of the `states` once the context ends, and leave the states as they were."""
+def changes(model: keras.Model, kept: bool = False) -> Iterator[list[tf.Tensor]]:
+    """Yield a list that has the change of each of the `states` once the context ends; unless they are `kept`, they are as before then."""
     variables, moved = states(model), list[tf.Tensor]()
     before = [tf.identity(variable.value) for variable in variables]
     yield moved
     for variable, value in zip(variables, before, strict=True):
         moved.append(variable.value - value)
-        variable.assign(value)
+        if not kept:
+            variable.assign(value)
 
 
 def validates(model: keras.Model) -> bool:
@@ -52,22 +53,22 @@ class StepLogs:
         self.names: list[str] = []
         """Keys of what it returns, in order: `fit` shows these."""
         self.values: list[str] = []
-        """Those that are no metrics: `fit` shows them as they are after the last step."""
+        """All of them where they are others than the model's metrics: `fit` shows them as they are after the last step. Else none."""
 
     def read(self, model: keras.Model, returned: Any, tracks_loss: bool) -> list[tf.Tensor]:
-        """Note what a step has returned while it is traced, and return what of it is no metric, float32 scalars.
+        """Note what a step has returned while it is traced; the numbers behind `values`, float32 scalars.
 
         Args:
             model: compiled.
             returned: numbers by name.
             tracks_loss: whether the step updated the loss tracker that Keras gives every model.
         """
-        tracked = model.get_metrics_result()
+        tracked = set(model.get_metrics_result())
         if loss_count(model) is not None and not tracks_loss:
-            tracked.pop("loss", None)
-        values = {name: tf.reduce_mean(tf.cast(value, tf.float32)) for name, value in returned.items() if name not in tracked}
-        self.names, self.values = list(returned), list(values)
-        return list(values.values())
+            tracked.discard("loss")
+        self.names = list(returned)
+        self.values = [] if set(returned) == tracked else self.names
+        return [tf.reduce_mean(tf.cast(returned[name], tf.float32)) for name in self.values]
 
 
 class Results:
@@ -88,6 +89,11 @@ class Results:
     def size(self) -> int:
         """How many numbers the sums and values are."""
         return sum(self._sizes) + len(self._values)
+
+    @property
+    def follow_states(self) -> bool:
+        """Whether the last step's values depend on the metrics' states before it."""
+        return bool(self._values)
 
     @property
     def columns(self) -> list[str]:

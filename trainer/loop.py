@@ -195,6 +195,9 @@ class Trainer:
         sizes = counts.train_images, counts.global_batch, counts.steps_per_epoch
         plan = EpochPlan(*sizes, self.job.config.seed, epoch + 1, self._lengths, self.job.config.data.bucket)
         self._feed = self._timed(self._feeder.epoch(plan, self._calls(epoch + 1)))
+        if self.progress.metrics:
+            # `fit` has reset them.
+            self.engine.results.show(self.progress.metrics)
 
     def train(self, last: int) -> dict[str, Any]:
         """See `Loop`. Without hooks of batches, a call may take the steps of several."""
@@ -428,21 +431,30 @@ class Trainer:
         """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
         if first == 0:
             self.job.metrics.phase("validating")
-        count = len(self._validation)
+        results, count, rank = self.engine.validation_results, len(self._validation), self.cluster.member.rank
         if self.callbacks.per_test_batch:
-            sums = self._validated(first, last + 1, last)
-            self._tested = self.engine.validation_results.summed(self._tested if first else (), sums[np.newaxis])
+            self._test(first, last + 1)
         elif first == 0:
-            sums = self._validated(*share(count, self.engine.shares, self.cluster.member.rank), count - 1)
+            # The last batch may show what all before it have left in the metrics.
+            alone = int(results.follow_states)
+            sums = self._validated(*share(count - alone, self.engine.shares, rank), count - 1)
             self._tested = self.cluster.sum(sums.astype(np.float32))
+            if alone:
+                self._test(count - 1, count)
         if last == count - 1:
             self.engine.validated(self.cluster, count)
-        return self._results(self.engine.validation_results, self._tested)
+        return self._results(results, self._tested)
 
-    def _validated(self, start: int, stop: int, last: int) -> np.ndarray:
+    def _test(self, start: int, stop: int) -> None:
+        """Add the batches of the validation from `start` to `stop`, all of them on each worker."""
+        before = self._tested if start else np.zeros(self.engine.validation_results.size)
+        sums = self._validated(start, stop, stop - 1, before)
+        self._tested = self.engine.validation_results.summed(before, sums[np.newaxis])
+
+    def _validated(self, start: int, stop: int, *more: Any) -> np.ndarray:
         """See `Engine.validate`, of the batches from `start` to `stop`."""
         batches = enumerate(self._validation[start:stop], start)
-        return self.engine.validate(((number, self.job.examples.gather(batch)) for number, batch in batches), last)
+        return self.engine.validate(((number, self.job.examples.gather(batch)) for number, batch in batches), *more)
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""

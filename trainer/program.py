@@ -6,69 +6,67 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import additive, applying, keras_metrics, rehearsal, step, strategy, whole
+from trainer import additive, applying, keras_metrics, step, strategy
 from trainer.data.pipeline import Batch
 from trainer.optimizer import rate_of
 from trainer.processors import FromChief, changing
 from trainer.replacing import replaced
 
 
-class Program:
-    """A model that trains with its `train_step`, and the optimizers in it: what `step.make_train_call` runs."""
+class Program(step.Steps):
+    """A model that trains with its `train_step`, and the optimizers in it."""
 
-    def __init__(self, local: step.Local, placements: rehearsal.Placements, by_rows: additive.Additive | None = None):
+    logs: keras_metrics.StepLogs
+    feeds_all = True
+
+    def __init__(self, local: step.Local, by_rows: additive.Additive, adds_up: bool):
         """Take a compiled model in a connected cluster whose workers have one device each.
 
         Args:
-            local: the model, and what it is fed.
-            placements: of its layers.
-            by_rows: its step, if that adds up over rows, but for gradients of repeated rows, which are updated one by one.
+            local: the model, the placements of its layers, and what it is fed.
+            by_rows: its step.
+            adds_up: whether that adds up over rows, but for gradients of repeated rows, which are updated one by one.
         """
-        self.local, self.placements = local, placements
-        self.model, self.spec, self._group = local.model, local.spec, local.cluster.group
-        self._by_rows = by_rows if self._group.workers > 1 else None
-        self.from_chief = FromChief(self._group)
+        self.local, self.model, self._group, self._by_rows = local, local.model, local.cluster.group, by_rows
+        self.adds_up = adds_up and self._group.workers > 1
+        self.from_chief, self.logs = FromChief(self._group), keras_metrics.StepLogs()
         self.shares: Sequence[int] | None = None
         """Of a batch's rows by rank; None: equal ones."""
-        self.optimizers: list[Any] = []
-        """Those of the model that apply gradients; known once it is traced."""
-        self.logs = keras_metrics.StepLogs()
+        self._optimizers: list[Any] = []
 
     @property
-    def adds_up(self) -> bool:
-        """Whether all that workers compute alike is the optimizer's update."""
-        return self._by_rows is not None
+    def optimizers(self) -> list[Any]:
+        """Those of the model that apply gradients; known once it is traced."""
+        return self._optimizers
 
     @property
     def sent(self) -> str:
         """What workers send each other, and why."""
-        if self._by_rows is not None:
+        if self.adds_up:
             return "as they are, those of an Embedding by row: the optimizer updates repeated rows one by one"
         return "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"
 
     @property
-    def variables(self) -> list[tf.Variable]:
-        """What training changes, once it is traced: weights, states of random generators, and the optimizers' variables."""
-        optimizers = [variable for optimizer in self.optimizers for variable in optimizer.variables]
-        every = [*self.model.weights, *step.seeds(self.model), *optimizers]
-        return [variable.value for variable in {id(one): one for one in every}.values()]
+    def slots(self) -> list[Any]:
+        """See `Steps`."""
+        return [variable.value for optimizer in self._optimizers for variable in optimizer.variables]
 
     @property
     def rate(self) -> float:
-        """The learning rate of the first optimizer; 0 if there is none."""
-        return next((rate_of(optimizer) for optimizer in self.optimizers), 0.0)
+        """See `Steps`; of the first optimizer, 0 if there is none."""
+        return next((rate_of(optimizer) for optimizer in self._optimizers), 0.0)
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:  # noqa: ARG002 - its optimizers have rates of their own
-        """A step; its row as of `step.Steps`, the same on all workers but for what they ask."""
+        """See `Steps`; the row is the same on all workers but for what they ask."""
         return step.in_replica(self.local.cluster, self._step, batch)
 
     def _step(self, batch: Batch) -> tf.Tensor:
-        count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.spec, batch)
+        count, batch = tf.reduce_sum(batch.weights), step.trimmed(self.local.spec, batch)
         # The model is no strategy's, whose replica context TensorFlow's collectives need.
-        with strategy.outside(), keras_metrics.changes(self.model) as moved:
+        with strategy.outside(), keras_metrics.changes(self.model, kept=True) as moved:
             returned, tracks_loss = self._train_step(self.local.augment(batch))
         values = self.logs.read(self.model, returned, tracks_loss)
-        self.from_chief.take([weight.value for weight in (self.model.weights if self._by_rows is None else changing(self.model))])
+        self.from_chief.take([weight.value for weight in (changing(self.model) if self.adds_up else self.model.weights)])
         return tf.concat([tf.stack([batch.asks, count]), *step.flattened([*moved, *values])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
@@ -84,23 +82,14 @@ class Program:
             applying.instead(self._note),
             replaced(count, "_direct_assign", noting) if count is not None else contextlib.nullcontext(),
         ):
-            logs: dict[str, Any] = self._whole(data) if self._by_rows is None else self._added(self._by_rows, data)
-        return logs, bool(updates)
-
-    def _whole(self, data: Any) -> Any:
-        with whole.Step(self._group, self.placements.seeing_all, shares=self.shares)():
-            return self.model.train_step(data)
-
-    def _added(self, by_rows: additive.Additive, data: Any) -> Any:
-        every, _ = by_rows.added(self._group, data, self.shares).summed(self._group)
-        return by_rows.finish(every)
+            return self._by_rows.together(self._group, data, self.adds_up, self.shares), bool(updates)
 
     def _note(self, optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
-        if optimizer not in self.optimizers:
-            self.optimizers.append(optimizer)
+        if optimizer not in self._optimizers:
+            self._optimizers.append(optimizer)
         apply(optimizer, gradients, variables)
 
     def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
+        """See `Steps`: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
         mine = rows if self._group.rank == 0 else tf.concat([rows[:, :1], tf.zeros_like(rows[:, 1:])], axis=1)
         return step.in_replica(self.local.cluster, lambda one: self._group.sum([one])[0], mine)

@@ -4,23 +4,26 @@ Each worker's gradient is the gradient of the sum of its local losses, divided b
 Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
 """
 
+import abc
 import contextlib
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import additive, keras_metrics, whole
+from trainer import additive, keras_metrics, reduction, rehearsal, whole
 from trainer.cluster import Cluster
 from trainer.data.pipeline import Batch
 from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.optimizer import Rule, penalties_apart
 from trainer.processors import ALONE, FromChief, changing
+from trainer.reduction import chain
 from trainer.reduction.chain import Chain, Stopwatch
 from trainer.replacing import replaced
 
@@ -95,8 +98,8 @@ class Local:
     """Returns the data that the model sees in validation."""
     l2_in_update: bool = True
     """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
-    seeing_all: set[Any] | None = None
-    """Layers that see the whole batch, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
+    placements: rehearsal.Placements | None = None
+    """Of layers, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
@@ -138,6 +141,21 @@ class Local:
         sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
+    @functools.cached_property
+    def forward_backward_call(self) -> Callable[..., Any]:
+        """See `make_forward_backward_call`."""
+        return make_forward_backward_call(self)
+
+    @property
+    def seeing_all(self) -> set[Any] | None:
+        """Layers that see the whole batch; None without `placements`."""
+        return None if self.placements is None else self.placements.seeing_all
+
+    @property
+    def seeds(self) -> list[tf.Variable]:
+        """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
+        return [] if self.placements is None else [variable.value for variable in seeds(self.model)]
+
     @property
     def statistics(self) -> list[keras.Variable]:
         """Of the model, those that workers share."""
@@ -148,9 +166,9 @@ class Local:
         """As `shapes`, of what a worker sends."""
         return shapes(self.model, self.statistics)
 
-    def test(self, data: tuple[Any, ...]) -> tf.Tensor:
+    def test(self, data: tuple[Any, ...], logs: keras_metrics.StepLogs | None = None) -> tf.Tensor:
         """The `test_sums` of a batch of validation."""
-        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.seeing_all is not None, logs=None)
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.placements is not None, logs)
 
     @property
     def test_signature(self) -> list[Any]:
@@ -231,30 +249,104 @@ def seeds(model: keras.Model) -> list[keras.Variable]:
     return [variable for variable in model.variables if id(variable) not in others]
 
 
+class Steps(abc.ABC):
+    """The synchronous steps of a model, as `make_train_call` repeats them."""
+
+    local: Local
+    from_chief: FromChief
+    """Whether all workers take the chief's weights after each step."""
+    memory: Sequence[Any] = ()
+    """What differs between workers: see `reduction.Method`."""
+    logs: keras_metrics.StepLogs | None = None
+    """What a step of the model's own returns, known once it is traced; None: Keras' own returns its metrics."""
+    feeds_all = False
+    """Whether each worker is fed the whole batch."""
+    undoable = False
+    """Whether a step changes `variables` and `memory` only, so that one on made-up rows can be undone."""
+    adds_up = True
+    """Whether all that workers compute alike is the optimizer's update."""
+
+    @property
+    @abc.abstractmethod
+    def optimizers(self) -> list[Any]:
+        """The Keras optimizers that the model's function made."""
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> float | None:
+        """The current learning rate of a compiled model's own optimizer; None: each step is given one."""
+
+    @property
+    @abc.abstractmethod
+    def slots(self) -> list[Any]:
+        """What optimizers keep, of TensorFlow."""
+
+    @property
+    def variables(self) -> list[Any]:
+        """What training changes and a state holds, known once it is traced; of TensorFlow."""
+        every = [*(weight.value for weight in self.local.model.weights), *self.local.seeds, *self.slots]
+        return list({id(variable): variable for variable in every}.values())
+
+    @abc.abstractmethod
+    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """A step in a traced function, outside replica context; its row: `SUMS`, then the states of the model's metrics, float32."""
+
+    def total(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of several steps, summed over all workers, if a step has not."""
+        return rows
+
+    @property
+    def uncompressed(self) -> "Steps":
+        """These with all gradients as they are."""
+        return self
+
+    def profiled(self) -> "ProfiledCall | None":
+        """A call that times the parts of a step, where it has such."""
+        return None
+
+
 @dataclass(frozen=True)
-class Parts:
-    """The parts of a step; each function is called in replica context."""
+class Parts(Steps):
+    """Steps in parts, of which any reduction may be one; each function is called in replica context."""
 
     local: Local
     optimizer: Rule
     reduction: Chain
     from_chief: FromChief = ALONE
+    memory: Sequence[Any] = ()
+    undoable = True
 
     @property
-    def spec(self) -> Spec:
-        """Of the examples."""
-        return self.local.spec
+    def optimizers(self) -> list[Any]:
+        """See `Steps`."""
+        return [] if self.local.l2_in_update else [self.local.model.optimizer]
+
+    @property
+    def rate(self) -> float | None:
+        """See `Steps`."""
+        return self.optimizer.rate
+
+    @property
+    def slots(self) -> list[Any]:
+        """See `Steps`."""
+        return list(self.optimizer.slots)
+
+    @property
+    def uncompressed(self) -> "Parts":
+        """See `Steps`."""
+        cluster = self.local.cluster
+        return dataclasses.replace(self, reduction=chain.make(reduction.plain(), cluster.group.sum, cluster.direct))
+
+    def profiled(self) -> "ProfiledCall":
+        """See `Steps`."""
+        return ProfiledCall(self)
 
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """A step in a traced function, outside replica context; its row."""
+        """See `Steps`."""
         return in_replica(self.local.cluster, self._step, rate, batch)
 
     def _step(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
         return self.apply(self.reduction(self.reduction.take(self.local(batch))), rate)
-
-    def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps, summed over all workers; each step has summed its own."""
-        return rows
 
     def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
         """Update the weights and the model's statistics; return the global sums."""
@@ -308,33 +400,19 @@ def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -
     return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
-class Steps(Protocol):
-    """What `make_train_call` runs repeatedly."""
-
-    @property
-    def spec(self) -> Spec:
-        """Of the examples."""
-
-    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """A step; its row: `SUMS`, then the states of the model's metrics, float32."""
-
-    def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps, summed over all workers."""
-
-
-def make_train_call(parts: Steps) -> Any:
+def make_train_call(steps: Steps) -> Any:
     """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns each step's row, `[steps, columns]`."""
     # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
-    run = tf.autograph.experimental.do_not_convert(parts.run)
+    run = tf.autograph.experimental.do_not_convert(steps.run)
 
-    @tf.function(input_signature=[signature(parts.spec, 1), tf.TensorSpec([None], tf.float32)])
+    @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)])
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
-        steps = tf.shape(rates)[0]
-        rows = tf.TensorArray(tf.float32, size=steps, infer_shape=True)
-        for index in tf.range(steps):
+        count = tf.shape(rates)[0]
+        rows = tf.TensorArray(tf.float32, size=count, infer_shape=True)
+        for index in tf.range(count):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
             rows = rows.write(index, run(rates[index], batches.at(index)))
-        return parts.total(rows.stack())
+        return steps.total(rows.stack())
 
     return call
 
@@ -346,12 +424,12 @@ class ProfiledCall:
     clock (`tf.timestamp`) refuses to run with deterministic ops.
     """
 
-    def __init__(self, parts: Parts, forward_backward_call: Callable[..., Any]):
-        """Use this `make_forward_backward_call` as the first part, or build one if the reduction needs its own."""
-        if parts.reduction.factored:
-            forward_backward_call = make_forward_backward_call(parts.local, parts.reduction.take)
-        self._forward_backward, self._cluster = forward_backward_call, parts.local.cluster
-        self._reduction = parts.reduction.profiled(functools.partial(_traced, self._cluster))
+    def __init__(self, parts: Parts):
+        """Trace nothing yet."""
+        local, sent = parts.local, parts.reduction
+        self._forward_backward = make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
+        self._cluster = local.cluster
+        self._reduction = sent.profiled(functools.partial(_traced, self._cluster))
         self._apply = _traced(self._cluster, parts.apply)
         self.traced = False
         """Whether it has been called before: the first call traces."""
@@ -375,11 +453,15 @@ def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | N
     return tf.function(call, input_signature=signature, autograph=False)
 
 
-def make_test_call(local: Local) -> Callable[[tuple[Any, ...]], np.ndarray]:
-    """A function of a batch's data without collectives: the sums by which validation changes the states of the model's metrics."""
-    # In replica context, a metric's state is this worker's; elsewhere TensorFlow would sum it over all.
-    call = _traced(local.cluster, local.test, local.test_signature)
-    return lambda data: local.cluster.local(call(data)).numpy()
+def make_test_call(local: Local, logs: keras_metrics.StepLogs | None = None) -> Any:
+    """A traced function of a batch's data without collectives, called on this worker: see `test_sums`."""
+    run = local.cluster.run if not local.cluster.on_host else lambda function, arguments: function(*arguments)
+
+    # In replica context, a mirrored metric's state is this worker's; elsewhere TensorFlow would sum it over all.
+    def call(data: tuple[Any, ...]) -> Any:
+        return run(functools.partial(local.test, logs=logs), [data])
+
+    return tf.function(call, input_signature=local.test_signature, autograph=False)
 
 
 def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:

@@ -51,7 +51,7 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
         alone = _seconds(built, arguments, seconds)
         methods = {"packed": _sent_once(built, alone, workers)} if workers > 1 else {}
     else:
-        alone = _seconds(assembly.assemble(built, config, _named(config.reduction, "packed"))[0], arguments, seconds)
+        alone = _seconds(assembly.assemble(built, config, _named(config.reduction, "packed")), arguments, seconds)
         names = _candidates(config.reduction, built.shapes) if workers > 1 else ()
         for name in names:
             methods[name] = _method(built, config, _named(config.reduction, name), workers, transport, arguments, seconds)

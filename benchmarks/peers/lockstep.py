@@ -103,17 +103,16 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     cluster = Cluster(Member.from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
     local = assembly.build_local(cluster, config, common.CLASSES)
-    model, forward_backward = local.model, step.make_forward_backward_call(local)
 
     def seconds(batch: int) -> float:
-        return auto_reduction.own_seconds(cluster, forward_backward, step.blank(local.spec, batch))
+        return auto_reduction.own_seconds(cluster, local.forward_backward_call, step.blank(local.spec, batch))
 
     total = given.batch * cluster.member.workers
-    chosen, choice = auto_reduction.resolve(config.reduction, cluster, step.shapes(model), None, functools.partial(seconds, given.batch))
-    parts, _ = assembly.assemble(local, config, chosen)
+    chosen, choice = auto_reduction.resolve(config.reduction, cluster, local.shapes, None, functools.partial(seconds, given.batch))
+    parts = assembly.assemble(local, config, chosen)
     if given.variant == IN_STEP:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.group.sum, None))
-    profiled = step.ProfiledCall(parts, forward_backward)
+    profiled = step.ProfiledCall(parts)
     overhead = functools.partial(auto_reduction.overhead_seconds, profiled, local.spec)
     shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.member.rank] // sum(shares)
@@ -122,7 +121,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     images, labels = common.images(given.rank, batch)
     feed, rates = step.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
-    results = keras_metrics.Results(model)
+    results = keras_metrics.Results(local.model)
 
     def run(steps: int) -> float:
         together = steps - 1 if given.variant == PROFILED else steps
@@ -135,7 +134,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}
-    return common.Trained(run, lambda: tensorflow_model.weights(model), versions, settings, batch, parts_of_calls)
+    return common.Trained(run, lambda: tensorflow_model.weights(local.model), versions, settings, batch, parts_of_calls)
 
 
 def waits_twice() -> list[Any]:

@@ -15,13 +15,10 @@ from trainer import assembly, keras_metrics, step
 from trainer.asks import SUMS
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.window import QUEUED, may_begin
-from trainer.checkpoint import Progress
-from trainer.config import Reduction
 from trainer.data.pipeline import Batch, Call
-from trainer.engine import Gradients, Rows
+from trainer.engine import Engine, Rows
 from trainer.errors import PeerLost
 from trainer.job import Job
-from trainer.kept import Kept
 from trainer.reduction.cost_model import Choice
 
 POLL_S = 0.001
@@ -45,23 +42,26 @@ class HandedOut(NamedTuple):
     """When, on the monotonic clock."""
 
 
-class Asynchronous(Gradients):
+class Asynchronous(Engine):
     """A worker reads the weights, computes the gradient of its own batch, and updates the weights, while others do the same."""
 
-    def __init__(self, job: Job, cluster: Coordinator, before: Progress, kept: Kept):
+    def __init__(self, job: Job, cluster: Coordinator):
         """Build the model on the servers, and what counts updates beside it."""
+        why = "by each worker to the servers that keep the weights, and applied there at once"
         with cluster.placing():
             local = assembly.build_local(cluster, job.config, len(job.manifest.classes), job.examples.spec)
-            super().__init__(job, cluster, local, before, kept)
+            choice = Choice("asynchronous", why, 4 * sum(int(np.prod(shape)) for shape in local.shapes))
+            steps = assembly.assemble(local, job.config, job.config.reduction)
+            super().__init__(job, steps, choice, [1] * cluster.member.workers)
+        self._job = job
         self._coordinator, self._addresses, self._staleness = cluster.coordinator, cluster.computing, job.config.strategy.staleness
         self.profile_every, self.warmup = 0, 0
-        for optimizer in self.optimizers():
+        for optimizer in steps.optimizers:
             _count_at_once(optimizer)
             _update_at_the_server(optimizer)
         with cluster.strategy.scope():
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._call = self._counted()
-        self._test = tf.function(local.test, input_signature=local.test_signature, autograph=False)
         self._under_way: list[HandedOut] = []
         self._rate: float | None = None
         self._rate_at = -math.inf
@@ -70,14 +70,8 @@ class Asynchronous(Gradients):
         self._stale, self._calls = Counter[int](), Counter[int]()
         """Calls of this epoch by their staleness, and by the index of the worker that computed them."""
 
-    def _choose(self) -> Reduction:
-        why = "by each worker to the servers that keep the weights, and applied there at once"
-        self.choice = Choice("asynchronous", why, 4 * sum(int(np.prod(shape)) for shape in self._local.shapes))
-        self._job.metrics.record("reduction", name=self.choice.name, why=why, measured=False)
-        return self._job.config.reduction
-
     def _counted(self) -> Callable[..., Any]:
-        signature = [step.signature(self._local.spec, 1), tf.TensorSpec([None], tf.float32)]
+        signature = [step.signature(self.steps.local.spec, 1), tf.TensorSpec([None], tf.float32)]
 
         @tf.function(input_signature=signature, autograph=False)
         def call(batches: Batch, rates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -123,14 +117,14 @@ class Asynchronous(Gradients):
         self._handed_out = 0
         return rows
 
-    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], last: int) -> np.ndarray:  # noqa: ARG002 - all is a metric
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], *_more: Any) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
         waiting, sums = deque[Any](), np.zeros(keras_metrics.size(self.model))
         for _, data in batches:
             # The examples may be larger than this host's memory.
             if len(waiting) >= QUEUED * len(self._addresses):
                 sums += self._validated(waiting.popleft())
-            waiting.append(self._coordinator.schedule(self._test, args=(tf.nest.map_structure(tf.constant, data),)))
+            waiting.append(self._coordinator.schedule(self._test_call, args=(tf.nest.map_structure(tf.constant, data),)))
         return sum(map(self._validated, waiting), sums)
 
     def _validated(self, result: Any) -> np.ndarray:

@@ -75,7 +75,7 @@ def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
         done = SimpleNamespace(wait=lambda _: True)
         return SimpleNamespace(_status_available_event=done, fetch=lambda: fetch(args[0]))
 
-    engine._coordinator, engine._addresses, engine._test = SimpleNamespace(schedule=schedule), HOSTS[1:], None
+    engine._coordinator, engine._addresses, engine._test_call = SimpleNamespace(schedule=schedule), HOSTS[1:], None
     engine._job, engine.model = SimpleNamespace(config=configs.build({})), SimpleNamespace()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trainer.asynchronous.engine.keras_metrics.size", lambda _: 1)

@@ -27,8 +27,8 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, image_size=(8, 8, 1)))
     local = assembly.build_local(cluster, config, 3)
     model = local.model
-    parts, method = assembly.assemble(local, config, reduction)
-    call = step.ProfiledCall(parts, step.make_forward_backward_call(local)) if apart else step.make_train_call(parts)
+    parts = assembly.assemble(local, config, reduction)
+    call = step.ProfiledCall(parts) if apart else step.make_train_call(parts)
     rows, random = [], np.random.default_rng(0)
     for batch in (5, 5, 1, 4):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
@@ -37,7 +37,7 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
         rows.append((found[0] if apart else found.numpy())[0].tolist())
     copies = [[part.numpy() for part in cluster.strategy.experimental_local_results(weight.value)] for weight in model.variables]
     same = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
-    return np.concatenate([one.ravel() for one, *_ in copies]), rows, same, method, model
+    return np.concatenate([one.ravel() for one, *_ in copies]), rows, same, parts, model
 
 reference, rows, _, _, model = train(alone)
 small = dataclasses.replace(Config().data, image_size=(8, 8, 1))
@@ -47,15 +47,15 @@ found = {"devices": [alone.devices, both.devices], "moved": float(np.abs(referen
 powersgd = Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32")
 ways = {"packed": {}, "half": {"reduction": Reduction("half")}, "powersgd": {"reduction": powersgd}, "apart": {"apart": True}}
 for name, options in ways.items():
-    weights, rows, same, method, _ = train(both, **options)
+    weights, rows, same, parts, _ = train(both, **options)
     found[name] = {"far": float(np.abs(weights - reference).max()), "same": same}
     found["rows"][name] = rows
     if name == "powersgd":
-        found["memory"] = [list(array.shape) for array in method.memory]
-        before = [array.numpy() for array in method.memory]
+        found["memory"] = [list(array.shape) for array in parts.memory]
+        before = [array.numpy() for array in parts.memory]
         found["differs"] = float(np.abs(before[0][0] - before[0][1]).max())
-        method.memory[0].assign(before[0][::-1])
-        found["assigned"] = bool((method.memory[0].numpy() == before[0][::-1]).all())
+        parts.memory[0].assign(before[0][::-1])
+        found["assigned"] = bool((parts.memory[0].numpy() == before[0][::-1]).all())
 for cluster, transport in ((both, "direct"), (both, "auto"), (alone, "direct")):
     try:
         cluster.connect(transport)

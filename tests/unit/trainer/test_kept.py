@@ -33,8 +33,8 @@ def local(cluster, model="fashion_cnn", **sections):
 def train(cluster, apart=False, first=0, **sections):
     config = configs.build({**SMALL, "model": {"name": "fashion_cnn"}, **sections})
     made = assembly.build_local(cluster, config, 3)
-    parts, _ = assembly.assemble(made, config, config.reduction)
-    call = step.ProfiledCall(parts, step.make_forward_backward_call(made)) if apart else step.make_train_call(parts)
+    parts = assembly.assemble(made, config, config.reduction)
+    call = step.ProfiledCall(parts) if apart else step.make_train_call(parts)
     feed = step.full((IMAGES, LABELS))
     for index in range(3):
         one = feed.at(slice(index, index + 1))

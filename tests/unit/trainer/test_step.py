@@ -64,7 +64,7 @@ def powersgd(shapes, on_host=True):
 
 def train(made, apart):
     random = np.random.default_rng(0)
-    split = step.ProfiledCall(made, step.make_forward_backward_call(made.local))
+    split = step.ProfiledCall(made)
     whole, rows, seconds = step.make_train_call(made), [], []
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
