@@ -132,7 +132,11 @@ class Rehearsal(whole.Step):
             results = call(layer, *arguments[0], **arguments[1])
         self.row_bytes += sum(one.dtype.size * int(tf.size(one)) // ROWS for one in tf.nest.flatten(results) if isinstance(one, tf.Tensor))
         if any(map(self._has_rows, tf.nest.flatten(arguments))):
+            # The next call of a layer forgets those of the last.
+            losses = [(one, list(one._losses)) for one in layer._flatten_layers()]
             self._try(layer, arguments)
+            for one, added in losses:
+                one._losses[:] = added
         return results
 
     def gradients(self, local: Sequence[Any]) -> list[Any]:

@@ -112,6 +112,10 @@ equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), k
 equal.compile("sgd", "mse")
 rehearsal.rehearse(equal.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 48])), equal_sees := set())
 found["equal rows"] = [one.name for one in equal_sees]
+lossless = keras.Sequential([keras.Input((3,)), Adding(name="adding")])
+lossless.compile("sgd")
+rehearsal.rehearse(lossless.train_step, SPECS, lossless_sees := set())
+found["lossless"] = [one.name for one in lossless_sees]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")
 agreement = rehearsal.Placements(elastic, Two(), warnings.append)
@@ -174,6 +178,11 @@ def test_permuting_layer_sees_all_of_equal_rows(actual):
 def test_first_image_of_unknown_batch_is_told(actual):
     """RandomElasticTransform gives it to all rows."""
     assert any(warning.startswith("elastic gives every row the first image") for warning in actual["elastic"])
+
+
+def test_added_losses_may_be_the_only_ones(actual):
+    """The trial of a layer leaves the losses that it has added to the step."""
+    assert actual["lossless"] == ["adding"]
 
 
 def test_layers_that_count_see_all(actual):
