@@ -57,7 +57,7 @@ class Engine:
         self._warmup_call = step.make_train_call(self.steps.uncompressed) if self.warmup else self._train_call
 
     @property
-    def _calls(self) -> list[Any]:
+    def _training_calls(self) -> list[Any]:
         """Those that train, in the same order on all workers."""
         return [self._train_call, *([self._warmup_call] if self.warmup else [])]
 
@@ -80,7 +80,7 @@ class Engine:
         """Prepare all calls without a trace in the weights, so that no step waits for tracing or connections."""
         while True:
             try:
-                for call in self._calls:
+                for call in self._training_calls:
                     call.get_concrete_function()
                 break
             except whole.SeesAll as error:
@@ -89,7 +89,7 @@ class Engine:
                 self._make_calls()
         if self.steps.undoable:
             with self.undone() as (blank, rate):
-                for call in self._calls:
+                for call in self._training_calls:
                     call(blank, rate)
         # After the first call, unless that call could be profiled itself.
         if self.profile_every <= self._in_a_call:

@@ -52,11 +52,11 @@ class StepLogs:
         """Nothing yet."""
         self.names: list[str] = []
         """Keys of what it returns, in order: `fit` shows these."""
-        self.values: list[str] = []
-        """All of them where they are others than the model's metrics: `fit` shows them as they are after the last step. Else none."""
+        self.values: dict[str, tuple[int, ...]] = {}
+        """Shapes of all of them where they are others than the model's metrics: `fit` shows them as they are after the last step."""
 
     def read(self, model: keras.Model, returned: Any, tracks_loss: bool) -> list[tf.Tensor]:
-        """Note what a step has returned while it is traced; the numbers behind `values`, float32 scalars.
+        """Note what a step has returned while it is traced; the numbers behind `values`, float32.
 
         Args:
             model: compiled.
@@ -67,8 +67,11 @@ class StepLogs:
         if loss_count(model) is not None and not tracks_loss:
             tracked.discard("loss")
         self.names = list(returned)
-        self.values = [] if set(returned) == tracked else self.names
-        return [tf.reduce_mean(tf.cast(returned[name], tf.float32)) for name in self.values]
+        values = {} if set(returned) == tracked else {name: tf.cast(value, tf.float32) for name, value in returned.items()}
+        # Of what has a number for each row, there is no such thing for all steps.
+        values = {name: value if value.shape.is_fully_defined() else tf.reduce_mean(value) for name, value in values.items()}
+        self.values = {name: tuple(value.shape) for name, value in values.items()}
+        return list(values.values())
 
 
 class Results:
@@ -77,7 +80,7 @@ class Results:
     def __init__(self, model: keras.Model, logs: StepLogs | None = None):
         """Trace at the first call; `logs` are those of a traced step of the model's own, whose values follow the sums."""
         self._logs = logs
-        self._values = [] if logs is None else logs.values
+        self._values = {} if logs is None else logs.values
         self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
@@ -88,7 +91,7 @@ class Results:
     @property
     def size(self) -> int:
         """How many numbers the sums and values are."""
-        return sum(self._sizes) + len(self._values)
+        return sum(self._sizes) + sum(map(math.prod, self._values.values()))
 
     @property
     def follow_states(self) -> bool:
@@ -102,7 +105,8 @@ class Results:
         every = [one for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
         names = {id(variable): metric.name for metric in every for variable in metric.variables}
         sized = zip(states(self._model), self._sizes, strict=True)
-        return [names[id(variable)] for variable, size in sized for _ in range(size)] + self._values
+        values = [name for name, shape in self._values.items() for _ in range(math.prod(shape))]
+        return [names[id(variable)] for variable, size in sized for _ in range(size)] + values
 
     def __call__(self, sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
         """By name, a float, or an array of a metric with several results; no loss where none was counted.
@@ -111,13 +115,14 @@ class Results:
         """
         numbers, count = np.asarray(sums, np.float32), sum(self._sizes)
         arrays = [value.numpy() for value in self._call(numbers[:count])]
-        values = [array if array.ndim else float(array) for array in arrays]
-        last = dict(zip(self._values, map(float, numbers[count:]), strict=False))
-        results = dict(zip(self._names, values, strict=True))
+        results = dict(zip(self._names, arrays, strict=True))
         if self._loss_count is not None and not numbers[self._loss_count]:
             del results["loss"]
-        every = results | last
-        return every if self._logs is None else {name: every[name] for name in self._logs.names if name in every}
+        ends = np.cumsum([math.prod(shape) for shape in self._values.values()])
+        parts = np.split(numbers[count:], ends[:-1])
+        every = results | {name: part.reshape(shape) for (name, shape), part in zip(self._values.items(), parts, strict=False)}
+        logs = every if self._logs is None else {name: every[name] for name in self._logs.names if name in every}
+        return {name: array if array.ndim else float(array) for name, array in logs.items()}
 
     def summed(self, before: Sequence[float] | np.ndarray, rows: np.ndarray) -> np.ndarray:
         """What a call takes: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
