@@ -9,8 +9,7 @@ from typing import Any
 from control.runs import course, outcome, supervision
 from control.runs.outcome import Verdict
 from trainer.data.spec import Spec, noun
-from trainer.errors import DIVERGED
-from trainer.exits import signal_of
+from trainer.errors import DIVERGED, signal_of
 from trainer.monitor import RESTORED, Monitor, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.errors import LockstepError
-from trainer.exits import code_of
+from trainer.errors import LockstepError, code_of
 from trainer.files import write_text
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S

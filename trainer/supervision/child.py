@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer import claims
 from trainer.clock import CLOCK, Clock
-from trainer.exits import code_of
+from trainer.errors import code_of
 from trainer.supervision.standby import Standby
 
 LOOK_S = 0.5

@@ -51,7 +51,7 @@ def opened(packs, loaders):
 @pytest.mark.parametrize("loaders", [2, 3, 50, None])
 def test_any_number_of_loaders_gives_the_same_images(packs, loaders):
     indices = np.array([6, 0, 3, 3, 1, 5, 2, 4])
-    assert np.array_equal(opened(packs, loaders).gather(indices), opened(packs, 1).gather(indices))
+    assert np.array_equal(opened(packs, loaders).pixels(indices), opened(packs, 1).pixels(indices))
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 4])
@@ -65,7 +65,7 @@ def test_so_many_loaders_decode_at_once(packs, loaders, monkeypatch):
         return np.zeros(SIZE, np.uint8)
 
     monkeypatch.setattr(images._reader, "image", image)
-    images.gather(np.arange(7))
+    images.pixels(np.arange(7))
     assert len(seen) == loaders
 
 
@@ -79,7 +79,7 @@ def test_an_image_that_can_not_be_decoded_ends_the_gathering(packs, monkeypatch)
     images = opened(packs, 2)
     monkeypatch.setattr(images._reader, "image", lambda index: 1 / 0 if index == 5 else np.zeros(SIZE, np.uint8))
     with pytest.raises(ZeroDivisionError):
-        images.gather(np.arange(7))
+        images.pixels(np.arange(7))
 
 
 def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatch):
