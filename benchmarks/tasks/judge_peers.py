@@ -17,29 +17,29 @@ SESSION = "peers=-w"
 """Prefix of this benchmark's sessions; no run's name contains `=`."""
 
 
-class JudgePeers(Task):
-    """Returns the fact `peers_hosts`: for each host its Python, its kind of wheels, its threads and its hardware."""
+def judge_peers(task: Task) -> dict[str, Any]:
+    """Refuse hosts that train, and those without Python.
 
-    def act(self) -> dict[str, Any]:
-        """Refuse hosts that train, and those without Python."""
-        looked, probed, hosts = self.arguments["looked"], self.arguments["probed"], self.arguments["hosts"]
-        hardware = {}
-        for host in hosts:
-            name = host["name"]
-            seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
-            if facts is None:
-                raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
-            refuse_busy(name, seen.sessions)
-            threads = self.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
-            hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
-        if not self.check_mode:
-            folder = Path(self.arguments["folder"])
-            path, machines = folder / SUMMARY, [one["machine"] for one in hardware.values()]
-            record = read_json(path)
-            if peers_results.STORE.read(folder / ROWS):
-                machines = continued(record["name"], record.get("machines", []), machines)
-            write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
-        return {"ansible_facts": {"peers_hosts": hardware}}
+    Returns the fact `peers_hosts`: for each host its Python, its kind of wheels, its threads and its hardware.
+    """
+    looked, probed, hosts = task.arguments["looked"], task.arguments["probed"], task.arguments["hosts"]
+    hardware = {}
+    for host in hosts:
+        name = host["name"]
+        seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
+        if facts is None:
+            raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
+        refuse_busy(name, seen.sessions)
+        threads = task.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
+        hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+    if not task.check_mode:
+        folder = Path(task.arguments["folder"])
+        path, machines = folder / SUMMARY, [one["machine"] for one in hardware.values()]
+        record = read_json(path)
+        if peers_results.STORE.read(folder / ROWS):
+            machines = continued(record["name"], record.get("machines", []), machines)
+        write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
+    return {"ansible_facts": {"peers_hosts": hardware}}
 
 
 def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -34,10 +34,15 @@ KEPT = ("configs", "methods", "seeds", *ALIKE)
 """What its summary contains."""
 
 
-class RunAccuracy(Task):
+def run_accuracy(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
+    return RunAccuracy(**vars(task)).run()
 
-    def act(self) -> dict[str, Any]:
+
+class RunAccuracy(Task):
+    """The task, with what it keeps while it runs."""
+
+    def run(self) -> dict[str, Any]:
         """Plan, train what is missing, evaluate the results."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()

@@ -47,10 +47,15 @@ NEWS = 8192
 """Bytes at the end of metrics.jsonl that are looked at."""
 
 
-class RunChaos(Task):
+def run_chaos(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
+    return RunChaos(**vars(task)).run()
 
-    def act(self) -> dict[str, Any]:
+
+class RunChaos(Task):
+    """The task, with what it keeps while it runs."""
+
+    def run(self) -> dict[str, Any]:
         """Plan, train, disturb, conclude."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()

@@ -73,7 +73,7 @@ def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool)
     text = (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8")
     documented, source = yaml.safe_load(DOCUMENTATION.findall(text)[0]), DOCUMENTATION.sub("", text)
     options = {name: {**option, "description": None} for name, option in documented["options"].items()}
-    sent = {"name": module, "module": source, "utilities": _utilities(source), "options": options, "params": arguments}
+    sent: dict[str, Any] = {"name": module, "module": source, "utilities": _utilities(source), "options": options, "params": arguments}
     sent |= {"check_mode": check_mode, "mark": mark}
     # As a string in the source: Python's literals and JSON's differ (true, null).
     call = f"run(json.loads({json.dumps(json.dumps(sent))}))\n"

@@ -16,24 +16,21 @@ ATTEMPT_S = 5
 PAUSE_S = 0.3
 
 
-class Ready(Task):
+def ready(task: Task) -> dict[str, Any]:
     """Fails if a node does not answer before `deadline` (seconds)."""
-
-    def act(self) -> dict[str, Any]:
-        """Wait, then show."""
-        plan, user, deadline = self.arguments["lab"], str(self.arguments["user"]), float(self.arguments["deadline"])
-        until = time.monotonic() + deadline
-        with ThreadPoolExecutor(len(plan["nodes"])) as pool:
-            answers = list(pool.map(lambda node: _wait(node, user, Path(plan["inventory"]), until), plan["nodes"]))
-        silent = [(node, answer) for node, answer in zip(plan["nodes"], answers, strict=True) if answer]
-        if silent:
-            node, answer = silent[0]
-            names = ", ".join(each["name"] for each, _ in silent)
-            raise LockstepError(
-                f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
-                f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
-            )
-        return {"changed": False, "show_last": shown(plan)}
+    plan, user, deadline = task.arguments["lab"], str(task.arguments["user"]), float(task.arguments["deadline"])
+    until = time.monotonic() + deadline
+    with ThreadPoolExecutor(len(plan["nodes"])) as pool:
+        answers = list(pool.map(lambda node: _wait(node, user, Path(plan["inventory"]), until), plan["nodes"]))
+    silent = [(node, answer) for node, answer in zip(plan["nodes"], answers, strict=True) if answer]
+    if silent:
+        node, answer = silent[0]
+        names = ", ".join(each["name"] for each, _ in silent)
+        raise LockstepError(
+            f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
+            f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
+        )
+    return {"changed": False, "show_last": shown(plan)}
 
 
 def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str:

@@ -10,25 +10,22 @@ from trainer.errors import ConfigError
 CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Dfs(Task):
+def dfs(task: Task) -> dict[str, Any]:
     """Adds to the fact `provision`: `kind`, and for GlusterFS `volume`."""
-
-    def act(self) -> dict[str, Any]:
-        """Refuse what is impossible."""
-        plan = self.arguments["plan"]
-        kind = check_kind(self.arguments, plan["members"])
-        folders = {"dfs_path": str(self.arguments["path"]), **({"dfs_brick": str(self.arguments["brick"])} if kind == "glusterfs" else {})}
-        # What an older inventory made must stay removable.
-        for host, root in self.arguments["roots"].items() if plan["state"] == "present" else ():
-            provision.check_apart(host, str(root), folders)
-        wanted = (
-            str(self.arguments["volume"]),
-            str(self.arguments["brick"]),
-            str(self.arguments["layout"]),
-            int(self.arguments["replicas"]),
-        )
-        volume = provision.dfs_volume(plan["members"], *wanted)
-        return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
+    plan = task.arguments["plan"]
+    kind = check_kind(task.arguments, plan["members"])
+    folders = {"dfs_path": str(task.arguments["path"]), **({"dfs_brick": str(task.arguments["brick"])} if kind == "glusterfs" else {})}
+    # What an older inventory made must stay removable.
+    for host, root in task.arguments["roots"].items() if plan["state"] == "present" else ():
+        provision.check_apart(host, str(root), folders)
+    wanted = (
+        str(task.arguments["volume"]),
+        str(task.arguments["brick"]),
+        str(task.arguments["layout"]),
+        int(task.arguments["replicas"]),
+    )
+    volume = provision.dfs_volume(plan["members"], *wanted)
+    return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
 
 
 def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:

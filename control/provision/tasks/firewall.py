@@ -8,19 +8,16 @@ from control.task import Task
 from trainer.errors import ConfigError
 
 
-class Firewall(Task):
+def firewall(task: Task) -> dict[str, Any]:
     """Adds to the fact `provision`: `ports`, and `allowed`, the members' and the inventory's further addresses."""
-
-    def act(self) -> dict[str, Any]:
-        """Refuse, warn."""
-        plan = self.arguments["plan"]
-        more = [network(address) for address in self.arguments["allow"]]
-        check_users(self.arguments["users"])
-        removes = plan["state"] == "absent"
-        # What an inventory with a wrong port made must stay removable.
-        ports = [] if removes else provision.firewall_ports(plan["members"], plan["kind"])
-        shown = {} if plan["firewall"] or removes else {"show": _warning(ports)}
-        return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
+    plan = task.arguments["plan"]
+    more = [network(address) for address in task.arguments["allow"]]
+    check_users(task.arguments["users"])
+    removes = plan["state"] == "absent"
+    # What an inventory with a wrong port made must stay removable.
+    ports = [] if removes else provision.firewall_ports(plan["members"], plan["kind"])
+    shown = {} if plan["firewall"] or removes else {"show": _warning(ports)}
+    return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
 
 
 def network(address: Any) -> str:

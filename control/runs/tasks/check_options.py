@@ -7,10 +7,7 @@ from control.operator_variables import check_state
 from control.task import Task
 
 
-class CheckOptions(Task):
+def check_options(task: Task) -> dict[str, Any]:
     """For commands that need nothing else from the control node."""
-
-    def act(self) -> dict[str, Any]:
-        """Check the options."""
-        check_state(command_line.operator_options(self.arguments["command"], self.task_vars))
-        return {}
+    check_state(command_line.operator_options(task.arguments["command"], task.task_vars))
+    return {}

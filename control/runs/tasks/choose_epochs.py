@@ -8,12 +8,12 @@ from control.task import Task
 from trainer import rundir
 
 
-class ChooseEpochs(Task):
-    """Returns `epochs` and their `files`, relative to the run directory."""
+def choose_epochs(task: Task) -> dict[str, Any]:
+    """Select the snapshots, or refuse and list the existing ones.
 
-    def act(self) -> dict[str, Any]:
-        """Select the snapshots, or refuse and list the existing ones."""
-        folder = Path(self.arguments["folder"])
-        epochs = snapshot_choice.choose_epochs(str(self.arguments["epoch"]), folder)
-        files = [str(rundir.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
-        return {"epochs": epochs, "files": files}
+    Returns `epochs` and their `files`, relative to the run directory.
+    """
+    folder = Path(task.arguments["folder"])
+    epochs = snapshot_choice.choose_epochs(str(task.arguments["epoch"]), folder)
+    files = [str(rundir.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
+    return {"epochs": epochs, "files": files}

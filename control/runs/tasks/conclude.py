@@ -14,47 +14,42 @@ from trainer.files import read_json, write_json
 from trainer.rundir import recorded
 
 
-class Conclude(Task):
+def conclude(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's verdict."""
-
-    def act(self) -> dict[str, Any]:
-        """Judge, write, show."""
-        plan = self.arguments["plan"]
-        name, folder = plan["run"], Path(plan["folder"])
-        returned = run_results.judged(folder, [Verdict(**one) for one in self.arguments["verdicts"]])
-        verdicts = _with_launch(recorded(folder), returned)
-        if all(verdict.state == "unreachable" for verdict in verdicts):
-            message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
-            return {"failed": True, "msg": message}
-        summary = run_results.concluded(folder, verdicts)
-        launches.end_all(folder)
-        scripted = "script" in summary
-        if not scripted:
-            choices.keep_all(folder)
-        if summary["state"] == "RUNNING":
-            # The commands are shown here, and not again when the command ends.
-            return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
-        if not scripted:
-            summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
-        summary["launch"] = outcome.launch_times(
-            recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
-        )
-        write_json(folder / "summary.json", summary)
-        if not scripted and project.is_users(folder):
-            self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
-            self.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
-        shown = run_results.shown_result(folder, summary)
-        if plan["run_kind"] == "doctor":
-            over = {"launch_begun": None}
-            return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
-        self.warn(hparams.write_all([folder])[1])
-        trouble = _trouble(name, summary, verdicts)
-        if project.is_trial(folder):
-            return {"failed": True, "msg": trouble} if trouble else {}
-        if trouble:
-            return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
-        return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
+    plan = task.arguments["plan"]
+    name, folder = plan["run"], Path(plan["folder"])
+    returned = run_results.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
+    verdicts = _with_launch(recorded(folder), returned)
+    if all(verdict.state == "unreachable" for verdict in verdicts):
+        message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
+        return {"failed": True, "msg": message}
+    summary = run_results.concluded(folder, verdicts)
+    launches.end_all(folder)
+    scripted = "script" in summary
+    if not scripted:
+        choices.keep_all(folder)
+    if summary["state"] == "RUNNING":
+        # The commands are shown here, and not again when the command ends.
+        return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
+    if not scripted:
+        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
+    summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
+    write_json(folder / "summary.json", summary)
+    if not scripted and project.is_users(folder):
+        task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+        task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
+    shown = run_results.shown_result(folder, summary)
+    if plan["run_kind"] == "doctor":
+        over = {"launch_begun": None}
+        return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
+    task.warn(hparams.write_all([folder])[1])
+    trouble = _trouble(name, summary, verdicts)
+    if project.is_trial(folder):
+        return {"failed": True, "msg": trouble} if trouble else {}
+    if trouble:
+        return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
+    facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
+    return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
 def _launched_here(folder: Path) -> bool:

@@ -11,31 +11,31 @@ from trainer.files import write_json
 from trainer.rundir import recorded
 
 
-class ConcludeStop(Task):
-    """Runs once, on the control node, with what each host's tasks returned, by rank."""
+def conclude_stop(task: Task) -> dict[str, Any]:
+    """A run that did not have to be stopped keeps its state; a host that was away is named.
 
-    def act(self) -> dict[str, Any]:
-        """A run that did not have to be stopped keeps its state; a host that was away is named."""
-        name, asked = self.arguments["run"], self.arguments["stopped"]
-        stopped = sum(bool(one.get("changed")) for one in asked)
-        watched = zip(self.arguments["hosts"], asked, self.arguments["watched"], strict=True)
-        verdicts = [_verdict(rank, *one) for rank, one in enumerate(watched)]
-        away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
-        folder = project.RUNS / name
-        if len(away) == len(verdicts):
-            return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
-        launches.end_all(folder)
-        summary = run_results.read_summary(folder)
-        if stopped or summary["state"] in (None, "RUNNING"):
-            summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
-            write_json(folder / "summary.json", summary)
-        self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
-        shown = run_results.shown_result(folder, summary)
-        if away:
-            return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}
-        if stopped and summary["state"] == "FAILED":
-            return {"failed": True, "msg": f"{text.failure(verdicts)}\n\n{shown}"}
-        return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}
+    Runs once, on the control node, with what each host's tasks returned, by rank.
+    """
+    name, asked = task.arguments["run"], task.arguments["stopped"]
+    stopped = sum(bool(one.get("changed")) for one in asked)
+    watched = zip(task.arguments["hosts"], asked, task.arguments["watched"], strict=True)
+    verdicts = [_verdict(rank, *one) for rank, one in enumerate(watched)]
+    away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
+    folder = project.RUNS / name
+    if len(away) == len(verdicts):
+        return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
+    launches.end_all(folder)
+    summary = run_results.read_summary(folder)
+    if stopped or summary["state"] in (None, "RUNNING"):
+        summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
+        write_json(folder / "summary.json", summary)
+    task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+    shown = run_results.shown_result(folder, summary)
+    if away:
+        return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}
+    if stopped and summary["state"] == "FAILED":
+        return {"failed": True, "msg": f"{text.failure(verdicts)}\n\n{shown}"}
+    return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}
 
 
 def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any]) -> Verdict:

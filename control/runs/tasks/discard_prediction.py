@@ -6,10 +6,7 @@ from typing import Any
 from control.task import Task
 
 
-class DiscardPrediction(Task):
+def discard_prediction(task: Task) -> dict[str, Any]:
     """Runs on the control node."""
-
-    def act(self) -> dict[str, Any]:
-        """Remove the folder."""
-        shutil.rmtree(self.arguments["planned"]["folder"], ignore_errors=True)
-        return {"changed": False}
+    shutil.rmtree(task.arguments["planned"]["folder"], ignore_errors=True)
+    return {"changed": False}

@@ -8,25 +8,25 @@ from control.runs import launches
 from control.task import Task
 
 
-class EndLaunch(Task):
-    """Runs once, on the control node, after all hosts were asked to start or end their worker."""
+def end_launch(task: Task) -> dict[str, Any]:
+    """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended.
 
-    def act(self) -> dict[str, Any]:
-        """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended."""
-        launch = self.arguments["launch"]
-        if self.arguments["started"]:
-            return _started(launch)
-        left = [f"{name} ({why})" for name, ended in self.arguments["ended"].items() if (why := _trouble(ended))]
-        if left:
-            where = f"its workers could not be ended on {', '.join(left)}"
-            self.warn([f"run {launch['run']}: a launch was interrupted, and {where}; the next train.yml tries again"])
-            return {}
-        launches.end(launch)
-        taken_back = not all(ended.get("skipped") for ended in self.arguments["ended"].values())
-        if taken_back:
-            launches.forget_start(launch)
-        message = f"run {launch['run']}: an interrupted launch was taken back; none of its workers is left"
-        return {**({"show": message} if taken_back else {}), "launch_begun": None}
+    Runs once, on the control node, after all hosts were asked to start or end their worker.
+    """
+    launch = task.arguments["launch"]
+    if task.arguments["started"]:
+        return _started(launch)
+    left = [f"{name} ({why})" for name, ended in task.arguments["ended"].items() if (why := _trouble(ended))]
+    if left:
+        where = f"its workers could not be ended on {', '.join(left)}"
+        task.warn([f"run {launch['run']}: a launch was interrupted, and {where}; the next train.yml tries again"])
+        return {}
+    launches.end(launch)
+    taken_back = not all(ended.get("skipped") for ended in task.arguments["ended"].values())
+    if taken_back:
+        launches.forget_start(launch)
+    message = f"run {launch['run']}: an interrupted launch was taken back; none of its workers is left"
+    return {**({"show": message} if taken_back else {}), "launch_begun": None}
 
 
 def _started(launch: dict[str, Any]) -> dict[str, Any]:

@@ -15,46 +15,47 @@ from trainer.errors import ConfigError
 from trainer.files import sha256_file
 
 
-class PlanPrediction(Task):
-    """Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows."""
+def plan_prediction(task: Task) -> dict[str, Any]:
+    """Check the options, build the model, read the input.
 
-    def act(self) -> dict[str, Any]:
-        """Check the options, build the model, read the input."""
-        plan, options = self.arguments["plan"], self.arguments["options"]
-        run, hosts = Path(plan["folder"]), self.arguments["hosts"]
-        variable = "image" if "image" in options else "input"
-        if variable not in options:
-            raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
-        called = f"{variable}={options[variable]}"
-        given = predictions.source(str(options[variable]))
-        epoch = predictions.chosen_epoch(options.get("epoch", "best"), run)
-        number = predictions.chosen_hosts(options.get("workers"), len(hosts))
-        output = predictions.destination(options.get("output"), options.get("overwrite", False))
-        predictions.refuse_own_input(given, output)
-        folder = project.PRIVATE / FOLDER / run.name
-        shutil.rmtree(folder, ignore_errors=True)
-        request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
-        with ending_at_signals():
-            try:
-                folder.mkdir(parents=True)
-                planned = trainer_process.run(["new-examples"], f"reading {called}", request)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-        planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
-        if self.check_mode:
-            shutil.rmtree(folder)
-            prediction = Prediction.of(planned)
-            shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
-            return {"show_last": f"Would predict {shown}"}
-        here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
-        return {"ansible_facts": {"prediction": {**planned, **here}, "published": self._code()}}
+    Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows.
+    """
+    plan, options = task.arguments["plan"], task.arguments["options"]
+    run, hosts = Path(plan["folder"]), task.arguments["hosts"]
+    variable = "image" if "image" in options else "input"
+    if variable not in options:
+        raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
+    called = f"{variable}={options[variable]}"
+    given = predictions.source(str(options[variable]))
+    epoch = predictions.chosen_epoch(options.get("epoch", "best"), run)
+    number = predictions.chosen_hosts(options.get("workers"), len(hosts))
+    output = predictions.destination(options.get("output"), options.get("overwrite", False))
+    predictions.refuse_own_input(given, output)
+    folder = project.PRIVATE / FOLDER / run.name
+    shutil.rmtree(folder, ignore_errors=True)
+    request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
+    with ending_at_signals():
+        try:
+            folder.mkdir(parents=True)
+            planned = trainer_process.run(["new-examples"], f"reading {called}", request)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
+    if task.check_mode:
+        shutil.rmtree(folder)
+        prediction = Prediction.of(planned)
+        shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
+        return {"show_last": f"Would predict {shown}"}
+    here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
+    return {"ansible_facts": {"prediction": {**planned, **here}, "published": _code(task)}}
 
-    def _code(self) -> dict[str, Any]:
-        """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
-        archive = package.TRAINER.build(Path(self.arguments["packs"]).parent / "code")
-        code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
-        return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
+
+def _code(task: Task) -> dict[str, Any]:
+    """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
+    archive = package.TRAINER.build(Path(task.arguments["packs"]).parent / "code")
+    code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
+    return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
 
 
 def _busy(planned: dict[str, Any]) -> int:

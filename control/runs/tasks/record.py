@@ -13,36 +13,36 @@ from trainer.errors import LockstepError
 from trainer.rundir import recorded
 
 
-class Record(Task):
-    """Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`."""
+def record(task: Task) -> dict[str, Any]:
+    """Check, then write both files; write nothing if the run is under way or nothing may be touched.
 
-    def act(self) -> dict[str, Any]:
-        """Check, then write both files; write nothing if the run is under way or nothing may be touched."""
-        plan, claims = self.arguments["plan"], self.arguments["claims"]
-        if self.check_mode:
-            # Workers that would have been ended by now are still running.
-            settled = self.arguments["settled"]
-            check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
-            return {}
-        check_claims(plan, claims)
-        folder = Path(plan["folder"])
-        before = recorded(folder)
-        under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
-        if all(claim["running"] for claim in claims.values()):
-            return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
-        facts = {name: claim["facts"] for name, claim in claims.items()}
-        hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
-        # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
-        shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
-        record = launches.record(plan, self.arguments["published"], hosts, **shared)
-        record |= {"script": plan["script"]} if "script" in plan else {}
-        launches.write(folder, plan, record)
-        clear_marks(project.PRIVATE / "watch" / plan["run"])
-        chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in posts(plan)}), launches.begin(plan)
-        text = (folder / "cluster.json").read_text(encoding="utf-8")
-        facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
-        begun = {} if project.is_trial(folder) else {"launch_begun": launch}
-        return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
+    Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`.
+    """
+    plan, claims = task.arguments["plan"], task.arguments["claims"]
+    if task.check_mode:
+        # Workers that would have been ended by now are still running.
+        settled = task.arguments["settled"]
+        check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
+        return {}
+    check_claims(plan, claims)
+    folder = Path(plan["folder"])
+    before = recorded(folder)
+    under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
+    if all(claim["running"] for claim in claims.values()):
+        return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
+    facts = {name: claim["facts"] for name, claim in claims.items()}
+    hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
+    # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
+    shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
+    record = launches.record(plan, task.arguments["published"], hosts, **shared)
+    record |= {"script": plan["script"]} if "script" in plan else {}
+    launches.write(folder, plan, record)
+    clear_marks(project.PRIVATE / "watch" / plan["run"])
+    chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in posts(plan)}), launches.begin(plan)
+    text = (folder / "cluster.json").read_text(encoding="utf-8")
+    facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
+    begun = {} if project.is_trial(folder) else {"launch_begun": launch}
+    return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
 def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> None:

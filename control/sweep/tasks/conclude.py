@@ -10,16 +10,13 @@ from control.sweep.tasks.plan import watts
 from control.task import Task
 
 
-class Conclude(Task):
+def conclude(task: Task) -> dict[str, Any]:
     """Recomputes the sweep's results from its rows."""
-
-    def act(self) -> dict[str, Any]:
-        """Analyse, draw, show."""
-        folder = Path(self.arguments["sweep"]["folder"])
-        if settings.are_of(folder):
-            ranked = settings_results.conclude(folder, as_typed)
-            shown = settings_text.results(ranked, project.relative(folder))
-            return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}
-        results = sweep_results.conclude(folder, watts(self.arguments["options"]), as_typed)
-        shown = sweep_text.results(results, project.relative(folder))
-        return {"if_interrupted": None, "changed": results.changed, "show_last": shown}
+    folder = Path(task.arguments["sweep"]["folder"])
+    if settings.are_of(folder):
+        ranked = settings_results.conclude(folder, as_typed)
+        shown = settings_text.results(ranked, project.relative(folder))
+        return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}
+    results = sweep_results.conclude(folder, watts(task.arguments["options"]), as_typed)
+    shown = sweep_text.results(results, project.relative(folder))
+    return {"if_interrupted": None, "changed": results.changed, "show_last": shown}

@@ -9,14 +9,11 @@ from control.task import Task
 from trainer.files import read_json, write_json
 
 
-class KeepSteps(Task):
-    """Writes them to the sweep's summary.json."""
-
-    def act(self) -> dict[str, Any]:
-        """Add what was timed now to what was timed earlier."""
-        path = Path(self.arguments["sweep"]["folder"]) / SUMMARY
-        record = dict(read_json(path))
-        before = times(record)
-        now = {host: [*before.get(host, []), answer] for host, answer in self.arguments["timed"].items()}
-        write_json(path, {**record, "timed": {**before, **now}})
-        return {}
+def keep_steps(task: Task) -> dict[str, Any]:
+    """Add what was timed now to what was timed earlier. Writes them to the sweep's summary.json."""
+    path = Path(task.arguments["sweep"]["folder"]) / SUMMARY
+    record = dict(read_json(path))
+    before = times(record)
+    now = {host: [*before.get(host, []), answer] for host, answer in task.arguments["timed"].items()}
+    write_json(path, {**record, "timed": {**before, **now}})
+    return {}

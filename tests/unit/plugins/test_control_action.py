@@ -1,5 +1,6 @@
 """The action `control`: which class a task of a playbook names, and what becomes of a refusal."""
 
+import inspect
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from control.task import Task
-from plugins.action.control import ActionModule, task_class
+from plugins.action.control import ActionModule, function
 from tests.unit.conftest import ROOT
 
 PLAYBOOKS = [*ROOT.glob("*.yml"), *(path for folder in ("playbooks", "roles", "benchmarks") for path in (ROOT / folder).rglob("*.yml"))]
@@ -36,11 +36,11 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", USED)
-def test_every_task_of_a_playbook_is_a_class(name):
-    assert issubclass(task_class(name), Task)
+def test_every_task_of_a_playbook_is_a_function(name):
+    assert list(inspect.signature(function(name)).parameters) == ["task"]
 
 
-def test_no_class_is_left_that_no_playbook_uses():
+def test_no_task_is_left_that_no_playbook_uses():
     assert sorted(map(name_of, WRITTEN)) == USED
 
 

@@ -21,6 +21,7 @@ from control.provision.tasks import firewall as provision_firewall
 from control.provision.tasks import plan as provision_plan
 from control.provision.tasks import removed as provision_removed
 from control.provision.tasks import report as provision_report
+from control.task import Task
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
 from trainer.errors import ConfigError
@@ -383,7 +384,7 @@ def test_port_that_is_no_number_is_refused():
 
 def test_what_inventory_with_wrong_port_made_stays_removable():
     plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
-    facts = provision_firewall.Firewall({"plan": plan, "allow": [], "users": []}).act()["ansible_facts"]
+    facts = provision_firewall.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
     assert facts["provision"]["ports"] == []
 
 
@@ -506,7 +507,7 @@ def test_in_check_mode_rows_say_what_would_happen():
 
 def test_what_stays_on_a_host_is_named():
     packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
-    shown = provision_removed.Removed({"packages": packages}).act()["show_last"].splitlines()
+    shown = provision_removed.removed(Task({"packages": packages}))["show_last"].splitlines()
     assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 

@@ -5,6 +5,7 @@ import pytest
 from control.runs import outcome
 from control.runs.outcome import Verdict
 from control.runs.tasks import conclude_stop
+from control.task import Task
 from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.files import read_json, write_json
 
@@ -45,13 +46,12 @@ def stopped_run(tmp_path, monkeypatch):
 
     def conclude(*codes, away=0):
         ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
-        task = conclude_stop.ConcludeStop.__new__(conclude_stop.ConcludeStop)
         hosts = [*(end.host for end in ends), *(f"away{number}" for number in range(away))]
         lost = {"unreachable": True, "msg": "no route to host", "changed": False}
         stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, [{"verdict": end.to_dict()} for end in ends]
         watched += [{"skipped": True}] * away
-        task.arguments = {"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched}
-        return task.act(), read_json(tmp_path / "full" / "summary.json")
+        task = Task({"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched})
+        return conclude_stop.conclude_stop(task), read_json(tmp_path / "full" / "summary.json")
 
     return conclude
 
