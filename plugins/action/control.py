@@ -24,8 +24,8 @@ class ActionModule(Action):
 
 
 def function(name: str) -> Callable[[Task], dict[str, Any]]:
-    """The function that `do` names."""
-    domain, _, task = name.partition(".")
+    """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""
+    domain, module, *task = name.split(".")
     package = "benchmarks" if domain == "benchmarks" else f"control.{domain}"
-    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(f"{package}.tasks.{task}"), task)
+    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(f"{package}.tasks.{module}"), (task or [module])[0])
     return named

@@ -1,4 +1,4 @@
-"""Wait until SSH answers on every node of the lab, with the written inventory's key and known hosts; then show the lab."""
+"""Wait until SSH answers on every node of the lab, with the inventory's key and known hosts, and show the lab; or what its removal left."""
 
 import shlex
 import subprocess
@@ -70,3 +70,16 @@ def shown(plan: dict[str, Any]) -> str:
     ]
     header = ("node", "address", "cores", "memory", "link")
     return f"The lab is up\n{text.table(header, rows)}\n{note}\n" + text.next_commands(following)
+
+
+def removed(task: Task) -> dict[str, Any]:
+    """Shows the remaining images, and why they remain."""
+    plan = task.arguments["lab"]
+    pairs = [("gone", "its containers and network, inventory/lab, .lockstep/lab with all that the nodes stored")]
+    if plan["kept"] and plan["others"]:
+        pairs.append(("kept", f"{', '.join(plan['kept'])}: the lab of {plan['others'][0]} may need it"))
+    elif plan["kept"]:
+        pairs.append(("kept", f"{', '.join(plan['kept'])}, so that the next lab starts in seconds; -e image=absent removes it, too"))
+    there_was = "The lab is removed" if plan["remove"] or plan["networks"] else "There is no lab"
+    commands = text.next_commands([("make it again", "ansible-playbook lab.yml")])
+    return {"changed": False, "show_last": f"{there_was}\n{text.fields(pairs)}\n\n{commands}"}

@@ -1,13 +1,16 @@
-"""Conclude a sweep: analysis.md, pictures, the answer in words. Needs no host."""
+"""Conclude a sweep: analysis.md, pictures, the answer in words, from its rows and each host's own step before and after the trials."""
 
 from pathlib import Path
 from typing import Any
 
 from control import project
+from control.campaign import SUMMARY
 from control.command_line import as_typed
 from control.sweep import settings, settings_results, settings_text, sweep_results, sweep_text
+from control.sweep.sweep_results import times
 from control.sweep.tasks.plan import watts
 from control.task import Task
+from trainer.files import read_json, write_json
 
 
 def conclude(task: Task) -> dict[str, Any]:
@@ -20,3 +23,13 @@ def conclude(task: Task) -> dict[str, Any]:
     results = sweep_results.conclude(folder, watts(task.arguments["options"]), as_typed)
     shown = sweep_text.results(results, project.relative(folder))
     return {"if_interrupted": None, "changed": results.changed, "show_last": shown}
+
+
+def keep_steps(task: Task) -> dict[str, Any]:
+    """Add what was timed now to what was timed earlier. Writes them to the sweep's summary.json."""
+    path = Path(task.arguments["sweep"]["folder"]) / SUMMARY
+    record = dict(read_json(path))
+    before = times(record)
+    now = {host: [*before.get(host, []), answer] for host, answer in task.arguments["timed"].items()}
+    write_json(path, {**record, "timed": {**before, **now}})
+    return {}

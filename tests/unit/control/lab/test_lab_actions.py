@@ -13,7 +13,6 @@ from control.lab.tasks import command as lab_command
 from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
-from control.lab.tasks import removed as lab_removed
 from control.task import Task
 from plugins.action.control import function
 from trainer.errors import LockstepError
@@ -164,7 +163,7 @@ def test_the_image_goes_only_when_asked(too, images):
 
 
 def removal(plan):
-    return action(lab_removed, lab=plan)["show_last"]
+    return lab_ready.removed(Task({"lab": plan}))["show_last"]
 
 
 def test_a_removal_says_what_it_keeps():

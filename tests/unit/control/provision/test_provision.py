@@ -19,7 +19,6 @@ from control.provision.tasks import check as provision_check
 from control.provision.tasks import dfs as provision_dfs
 from control.provision.tasks import firewall as provision_firewall
 from control.provision.tasks import plan as provision_plan
-from control.provision.tasks import removed as provision_removed
 from control.provision.tasks import report as provision_report
 from control.task import Task
 from plugins.action import provision_sudo
@@ -507,7 +506,7 @@ def test_in_check_mode_rows_say_what_would_happen():
 
 def test_what_stays_on_a_host_is_named():
     packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
-    shown = provision_removed.removed(Task({"packages": packages}))["show_last"].splitlines()
+    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
     assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 

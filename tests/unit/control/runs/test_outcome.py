@@ -4,7 +4,7 @@ import pytest
 
 from control.runs import outcome
 from control.runs.outcome import Verdict
-from control.runs.tasks import conclude_stop
+from control.runs.tasks import conclude as concluding
 from control.task import Task
 from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.files import read_json, write_json
@@ -40,8 +40,8 @@ def test_stopped_run_failed_only_if_a_worker_erred(code, cancelled, state):
 @pytest.fixture
 def stopped_run(tmp_path, monkeypatch):
     """A run's folder, and a task that concludes its stop from the workers' exit codes."""
-    monkeypatch.setattr(conclude_stop.project, "RUNS", tmp_path)
-    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda folder: None)
+    monkeypatch.setattr(concluding.project, "RUNS", tmp_path)
+    monkeypatch.setattr(concluding.launches, "end_all", lambda folder: None)
     write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
 
     def conclude(*codes, away=0):
@@ -51,7 +51,7 @@ def stopped_run(tmp_path, monkeypatch):
         stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, [{"verdict": end.to_dict()} for end in ends]
         watched += [{"skipped": True}] * away
         task = Task({"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched})
-        return conclude_stop.conclude_stop(task), read_json(tmp_path / "full" / "summary.json")
+        return concluding.conclude_stop(task), read_json(tmp_path / "full" / "summary.json")
 
     return conclude
 
@@ -84,7 +84,7 @@ def test_absent_host_is_named_and_others_stopped(supervised, stopped_run, tmp_pa
 
 
 def test_a_host_where_the_stop_failed_is_unclear():
-    verdict = conclude_stop._verdict(2, "node2", {"failed": True, "msg": "tmux is missing"}, {})
+    verdict = concluding._verdict(2, "node2", {"failed": True, "msg": "tmux is missing"}, {})
     assert (verdict.state, verdict.rank, verdict.message) == ("unclear", 2, "tmux is missing")
 
 

@@ -7,7 +7,7 @@ import pytest
 from control import command_line, project
 from control.runs.cluster import posts
 from control.runs.tasks import plan as plan_task
-from control.runs.tasks.record import record
+from control.runs.tasks.launch import record
 from control.task import Task
 from trainer.errors import ConfigError
 

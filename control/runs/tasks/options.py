@@ -1,11 +1,19 @@
-"""The snapshots selected by `epoch=`."""
+"""Operator variables: refuse those that a command does not take, and invalid states; the snapshots selected by `epoch=`."""
 
 from pathlib import Path
 from typing import Any
 
+from control import command_line
+from control.operator_variables import check_state
 from control.runs import snapshot_choice
 from control.task import Task
 from trainer import rundir
+
+
+def check(task: Task) -> dict[str, Any]:
+    """For commands that need nothing else from the control node."""
+    check_state(command_line.operator_options(task.arguments["command"], task.task_vars))
+    return {}
 
 
 def choose_epochs(task: Task) -> dict[str, Any]:

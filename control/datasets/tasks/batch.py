@@ -1,4 +1,4 @@
-"""Show one batch of a published dataset on the control node: images with their classes as pictures, columns as a table."""
+"""One batch of a dataset as a training sees it, with only its configuration: images with their classes as pictures, columns as a table."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,11 +9,26 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from control import project, text
+from control import command_line, project, text
+from control.operator_variables import integer
 from control.remote import trainer_process
+from control.runs import planning
 from control.task import Task
 from trainer.files import replacing
 from trainer.terminal import printable
+
+COMMAND = "playbooks/visualize"
+
+
+def plan(task: Task) -> dict[str, Any]:
+    """Check the options, resolve them. Returns the facts `plan` and `batch_wanted`."""
+    options = command_line.operator_options(COMMAND, task.task_vars)
+    wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
+    asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set") if key in options}
+    hosts = planning.hosts(task.task_vars)[:1]
+    plan = planning.make({**asked, "run": "picture"}, hosts, "pictures", 1, task.arguments["packs"], not task.check_mode)
+    return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}
+
 
 COLUMNS = 8
 SIDE_IN = 1.0
@@ -26,7 +41,7 @@ Leaf = tuple[str, np.ndarray | None, np.ndarray]
 """Name, values as they are (None if the configuration adds them), values as the model gets them."""
 
 
-def draw_batch(task: Task) -> dict[str, Any]:
+def draw(task: Task) -> dict[str, Any]:
     """Have the trainer make the batch, then show it.
 
     Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them.

@@ -1,4 +1,4 @@
-"""Judge the hosts' run directories, then write a run's `config.yml` and `cluster.json` on the control node, before anything starts."""
+"""A run's launch: the hosts' run directories are judged, `config.yml` and `cluster.json` written; over once all workers run, or none."""
 
 from pathlib import Path
 from typing import Any
@@ -95,3 +95,39 @@ def _hosts(cluster: list[dict[str, Any]], workers: int, facts: dict[str, Any], b
         hosts.append({"rank": rank, **host, "threads": threads, **facts[name]})
         hosts[-1] |= {"tf_config": tf_config(cluster[:workers], rank)} if rank < workers else {"tf_config": {}}
     return hosts
+
+
+def end(task: Task) -> dict[str, Any]:
+    """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended.
+
+    Runs once, on the control node, after all hosts were asked to start or end their worker.
+    """
+    launch = task.arguments["launch"]
+    if task.arguments["started"]:
+        return _started(launch)
+    left = [f"{name} ({why})" for name, ended in task.arguments["ended"].items() if (why := _trouble(ended))]
+    if left:
+        where = f"its workers could not be ended on {', '.join(left)}"
+        task.warn([f"run {launch['run']}: a launch was interrupted, and {where}; the next train.yml tries again"])
+        return {}
+    launches.end(launch)
+    taken_back = not all(ended.get("skipped") for ended in task.arguments["ended"].values())
+    if taken_back:
+        launches.forget_start(launch)
+    message = f"run {launch['run']}: an interrupted launch was taken back; none of its workers is left"
+    return {**({"show": message} if taken_back else {}), "launch_begun": None}
+
+
+def _started(launch: dict[str, Any]) -> dict[str, Any]:
+    # The command that starts the doctor's trial also takes it back.
+    if not project.is_users(Path(launch["folder"])):
+        return {}
+    launches.end(launch)
+    return {"launch_begun": None, "run_under_way": launch["run"]}
+
+
+def _trouble(ended: dict[str, Any]) -> str:
+    """Why a worker may still run; empty if it does not."""
+    if not ended or ended.get("unreachable"):
+        return "unreachable"
+    return str(ended.get("msg")) if ended.get("failed") else ""

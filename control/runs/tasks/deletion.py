@@ -1,12 +1,15 @@
-"""Whether a run may be deleted: not while it is under way, and not while a host that holds a part of it is unreachable."""
+"""Delete a run: not while it is under way, or a host that holds a part of it is unreachable; at last its folder on the control node."""
 
+import shutil
 from typing import Any
 
+from control import project
+from control.runs.plan import check_run_name
 from control.task import Task
 from trainer.errors import LockstepError
 
 
-def judge_deletion(task: Task) -> dict[str, Any]:
+def judge(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's state (`seen`), and `squeue`'s answer for a Slurm run (`queued`)."""
     name, seen = task.arguments["run"], task.arguments["seen"]
     running = [look["host"] for look in seen if look.get("state") == "running"]
@@ -24,3 +27,15 @@ def judge_deletion(task: Task) -> dict[str, Any]:
     if queued.get("rc") == 1:
         raise LockstepError(f"run={name}: Slurm does not report whether it has a job: {queued['stderr']}")
     return {}
+
+
+def forget(task: Task) -> dict[str, Any]:
+    """Remove `runs/<run>`, if it exists. The last step of deleting a run: its hosts have already forgotten it."""
+    name = str(task.arguments["run"])
+    check_run_name(name)
+    folder = project.RUNS / name
+    exists = folder.is_dir()
+    if exists and not task.check_mode:
+        shutil.rmtree(folder)
+    outcome = "would be deleted" if task.check_mode else "deleted"
+    return {"changed": exists, "show_last": f"{name}: {outcome}\n\nNext\n  see what is left  ansible-playbook status.yml"}
