@@ -1,13 +1,17 @@
-"""Check what the probe of the hosts found: their hardware, and whether they are free to be measured."""
+"""The hosts of `benchmarks/peers.yml`: whether they are free, their hardware, the environments of the peers that they can have."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import peers_results
+from ansible.utils.display import Display
+
+from benchmarks.analysis import peers_results, peers_wheels
 from benchmarks.analysis.benchmark import ROWS
+from control import command_line
 from control.campaign import SUMMARY, refuse_other
-from control.provision import provisioning
+from control.progress import Line
+from control.provision import provisioning, wheels
 from control.runs.cluster import thread_share
 from control.task import Task
 from trainer.errors import LockstepError
@@ -17,8 +21,8 @@ SESSION = "peers=-w"
 """Prefix of this benchmark's sessions; no run's name contains `=`."""
 
 
-def judge_peers(task: Task) -> dict[str, Any]:
-    """Refuse hosts that train, and those without Python.
+def judge(task: Task) -> dict[str, Any]:
+    """Judge what the probe found: refuse hosts that train, and those without Python.
 
     Returns the fact `peers_hosts`: for each host its Python, its kind of wheels, its threads and its hardware.
     """
@@ -82,3 +86,44 @@ def machine(host: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
         "os": facts["os"],
         "packages": facts["python"].get("packages", {}),
     }
+
+
+def gather(task: Task) -> dict[str, Any]:
+    """Gather the wheels of each environment for each kind of host, on the control node; what is unavailable is noted, with the reason.
+
+    Returns the facts `peers_wheels` (environment to kind of host to folder) and `peers_missing` (environment to reason).
+    """
+    line = Line(Display(), command_line.terminal(), every=10)
+    gathered: dict[str, dict[str, Any]] = {}
+    missing: dict[str, str] = {}
+    for environment in task.arguments["environments"]:
+        try:
+            gathered[environment] = _gather(environment, task.arguments["hosts"], line)
+        except LockstepError as error:
+            missing[environment] = str(error)
+            line.print(f"{environment} can't be measured: {error}")
+    line.end()
+    return {"ansible_facts": {"peers_wheels": gathered, "peers_missing": missing}}
+
+
+def _gather(environment: str, hosts: dict[str, Any], line: Line) -> dict[str, Any]:
+    unfit = [name for name, host in hosts.items() if not host["target"]]
+    if unfit:
+        raise LockstepError(f"{unfit[0]} has no Python from 3.11 to 3.13")
+    # Peers are measured on CPUs, so their environments are the same on hosts with GPUs.
+    targets = wheels.merged(wheels.Target(**{**host["target"], "gpu": False}) for host in hosts.values())
+    needs = {"need_mb": peers_wheels.NEED_MB[environment], "modules": peers_wheels.MODULES[environment]}
+    return {target.key: peers_wheels.gather(environment, target, line.update) | needs for target in targets}
+
+
+def note(task: Task) -> dict[str, Any]:
+    """Note which environment could not be set up, and the first host's reason: the benchmark continues without it.
+
+    Adds to the fact `peers_missing`.
+    """
+    environment, results, missing = task.arguments["environment"], task.arguments["made"], task.arguments["missing"]
+    failed = [str(result.get("msg", "no answer")) for result in results.values() if result.get("failed")]
+    if not failed:
+        return {}
+    shown = f"{environment} can't be measured: {failed[0]}"
+    return {"show": shown, "ansible_facts": {"peers_missing": {**missing, environment: failed[0]}}}
