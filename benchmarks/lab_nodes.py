@@ -1,6 +1,7 @@
 """The nodes of this project's lab, as root outside of SSH: commands on them, their limits, and what disturbs them."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -71,9 +72,12 @@ MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgrou
 
 
 def nodes(cpus: float) -> Lab:
-    """This project's lab, whose nodes have so many CPUs; LockstepError if none runs."""
+    """This project's lab, whose nodes have so many CPUs; ends the script if none runs."""
     engine = find()
-    mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
+    try:
+        mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
+    except LockstepError as error:
+        sys.exit(str(error))
     if engine is None or not mine:
-        raise LockstepError("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
+        sys.exit("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
     return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
