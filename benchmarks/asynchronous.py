@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import Lab, nodes
+from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import plots, text
@@ -73,7 +73,7 @@ def main() -> None:
     line.add_argument("--set", default="", help="further settings of the configuration, as -e set= takes them")
     given, more = line.parse_known_args()
     cases, ways = _listed("cases", given.cases, CASES), _listed("ways", given.ways, WAYS)
-    lab = nodes(given.cpus)
+    lab = nodes_of_script(given.cpus)
     rows: list[Row] = []
     stale: dict[str, Counter[int]] = {case: Counter() for case in cases}
     for number in range(given.rounds):

@@ -72,12 +72,17 @@ MEMORY = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgrou
 
 
 def nodes(cpus: float) -> Lab:
-    """This project's lab, whose nodes have so many CPUs; ends the script if none runs."""
+    """This project's lab, whose nodes have so many CPUs; LockstepError if none runs."""
     engine = find()
+    mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
+    if engine is None or not mine:
+        raise LockstepError("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
+    return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
+
+
+def nodes_of_script(cpus: float) -> Lab:
+    """The same for a script, which ends with that error's words."""
     try:
-        mine = [one for one in engine.labs() if one["running"] and one["labels"][OWNER_LABEL] == owner(str(ROOT))] if engine else []
+        return nodes(cpus)
     except LockstepError as error:
         sys.exit(str(error))
-    if engine is None or not mine:
-        sys.exit("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
-    return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)

@@ -9,7 +9,7 @@ Needs root, and this project's lab.
 from typing import NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import MEMORY, Lab, nodes
+from benchmarks.lab_nodes import MEMORY, Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
@@ -38,7 +38,7 @@ def main() -> None:
     """Train, delete, compare."""
     line = script.parser(__doc__, runs=50)
     arguments, more = line.parse_known_args()
-    lab = nodes(0.0)
+    lab = nodes_of_script(0.0)
     first = None
     for number in range(arguments.runs + 1):
         delete(ROOT, RUN, more)

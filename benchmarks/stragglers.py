@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import Lab, nodes
+from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
@@ -145,7 +145,7 @@ def main() -> None:
         sys.exit(f"cases={unknown[0]}: none of {', '.join(CASES)}")
     # What ends this program ends the training and gives the host its limits back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    lab = nodes(arguments.cpus)
+    lab = nodes_of_script(arguments.cpus)
     rows = script.recorded(FILE, Row)
     for repeat in range(arguments.repeats):
         for case in generator.sample(cases, len(cases)):
