@@ -190,6 +190,15 @@ def test_a_limit_takes_fewer_images_of_all_classes(packs):
     assert (actual["images"], len(actual["rows"])) == (5, 1)
 
 
+def test_the_command_line_writes_results(packs, tmp_path):
+    (tmp_path / "config.yml").write_text("data: {image_size: [6, 6, 3]}\n")
+    given = ["--config", tmp_path / "config.yml", "--out", tmp_path / "out", "--passes", "1", "--loaders", "1,2"]
+    data = ["--packs", packs.folder, "--manifest", packs.sha256]
+    subprocess.run([sys.executable, "-m", "benchmarks.node", "loader", *map(str, [*given, *data])], check=True, cwd=ROOT)
+    rows = json.loads((tmp_path / "out/results.json").read_text())["rows"]
+    assert {row["loaders"] for row in rows} == {1, 2}
+
+
 def test_a_run_writes_results_and_progress(packs, tmp_path):
     (tmp_path / "config.yml").write_text("data: {image_size: [6, 6, 3]}\n")
     benchmark_loader.run(tmp_path / "config.yml", packs, benchmark_loader.Wanted((2,), 1), tmp_path / "out")
