@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import Lab, nodes
+from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import plots, text
 from control.remote.worker_files import chief_records
 from control.runs.asynchronous import calls_by_staleness, staleness
-from trainer.errors import LockstepError
-from trainer.files import write_rows
 from trainer.records import read_history
 
 FOLDER = ROOT / ".lockstep" / "asynchronous"
@@ -75,10 +73,7 @@ def main() -> None:
     line.add_argument("--set", default="", help="further settings of the configuration, as -e set= takes them")
     given, more = line.parse_known_args()
     cases, ways = _listed("cases", given.cases, CASES), _listed("ways", given.ways, WAYS)
-    try:
-        lab = nodes(given.cpus)
-    except LockstepError as error:
-        sys.exit(str(error))
+    lab = nodes_of_script(given.cpus)
     rows: list[Row] = []
     stale: dict[str, Counter[int]] = {case: Counter() for case in cases}
     for number in range(given.rounds):
@@ -96,7 +91,7 @@ def main() -> None:
             draw(curves, case, FOLDER / f"{case}-{number}.png")
     if any(stale.values()):
         draw_staleness(stale, FOLDER / "staleness.png")
-    write_rows(FOLDER / "rows.csv", Row._fields, [one._asdict() for one in rows])
+    script.record(FOLDER / "rows.csv", rows)
     header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
     print(text.table(header, rows))
 
@@ -110,11 +105,9 @@ def _listed(option: str, given: str, known: Iterable[str]) -> list[str]:
 
 def train(run: str, settings: str, more: list[str]) -> Path:
     """Train once; the run's folder."""
-    folder = ROOT / "runs" / run
-    if folder.exists():
-        delete(ROOT, run, more)
+    delete(ROOT, run, more)
     play(ROOT, "train.yml", run, [*more, "-e", f"set={settings}"])
-    return folder
+    return ROOT / "runs" / run
 
 
 def row(case: str, way: str, history: History, loss: float, calls: Mapping[int, int]) -> Row:

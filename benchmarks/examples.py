@@ -14,7 +14,6 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import yaml
@@ -24,7 +23,6 @@ from benchmarks.analysis import epochs
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
-from trainer.files import write_text
 from trainer.records import read_history
 
 FILE = ROOT / ".lockstep" / "examples.csv"
@@ -62,13 +60,13 @@ def main() -> None:
     line = script.parser(__doc__, seeds=3)
     line.add_argument("--only", type=lambda names: names.split(","), default=list(METRICS), help="names of examples, separated by commas")
     arguments, more = line.parse_known_args()
-    rows = recorded(FILE)
+    rows = script.recorded(FILE, Row)
     for seed in range(1, arguments.seeds + 1):
         for name in arguments.only:
             for workers in WORKERS:
                 if not any((row.example, row.workers, row.seed) == (name, workers, seed) for row in rows):
                     rows.append(trained(name, workers, seed, more))
-                    write(FILE, rows)
+                    script.record(FILE, rows)
                     print(f"{name}, {text.count(workers, 'worker')}, seed {seed}: {rows[-1].metric:.4g}", flush=True)
     print(table(rows))
 
@@ -104,8 +102,7 @@ def trained(name: str, workers: int, seed: int, more: list[str]) -> Row:
     """The trainings of an example; their runs are then deleted."""
     runs = [_run(stage.given["run"], workers) for stage in stages(name)]
     for run in runs:
-        if (ROOT / "runs" / run).exists():
-            delete(ROOT, run, more)
+        delete(ROOT, run, more)
     metric, rate = fitted(runs[-1], name, seed, more) if workers == 1 else distributed(name, workers, seed, more)
     for run in runs[-1:] if workers == 1 else runs:
         delete(ROOT, run, more)
@@ -155,20 +152,6 @@ def distributed(name: str, workers: int, seed: int, more: list[str]) -> tuple[fl
     else:
         metric = read_history(folder / "history.csv")[-1][METRICS[name]]
     return metric, epochs.images_per_s(epochs.timed(folder))
-
-
-def recorded(file: Path) -> list[Row]:
-    """The rows of earlier measurements."""
-    if not file.is_file():
-        return []
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return [Row(row["example"], int(row["workers"]), int(row["seed"]), float(row["metric"]), float(row["examples_per_s"])) for row in rows]
-
-
-def write(file: Path, rows: Sequence[Row]) -> None:
-    """Write all rows."""
-    write_text(file, "\n".join([",".join(Row._fields), *(",".join(map(str, row)) for row in rows)]) + "\n")
 
 
 def table(rows: Sequence[Row]) -> str:

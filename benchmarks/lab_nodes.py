@@ -1,6 +1,7 @@
 """The nodes of this project's lab, as root outside of SSH: commands on them, their limits, and what disturbs them."""
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -77,3 +78,11 @@ def nodes(cpus: float) -> Lab:
     if engine is None or not mine:
         raise LockstepError("no lab of this project is running here: ansible-playbook lab.yml -e cpus=0.3; then provision.yml")
     return Lab(engine, {one["container"].rpartition("-")[2]: one["container"] for one in mine}, cpus)
+
+
+def nodes_of_script(cpus: float) -> Lab:
+    """The same for a script, which ends with that error's words."""
+    try:
+        return nodes(cpus)
+    except LockstepError as error:
+        sys.exit(str(error))

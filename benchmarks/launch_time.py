@@ -67,8 +67,7 @@ def report(meaning: str, rounds: list[list[float]]) -> None:
 def train(version: Path, run: str, more: list[str]) -> dict[str, float]:
     """Train once, and delete the run; `WHOLE`, and the seconds of each part."""
     folder = version / "runs" / run
-    if folder.exists():
-        delete(version, run, more)
+    delete(version, run, more)
     begun = time.time()
     play(version, "train.yml", run, more)
     prompt = time.time()
@@ -102,9 +101,14 @@ def ending(records: list[dict[str, object]], prompt: float) -> dict[str, float]:
 
 
 def delete(version: Path, run: str, more: list[str]) -> None:
-    """Delete a run, also one that an interrupted measurement left, from the hosts and here."""
-    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
-    play(version, "playbooks/delete_run.yml", run, inventory)
+    """Delete a run, also one that an interrupted measurement left, from the hosts and here; nothing if there is none."""
+    if (version / "runs" / run).exists():
+        play(version, "playbooks/delete_run.yml", run, inventory(more))
+
+
+def inventory(more: list[str]) -> list[str]:
+    """Those of Ansible's arguments that name an inventory."""
+    return [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
 
 
 def play(version: Path, playbook: str, run: str, more: list[str]) -> None:

@@ -6,15 +6,13 @@ Each run is trained and deleted. The first fills caches; what the nodes have aft
 Needs root, and this project's lab.
 """
 
-import sys
 from typing import NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import MEMORY, Lab, nodes
+from benchmarks.lab_nodes import MEMORY, Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
-from trainer.errors import LockstepError
 
 RUN = "leftover"
 LOOKS = {
@@ -40,14 +38,10 @@ def main() -> None:
     """Train, delete, compare."""
     line = script.parser(__doc__, runs=50)
     arguments, more = line.parse_known_args()
-    try:
-        lab = nodes(0.0)
-    except LockstepError as error:
-        sys.exit(str(error))
+    lab = nodes_of_script(0.0)
     first = None
     for number in range(arguments.runs + 1):
-        if (ROOT / "runs" / RUN).exists():
-            delete(ROOT, RUN, more)
+        delete(ROOT, RUN, more)
         play(ROOT, "train.yml", RUN, more)
         delete(ROOT, RUN, more)
         first = first or look(lab)

@@ -7,7 +7,6 @@ With one epoch, none of them is beside a saving. Rows are added to `.lockstep/pr
 table; the same label replaces its own.
 """
 
-import csv
 import json
 import random
 import statistics
@@ -23,7 +22,6 @@ from control.doctor.prediction import Percent
 from control.remote.worker_files import chief_records
 from control.sweep.timings import typical_rate
 from trainer.errors import LockstepError
-from trainer.files import write_text
 
 FIRST = 64
 """Steps that are left out of a measured rate."""
@@ -50,11 +48,11 @@ def main() -> None:
     line = script.parser(__doc__, rounds=3)
     line.add_argument("--label", required=True, help="the hosts and their network, for the table")
     arguments, more = line.parse_known_args()
-    rows = [row for row in recorded(FILE) if row.label != arguments.label]
+    rows = [row for row in script.recorded(FILE, Row) if row.label != arguments.label]
     for number in range(1, arguments.rounds + 1):
         for row in measured(arguments.label, number, more):
             rows.append(row)
-            record(FILE, rows)
+            script.record(FILE, rows)
             shown = f"predicted {row.predicted:,.0f} images/s, measured {row.measured:,.0f} ({row.error:+.0%})"
             print(f"{row.label}, round {row.round}, {text.count(row.workers, 'worker')}: {shown}", flush=True)
     print(table(rows))
@@ -75,8 +73,7 @@ def shuffled(most: int, seed: int) -> list[int]:
 def trained(workers: int, more: list[str]) -> float:
     """images/s of a training's steps after `FIRST`; the run is then deleted."""
     run = f"predicted-{workers}"
-    if (ROOT / "runs" / run).exists():
-        delete(ROOT, run, more)
+    delete(ROOT, run, more)
     play(ROOT, "train.yml", run, [*more, "-e", f"workers={workers}"])
     rate = steady_rate(ROOT / "runs" / run)
     delete(ROOT, run, more)
@@ -89,23 +86,6 @@ def steady_rate(folder: Path) -> float:
     if rate is None:
         raise LockstepError(f"train.steps: {FIRST} steps are left out, so more are needed; give -e set=train.steps={2 * FIRST}")
     return rate
-
-
-def recorded(file: Path) -> list[Row]:
-    """The rows of earlier measurements."""
-    if not file.is_file():
-        return []
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [
-            Row(row["label"], int(row["round"]), int(row["workers"]), float(row["predicted"]), float(row["measured"]))
-            for row in csv.DictReader(stream)
-        ]
-
-
-def record(file: Path, rows: Sequence[Row]) -> None:
-    """Write all rows."""
-    lines = [",".join(Row._fields), *(f"{row.label},{row.round},{row.workers},{row.predicted:.1f},{row.measured:.1f}" for row in rows)]
-    write_text(file, "\n".join(lines) + "\n")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -82,7 +82,7 @@ def loaders(given: argparse.Namespace, folder: Path) -> str:
 
 def threads(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
     """Decoding as in training."""
-    return cache.Decoded(packs.folder, manifest.load(packs), "train", size, number).gather
+    return cache.Decoded(packs.folder, manifest.load(packs), "train", size, number).pixels
 
 
 def processes(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -130,7 +130,7 @@ def decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
 
     def read(reader: cache.PackReader) -> None:
         images._reader = reader
-        images.gather(indices)
+        images.pixels(indices)
 
     readers = [kind(published.folder, contents, "train") for kind in (Unchecked, cache.PackReader)]
     seconds = medians([functools.partial(read, reader) for reader in readers], rounds, time.process_time)
@@ -158,8 +158,7 @@ def cached(given: argparse.Namespace, folder: Path) -> str:
     published = Published(given.dataset, sha256_file(given.dataset / manifest.FILE))
     opened = [cache.open_images(published, folder, SMALL, limit, lambda *_: None) for limit in (CACHE_MB, 0)]
     steps = len(opened[0][0].train.files) // (2 * BATCH)
-    splits = [cache.Labelled(images["train"], SMALL) for _, images in opened]
-    feeders = [Feeder(examples, np.arange(len(examples)), [1, 1], 0) for examples in splits]
+    feeders = [Feeder(images["train"], np.arange(len(images["train"])), [1, 1], 0) for _, images in opened]
 
     def epoch(feeder: Feeder) -> None:
         for _ in feeder.epoch(EpochPlan(2 * BATCH * steps, 2 * BATCH, steps, 1, 1), calls(0, steps, 8, False)):

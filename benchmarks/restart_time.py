@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import script
-from benchmarks.launch_time import delete, play
+from benchmarks.launch_time import delete, inventory, play
 from benchmarks.script import ROOT
 from control.remote.worker_files import read_records
 from trainer.rundir import recorded
@@ -70,16 +70,14 @@ def column(values: list[float]) -> str:
 def measured(run: str, standby: bool, given: Any, more: list[str]) -> dict[str, float]:
     """Seconds of each part, by name, and of the whole."""
     folder = ROOT / "runs" / run
-    if folder.exists():
-        delete(ROOT, run, more)
+    delete(ROOT, run, more)
     settings = ["recovery.max_restarts=3", f"recovery.standby={str(standby).lower()}", *([given.set] if given.set else [])]
     play(ROOT, "train.yml", run, [*more, "-e", f"set={','.join(settings)}", "-e", "detach=true"])
     host = given.host or recorded(folder)["hosts"][-1]["name"]
     time.sleep(given.after)
     at = killed(run, host, more)
     time.sleep(given.wait)
-    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
-    play(ROOT, "stop.yml", run, inventory)
+    play(ROOT, "stop.yml", run, inventory(more))
     seconds = parts(at, read_records(folder / "workers" / host / "metrics.jsonl"))
     delete(ROOT, run, more)
     if "steps" not in seconds:
@@ -89,8 +87,7 @@ def measured(run: str, standby: bool, given: Any, more: list[str]) -> dict[str, 
 
 def killed(run: str, host: str, more: list[str]) -> float:
     """Kill the worker of a host; when, by the host's clock."""
-    inventory = [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
-    argv = [ANSIBLE, host, *inventory, "-m", "ansible.builtin.shell", "-a", KILL.format(run=run)]
+    argv = [ANSIBLE, host, *inventory(more), "-m", "ansible.builtin.shell", "-a", KILL.format(run=run)]
     ended = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True)
     if ended.returncode != 0 or ">>" not in ended.stdout:
         sys.exit(f"{host}: its worker could not be killed:\n{ended.stdout}{ended.stderr}")

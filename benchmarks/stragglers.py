@@ -9,7 +9,6 @@ Rows are added to `.lockstep/stragglers.csv`.
 """
 
 import contextlib
-import csv
 import random
 import re
 import signal
@@ -21,13 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import script
-from benchmarks.lab_nodes import Lab, nodes
+from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
 from control.remote.worker_files import chief_records
 from trainer.errors import LockstepError
-from trainer.files import read_json, write_text
+from trainer.files import read_json
 
 FILE = ROOT / ".lockstep" / "stragglers.csv"
 EVEN = "even"
@@ -146,15 +145,12 @@ def main() -> None:
         sys.exit(f"cases={unknown[0]}: none of {', '.join(CASES)}")
     # What ends this program ends the training and gives the host its limits back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    try:
-        lab = nodes(arguments.cpus)
-    except LockstepError as error:
-        sys.exit(str(error))
-    rows = recorded(FILE)
+    lab = nodes_of_script(arguments.cpus)
+    rows = script.recorded(FILE, Row)
     for repeat in range(arguments.repeats):
         for case in generator.sample(cases, len(cases)):
             rows.append(measured(lab, case, generator.choice(sorted(lab.containers)), more))
-            record(FILE, rows)
+            script.record(FILE, rows)
             last = rows[-1]
             print(
                 f"{repeat + 1}: {case} on {last.host}: {last.cause or 'nothing'} {last.named} {'' if last.right else 'WRONG'}", flush=True
@@ -165,8 +161,7 @@ def main() -> None:
 def measured(lab: Lab, name: str, host: str, more: Sequence[str]) -> Row:
     """Train with a host slowed, and read what was named."""
     case, argv = CASES[name], [PLAYBOOK, "train.yml", "-e", f"run={RUN}", "-e", f"set={CASES[name].settings}", *more]
-    if (ROOT / "runs" / RUN).exists():
-        delete(ROOT, RUN, list(more))
+    delete(ROOT, RUN, list(more))
     slowing = case.slowed(lab, host)
     with contextlib.ExitStack() as begun:
         training = begun.enter_context(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
@@ -198,19 +193,6 @@ def named(run: Path, case: str) -> tuple[str, str]:
     naming = [record for record in compared if record["cause"]] if case == EVEN else compared
     last = naming[-1] if naming else compared[-1]
     return (hosts[last["rank"]], last["cause"]) if last["cause"] else ("", "")
-
-
-def recorded(file: Path) -> list[Row]:
-    """The rows of earlier measurements."""
-    if not file.is_file():
-        return []
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [Row(**row) for row in csv.DictReader(stream)]
-
-
-def record(file: Path, rows: Sequence[Row]) -> None:
-    """Write all rows."""
-    write_text(file, "\n".join([",".join(Row._fields), *map(",".join, rows)]) + "\n")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -39,8 +39,7 @@ def measured(run: str, more: list[str]) -> dict[str, float]:
     """images/s of a watched training, and of the same one detached."""
     watched, detached = f"{run}-watched", f"{run}-detached"
     for each in (watched, detached):
-        if (ROOT / "runs" / each).exists():
-            delete(ROOT, each, more)
+        delete(ROOT, each, more)
     begun = time.monotonic()
     play(ROOT, "train.yml", watched, more)
     seconds = time.monotonic() - begun

@@ -1,12 +1,13 @@
 """Commands that the control node runs in their own process, because they load TensorFlow or user code: `python -m control COMMAND`."""
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
 
 from control import configurations
-from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
+from trainer.commands import DATA, PATH, TEXT, Command, CommandLine, integers, published
 from trainer.errors import DONE
 
 FLAG = {"action": "store_true"}
@@ -17,15 +18,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("control", __doc__)
     line.add("plan", plan)
-    line.add("parameters", parameters)
+    line.add("parameters", answering("control.runs.model.examine", "load_tensorflow"))
     line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *COLUMNS)
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
-    line.add("new-examples", new_examples)
-    line.add("export", export)
+    line.add("new-examples", answering("control.runs.predictor.prepare", "quiet_tensorflow"))
+    line.add("export", answering("control.serving.saved_model.export", "load_tensorflow"))
     line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port",), required=True))
     line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
     return line.run(argv)
+
+
+def answering(path: str, prepare: str) -> Command:
+    """The command that calls a function, which it imports after one of `trainer.worker` has prepared TensorFlow."""
+
+    def command(_: argparse.Namespace) -> int:
+        from trainer import worker
+
+        getattr(worker, prepare)()
+        module, name = path.rsplit(".", 1)
+        print(json.dumps(getattr(importlib.import_module(module), name)(**json.load(sys.stdin))))
+        return DONE
+
+    command.__doc__ = f"Read the arguments of `{path}` as JSON from standard input; print progress lines, if any, then its result as JSON."
+    return command
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -35,31 +51,6 @@ def plan(arguments: argparse.Namespace) -> int:
 
     worker.quiet_tensorflow()  # a user's own file may import it
     print(json.dumps(planning.make(planning.Request.parsed(json.load(sys.stdin)))))
-    return DONE
-
-
-def parameters(arguments: argparse.Namespace) -> int:
-    """Read the arguments of `control.runs.model.examine` as JSON from standard input; print its result as JSON."""
-    from trainer import worker
-
-    worker.load_tensorflow()
-    from control.runs import model
-
-    given = json.load(sys.stdin)
-    names = (
-        "model",
-        "size",
-        "classes",
-        "spec",
-        "callbacks",
-        "weights",
-        "skip_mismatch",
-        "fed",
-        "by_name",
-        "last_layers",
-        "optimizer_state",
-    )
-    print(json.dumps(model.examine(*(given[name] for name in names))))
     return DONE
 
 
@@ -104,28 +95,6 @@ def batch(arguments: argparse.Namespace) -> int:
     config = configurations.build(configurations.load(arguments.config))
     making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
     print(json.dumps({}))
-    return DONE
-
-
-def new_examples(arguments: argparse.Namespace) -> int:
-    """Read the arguments of `control.runs.predictor.prepare` as JSON from standard input; print progress lines, then its result as JSON."""
-    from trainer import worker
-
-    worker.quiet_tensorflow()
-    from control.runs import predictor
-
-    print(json.dumps(predictor.prepare(**json.load(sys.stdin))))
-    return DONE
-
-
-def export(arguments: argparse.Namespace) -> int:
-    """Read the arguments of `control.serving.saved_model.export` as JSON from standard input; print its result as JSON."""
-    from trainer import worker
-
-    worker.load_tensorflow()
-    from control.serving import saved_model
-
-    print(json.dumps(saved_model.export(**json.load(sys.stdin))))
     return DONE
 
 

@@ -1,8 +1,6 @@
 """The options of a run's model: those of a registered model, or parameters of the user's own function."""
 
-import dataclasses
 import math
-import typing
 from typing import Any
 
 from control import user_files
@@ -10,10 +8,11 @@ from control.configurations import value_of
 from trainer.config import nearest
 from trainer.errors import ConfigError
 from trainer.models import MODELS, own
+from trainer.models import options as registered
 from trainer.own import Function
 
 
-def options_of(section: dict[str, Any]) -> Any:
+def options_of(section: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, from a configuration's `model` section; ConfigError for an unknown model or option, or a wrong type."""
     name = section["name"]
     if name == own.NAME:
@@ -23,23 +22,22 @@ def options_of(section: dict[str, Any]) -> Any:
             f"model.name: {name} is unknown{nearest(name, MODELS)}; it must be one of: {', '.join(sorted(MODELS))}; "
             "or give your own: -e model=FILE.py:FUNCTION"
         )
-    kind = MODELS[name][1]
-    hints = typing.get_type_hints(kind)
+    options = registered(name)
     values = {key: value for key, value in section.items() if key != "name"}
     for key, value in values.items():
-        if key not in hints:
-            known = ", ".join(f"model.{hint}" for hint in hints) or "none"
-            raise ConfigError(f"model.{key}: {name} has no such option{nearest(key, hints)}; known: {known}")
-        values[key] = value_of(hints[key], value, f"model.{key}")
+        if key not in options:
+            known = ", ".join(f"model.{option}" for option in options) or "none"
+            raise ConfigError(f"model.{key}: {name} has no such option{nearest(key, options)}; known: {known}")
+        values[key] = value_of(options[key].annotation, value, f"model.{key}")
         if isinstance(values[key], float) and not math.isfinite(values[key]):
             raise ConfigError(f"model.{key}: {value} is not a number")
-    return kind(**values)
+    return {key: values.get(key, option.default) for key, option in options.items()}
 
 
 def section_of(section: dict[str, Any]) -> dict[str, Any]:
     """A configuration's `model` section with every option written out; that of a user's own model is unchanged."""
     options = options_of(section)
-    return section if section["name"] == own.NAME else {"name": section["name"], **dataclasses.asdict(options)}
+    return section if section["name"] == own.NAME else {"name": section["name"], **options}
 
 
 def _of_own(given: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import types
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,10 @@ def _section(prefix: str, kind: type, title: str) -> str:
 def _models() -> str:
     """Options of the registered models, for those that have any."""
     parts = ["## `model`: what a registered model takes\n"]
-    for name, (build, kind) in sorted(models.MODELS.items()):
+    for name, (build, meanings) in sorted(models.MODELS.items()):
         summary = (inspect.getdoc(build) or "").partition("\n")[0]
-        options = table("model.", kind) if dataclasses.fields(kind) else "No options."
-        parts.append(f"### `{name}`\n\n{summary}\n\n{options}\n")
+        options = [(option, one.annotation, one.default, meanings[option]) for option, one in models.options(name).items()]
+        parts.append(f"### `{name}`\n\n{summary}\n\n{_table('model.', options) if options else 'No options.'}\n")
     return "\n".join(parts)
 
 
@@ -61,14 +62,23 @@ def table(prefix: str, kind: type) -> str:
     Raises:
         LockstepError: a field without a docstring.
     """
-    meanings, hints = docstrings(kind), typing.get_type_hints(kind)
-    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    meanings, hints, rows = docstrings(kind), typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(hints[field.name]):
             continue
         if field.name not in meanings:
             raise LockstepError(f"{kind.__name__}.{field.name}: no docstring below the field; say there what it is")
-        cells = [f"`{prefix}{field.name}`", type_name(hints[field.name]), f"`{_default(field)}`", meanings[field.name]]
+        default = field.default if field.default is not dataclasses.MISSING else typing.cast(Any, field.default_factory)()
+        rows.append((field.name, hints[field.name], default, meanings[field.name]))
+    return _table(prefix, rows)
+
+
+def _table(prefix: str, rows: Iterable[tuple[str, Any, Any, str]]) -> str:
+    """One row per key: its name, type, default and meaning."""
+    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    for name, hint, default, meaning in rows:
+        # JSON is valid YAML.
+        cells = [f"`{prefix}{name}`", type_name(hint), f"`{json.dumps(default)}`", meaning]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
@@ -99,12 +109,6 @@ def _several(kind: Any) -> str:
         inside = typing.get_args(kind)
         return f"lists of {len(inside)} {SEVERAL[inside[0]]}"
     return SEVERAL[kind]
-
-
-def _default(field: Any) -> str:
-    value = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-    # JSON is valid YAML.
-    return json.dumps(value)
 
 
 def _first_line(kind: Any) -> str:

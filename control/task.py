@@ -1,7 +1,9 @@
-"""Tasks that playbooks run on the control node: one class per task, `control: {do: runs.plan, ...}`.
+"""Tasks that playbooks run on the control node: one function per task, `control: {do: runs.plan, ...}`.
 
-`runs.plan` is the class `Plan` in `control/runs/tasks/plan.py`; `benchmarks.run_peers` is the class `RunPeers`
-in `benchmarks/tasks/run_peers.py`.
+`runs.plan` is the function `plan` in `control/runs/tasks/plan.py`, `runs.prediction.write` is `write` in `prediction.py` beside it;
+`benchmarks.run_peers` is `run_peers` in `benchmarks/tasks/run_peers.py`. Such a function takes a `Task`, and returns the result of an
+Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user. A LockstepError fails the task, and is shown without a
+traceback.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +15,7 @@ from ansible.utils.display import Display
 
 @dataclass
 class Task:
-    """One task; `act` does it."""
+    """What a task is given."""
 
     arguments: dict[str, Any]
     """The task's arguments in the playbook, without `do`."""
@@ -23,17 +25,6 @@ class Task:
     """With `--check`, nothing is changed."""
     template: Callable[[Any], Any] = lambda value: value
     """Ansible's templating, for values in `task_vars`."""
-
-    def act(self) -> dict[str, Any]:
-        """Run the task.
-
-        Returns:
-            The result of an Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user.
-
-        Raises:
-            LockstepError: the task failed; shown without a traceback.
-        """
-        raise NotImplementedError
 
     def warn(self, complaints: Iterable[str]) -> None:
         """Show warnings; empty ones are left out."""

@@ -9,9 +9,8 @@ from typing import Any
 from control.runs import course, outcome, supervision
 from control.runs.outcome import Verdict
 from trainer.data.spec import Spec, noun
-from trainer.errors import DIVERGED
-from trainer.exits import signal_of
-from trainer.monitor import RESTORED, Monitor, monitor
+from trainer.errors import DIVERGED, signal_of
+from trainer.monitor import RESTORED, Monitor, best_row, monitor
 from trainer.records import VALIDATION, metric_values
 from trainer.terminal import printable
 
@@ -257,7 +256,7 @@ def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[st
     """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary."""
     shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]
     if len(rows) > 24:
-        top = (best or course.best(rows))["epoch"]
+        top = (best or best_row(rows))["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
     cells = [
         [

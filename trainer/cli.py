@@ -16,12 +16,6 @@ NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--thread
 WEIGHTS = ("--weights", {"type": PATH["type"]})
 ELAPSED = ("--elapsed", {"type": float, "default": 0.0})
 DEADLINE = ("--start-deadline", {"type": float, "default": 300.0})
-SCRIPT = (
-    *((name, TEXT) for name in ("--sha256", "--main", "--outputs", "--peers")),
-    ("--restarts", {"type": int, "default": 0}),
-    ("--time-limit", {"type": float, "default": 0.0}),
-    ("arguments", {"nargs": "*"}),
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
     line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
     line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
-    line.add("script", script, ("--run", PATH), ("--host", TEXT), ("--archive", PATH), *SCRIPT)
+    line.add("script", script, ("script", {"help": "what is started, and where, as JSON"}))
     line.add("predict", predict, ("--folder", PATH))
     return line.run(argv)
 
@@ -88,9 +82,7 @@ def script(arguments: argparse.Namespace) -> int:
     """Start a user's own script as one worker of the cluster in TF_CONFIG."""
     from trainer import user_script
 
-    lists = (arguments.arguments, [name for name in arguments.outputs.split(",") if name], arguments.peers.split(","))
-    where = (arguments.run, arguments.host, arguments.archive, arguments.sha256, arguments.main)
-    return user_script.main(user_script.Script(*where, *lists, arguments.restarts, arguments.time_limit))
+    return user_script.main(user_script.Script.read(json.loads(arguments.script)))
 
 
 def steptime(arguments: argparse.Namespace) -> int:

@@ -3,11 +3,12 @@
 Standard library only: supervisors wait, too.
 """
 
+import contextlib
 import select
 import signal
 import threading
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -58,3 +59,21 @@ class Clock:
 
 
 CLOCK = Clock()
+
+
+@contextlib.contextmanager
+def repeating(seconds: float, call: Callable[[], object], clock: Clock = CLOCK) -> Iterator[None]:
+    """Call a function every so many seconds, in a thread, for as long as the context lasts, or until the function raises."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not clock.wait(over, seconds):
+            call()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        clock.join(thread)

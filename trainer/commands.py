@@ -15,6 +15,8 @@ TEXT: Mapping[str, Any] = {"required": True}
 DATA = (("--packs", PATH), ("--manifest", TEXT))
 """A folder, and the digest that its manifest must have, because others can write to that folder."""
 Option = tuple[str, Mapping[str, Any]]
+Command = Callable[[argparse.Namespace], int]
+"""Takes the parsed options, and returns the exit code."""
 
 
 class CommandLine:
@@ -25,8 +27,8 @@ class CommandLine:
         self._parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
         self._commands = self._parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(self, name: str, function: Callable[[argparse.Namespace], int], *options: Option) -> None:
-        """Add a command: its function takes the parsed options and returns the exit code."""
+    def add(self, name: str, function: Command, *options: Option) -> None:
+        """Add a command."""
         parser = self._commands.add_parser(name, help=function.__doc__)
         parser.set_defaults(function=function)
         for option, settings in options:

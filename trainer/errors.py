@@ -1,5 +1,7 @@
 """Errors that a user can act on, and the exit codes that tell a launcher what to do."""
 
+import signal
+
 DONE = 0
 FAILED = 1
 DIVERGED = 3
@@ -10,6 +12,8 @@ RESTART = 75
 """A peer was lost: all must restart."""
 REFUSAL = "error: "
 """Prefix of an error message that one of our processes writes to standard error."""
+CRASHES = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGBUS", "SIGABRT", "SIGTRAP", "SIGSYS")
+"""Signals that a process causes itself; others come from outside."""
 
 
 class LockstepError(Exception):
@@ -38,3 +42,16 @@ class PeerLost(LockstepError):
 
 class Diverged(LockstepError):
     """The loss or a weight is NaN or infinite."""
+
+
+def signal_of(code: int | None) -> str:
+    """Name of the signal that ended a process, from a shell's exit code (128 + number) or Python's (negative); empty for none."""
+    try:
+        return signal.Signals(-code if code < 0 else code - 128).name if code else ""
+    except ValueError:
+        return ""
+
+
+def code_of(returned: int) -> int:
+    """Exit code as a shell gives it, from `subprocess`' return code, which is negative for a signal."""
+    return returned if returned >= 0 else 128 - returned

@@ -10,9 +10,8 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from trainer import cgroup
 
@@ -25,17 +24,6 @@ TCP_INFO = struct.Struct("@8B24I4Q6I2Q")
 """Linux's `struct tcp_info` up to `tcpi_busy_time` (include/uapi/linux/tcp.h)."""
 RETRANSMITS, MIN_RTT, SEGMENTS, RATE = 31, 39, 36, 42
 """Places in it: all retransmitted segments, the shortest round trip (us), segments sent, bytes/s delivered at best."""
-
-
-class StepTimes(NamedTuple):
-    """Parts of a worker's step in microseconds; 0 if too few steps were profiled."""
-
-    own_us: int = 0
-    """Its own work, with `input_us`."""
-    input_us: int = 0
-    """The wait for images."""
-    reduced_us: int = 0
-    """The all-reduce, with the wait for the others."""
 
 
 @dataclass(frozen=True)
@@ -127,27 +115,23 @@ def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc")
     )
 
 
-def between(
-    before: Sample, after: Sample, times: StepTimes, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")
-) -> Load:
-    """The load between two samples, with the times of the worker's step."""
+def between(before: Sample, after: Sample, step: Load, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")) -> Load:
+    """The load between two samples, with the times of the worker's `step`."""
     seconds = max(1e-3, after.at - before.at)
     others = max(0.0, after.group - before.group - (after.own - before.own))
     sent = after.segments - before.segments
-    return Load(
-        times.own_us,
-        times.input_us,
-        round(1000 * cgroup.cpus()),
-        round(1000 * others / seconds),
-        round(1000 * (after.steal - before.steal) / seconds),
-        clock(system),
-        after.heat - before.heat,
-        round((after.swapped - before.swapped) / seconds),
-        round((after.faults - before.faults) / seconds),
-        memory_in_use(),
-        max((info[RATE] // 1000 for info in map(tcp, connections) if info), default=0),
-        round(1000 * (after.retransmits - before.retransmits) / sent) if sent > 0 else 0,
-        times.reduced_us,
+    return replace(
+        step,
+        limit=round(1000 * cgroup.cpus()),
+        others=round(1000 * others / seconds),
+        steal=round(1000 * (after.steal - before.steal) / seconds),
+        clock=clock(system),
+        heat=after.heat - before.heat,
+        swapped=round((after.swapped - before.swapped) / seconds),
+        faults=round((after.faults - before.faults) / seconds),
+        memory=memory_in_use(),
+        rate=max((info[RATE] // 1000 for info in map(tcp, connections) if info), default=0),
+        lost=round(1000 * (after.retransmits - before.retransmits) / sent) if sent > 0 else 0,
     )
 
 

@@ -13,8 +13,6 @@ LOWEST = re.compile(
 RESTORED = "restored_epoch"
 """Column of history.csv, in the last row only: the epoch whose weights a callback restored at the end; 0 if the callback does not say."""
 DEFAULTS = ("val_accuracy", "val_loss", "loss")
-TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
-"""Which of several epochs with the best value is the best one, as in a sentence."""
 
 
 class Monitor(NamedTuple):

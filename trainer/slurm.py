@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer import config as configs
 from trainer import member, ports, sealed
-from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError
-from trainer.exits import code_of
+from trainer.errors import DONE, FAILED, PREEMPTED, RESTART, ClusterError, code_of
 from trainer.files import read_json, sha256_file, write_json
 from trainer.records import HEADER, read_history
 from trainer.rundir import part_of, prune, snapshots_policy

@@ -1,6 +1,6 @@
 """Import what a worker needs, wait, then become `python -m trainer ARGUMENTS`: the import takes most of the time of a restart.
 
-A supervisor starts this process beside its worker (`trainer.supervision.standby`) and writes to a pipe what it is to become. Until then it
+A supervisor starts this process beside its worker (`trainer.supervision.child`) and writes to a pipe what it is to become. Until then it
 takes only what processor time is left over, is the first to go when memory is short, has no thread and no device of TensorFlow's, and ends
 with its supervisor. From then on nothing tells it from a process that was started with these arguments, except its command line.
 """

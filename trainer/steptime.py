@@ -6,7 +6,7 @@ itself is timed apart, by number of workers.
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data import feeding
 from trainer.data.spec import STRING, Leaf, Spec
+from trainer.direct import Arrays
 from trainer.member import Member
 from trainer.offline import Echo, exchange_seconds
 from trainer.program import Program
@@ -51,10 +52,10 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
         alone = _seconds(built, arguments, seconds)
         methods = {"packed": _sent_once(built, alone, workers)} if workers > 1 else {}
     else:
-        alone = _seconds(assembly.assemble(built, config, _named(config.reduction, "packed")), arguments, seconds)
+        alone = _seconds(assembly.assemble(built, config, dataclasses.replace(config.reduction, name="packed")), arguments, seconds)
         names = _candidates(config.reduction, built.shapes) if workers > 1 else ()
         for name in names:
-            methods[name] = _method(built, config, _named(config.reduction, name), workers, transport, arguments, seconds)
+            methods[name] = _method(built, config, dataclasses.replace(config.reduction, name=name), workers, transport, arguments, seconds)
     return {"batch": batch, "step_seconds": alone, "images_per_s": batch / alone, "transport": transport, "methods": methods}
 
 
@@ -78,9 +79,13 @@ def random_examples(spec: Spec, classes: int, count: tuple[int, ...]) -> tuple[A
 def _sent_once(program: Program, alone: float, workers: int) -> dict[str, Any]:
     """The method of a model with a `train_step` of its own: all gradients as they are, as if in one sum."""
     arrays = [np.ones(variable.shape, np.float32) for variable in program.model.trainable_variables]
+    return {"step_seconds": alone, "sums": [sum(array.nbytes for array in arrays)], "exchange_seconds": _exchange([arrays], workers)}
+
+
+def _exchange(sums: Sequence[Arrays], workers: int) -> dict[str, float]:
+    """Seconds of the exchange's own work for the all-reduces of a step, by number of workers."""
     counts = np.unique(np.linspace(2, workers, min(workers - 1, MOST_COUNTS), dtype=int)).tolist()
-    exchange = {str(count): exchange_seconds([arrays], count, EXCHANGE_S) for count in counts}
-    return {"step_seconds": alone, "sums": [sum(array.nbytes for array in arrays)], "exchange_seconds": exchange}
+    return {str(count): exchange_seconds(sums, count, EXCHANGE_S) for count in counts}
 
 
 def _candidates(asked: Reduction, shapes: list[tuple[int, ...]]) -> tuple[str, ...]:
@@ -91,21 +96,14 @@ def _candidates(asked: Reduction, shapes: list[tuple[int, ...]]) -> tuple[str, .
     return ("packed", "powersgd") if compressible else ("packed",)
 
 
-def _named(asked: Reduction, name: str) -> Reduction:
-    return dataclasses.replace(asked, name=name)
-
-
 def _method(
     local: step.Local, config: Config, chosen: Reduction, workers: int, transport: str, arguments: tuple[Any, Any], seconds: float
 ) -> dict[str, Any]:
-    shapes = local.shapes
-    sums = sums_of(chosen, chosen.name, shapes, transport)
+    sums = sums_of(chosen, chosen.name, local.shapes, transport)
     echo = Echo(len(sums)) if transport == DIRECT else None
     own = _seconds(_parts(local, config, chosen, echo, workers), arguments, seconds)
     exchanged = echo.step() if echo else []
-    counts = np.unique(np.linspace(2, workers, min(workers - 1, MOST_COUNTS), dtype=int)).tolist() if exchanged else []
-    exchange = {str(count): exchange_seconds(exchanged, count, EXCHANGE_S) for count in counts}
-    return {"step_seconds": own, "sums": list(sums), "exchange_seconds": exchange}
+    return {"step_seconds": own, "sums": list(sums), "exchange_seconds": _exchange(exchanged, workers) if exchanged else {}}
 
 
 def _parts(local: step.Local, config: Config, chosen: Reduction, echo: Echo | None, workers: int) -> step.Parts:

@@ -50,16 +50,8 @@ class Straggler:
     """The median of the others."""
 
 
-@dataclass(frozen=True)
-class Host:
-    """A slow worker's load, and the median of the others' by name."""
-
-    load: Load
-    usual: Load
-
-
-Symptom = Callable[[Host], bool]
-
+Symptom = Callable[[Load, Load], bool]
+"""Whether a slow worker's load, beside the median of the others', shows it."""
 SURELY_SLOWER = 1.25
 """A host without a visible cause is named from this multiple of the others' median: medians of a few steps vary."""
 PAGING = 10
@@ -76,31 +68,31 @@ INEXACT = 2
 """How much longer than the all-reduce a link may seem to take for its rate to be believed."""
 
 
-def _paging(host: Host) -> bool:
-    return host.load.faults > 3 * host.usual.faults + PAGING
+def _reads(name: str) -> Symptom:
+    """Whether many more pages are read from disk than elsewhere."""
+    return lambda load, usual: getattr(load, name) > 3 * getattr(usual, name) + PAGING
 
 
-def _swapping(host: Host) -> bool:
-    return host.load.swapped > 3 * host.usual.swapped + PAGING
-
-
-def _waits_for_input(host: Host) -> bool:
-    return 2 * (host.load.input_us - host.usual.input_us) >= host.load.own_us - host.usual.own_us
+def _waits_for_input(load: Load, usual: Load) -> bool:
+    return 2 * (load.input_us - usual.input_us) >= load.own_us - usual.own_us
 
 
 def _taken(name: str) -> Symptom:
     """Whether others take noticeably more of this host's CPUs than elsewhere."""
-    return lambda host: getattr(host.load, name) - getattr(host.usual, name) >= NOTICEABLE * host.load.limit
+    return lambda load, usual: getattr(load, name) - getattr(usual, name) >= NOTICEABLE * load.limit
+
+
+_swapping, _paging = _reads("swapped"), _reads("faults")
 
 
 SYMPTOMS: dict[str, tuple[str, Symptom]] = {
-    "memory": ("memory", lambda host: _swapping(host) or (_paging(host) and host.load.memory >= FULL)),
-    "disk": ("input_us", lambda host: _waits_for_input(host) or _paging(host)),
-    "heat": ("heat", lambda host: host.load.heat > host.usual.heat),
+    "memory": ("memory", lambda load, usual: _swapping(load, usual) or (_paging(load, usual) and load.memory >= FULL)),
+    "disk": ("input_us", lambda load, usual: _waits_for_input(load, usual) or _paging(load, usual)),
+    "heat": ("heat", lambda load, usual: load.heat > usual.heat),
     "steal": ("steal", _taken("steal")),
-    "quota": ("limit", lambda host: host.load.limit < LESS_CPU * host.usual.limit),
+    "quota": ("limit", lambda load, usual: load.limit < LESS_CPU * usual.limit),
     "load": ("others", _taken("others")),
-    "clock": ("clock", lambda host: 0 < host.load.clock < SLOW_CLOCK * host.usual.clock),
+    "clock": ("clock", lambda load, usual: 0 < load.clock < SLOW_CLOCK * usual.clock),
 }
 """What makes a host slow, and the number of `Load` that shows it; the first that applies is named."""
 LINK, UNKNOWN = "link", "unknown"
@@ -128,12 +120,12 @@ def _slow_host(loads: Sequence[Load]) -> Straggler | None:
     if compared is None or compared[2] < SLOWER:
         return None
     rank = int(compared[0])
-    host = Host(loads[rank], _median(load for number, load in enumerate(loads) if number != rank))
-    cause = next((name for name, (_, shows) in SYMPTOMS.items() if shows(host)), UNKNOWN)
+    own, usual = loads[rank], _median(load for number, load in enumerate(loads) if number != rank)
+    cause = next((name for name, (_, shows) in SYMPTOMS.items() if shows(own, usual)), UNKNOWN)
     if cause == UNKNOWN and compared[2] < SURELY_SLOWER:
         return None
     field = SYMPTOMS[cause][0] if cause in SYMPTOMS else "clock"
-    return Straggler(rank, cause, host.load.own_us, host.usual.own_us, getattr(host.load, field), getattr(host.usual, field))
+    return Straggler(rank, cause, own.own_us, usual.own_us, getattr(own, field), getattr(usual, field))
 
 
 def _slow_link(loads: Sequence[Load], sent_bytes: int) -> Straggler | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from trainer.backend import EventFile
 from trainer.files import write_rows
-from trainer.host_load import StepTimes
+from trainer.host_load import Load
 from trainer.metrics import Metrics
 from trainer.monitor import RESTORED, judged, monitor
 from trainer.records import PHASES, VALIDATION, metric_values, read_history
@@ -60,7 +60,7 @@ class Splits:
         rounded = {phase: round(values[phase], 6) for phase in PHASES}
         self._metrics.record("split", epoch=epoch, step=step, **rounded, step_seconds=round(waited + seconds, 6), images=images)
 
-    def recent(self) -> StepTimes:
+    def recent(self) -> Load:
         """The times of a step; zeros from too few samples.
 
         Work and all-reduce are medians of the last samples, of all epochs. Waiting is the mean of all steps since the last call: disks
@@ -68,10 +68,10 @@ class Splits:
         """
         waited, self._all_waited, self._all_steps = self._all_waited / max(1, self._all_steps), 0.0, 0
         if len(self._recent) < FEWEST:
-            return StepTimes()
+            return Load()
         work = statistics.median(own_work({phase: one[phase] for phase in PHASES}) - one["input"] for one in self._recent)
         reduced = statistics.median(one["all_reduce"] for one in self._recent)
-        return StepTimes(max(1, round(1e6 * (work + waited))), round(1e6 * waited), round(1e6 * reduced))
+        return Load(max(1, round(1e6 * (work + waited))), round(1e6 * waited), reduced_us=round(1e6 * reduced))
 
     def epoch(self) -> dict[str, float]:
         """Mean milliseconds of every phase over the samples since the last call; empty if there were none."""

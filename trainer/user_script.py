@@ -18,9 +18,9 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trainer.errors import LockstepError
-from trainer.exits import code_of
+from trainer.errors import LockstepError, code_of
 from trainer.files import write_text
 from trainer.member import Member
 from trainer.peerwatch import ANSWER_S
@@ -60,6 +60,11 @@ class Script:
     restarts: int
     time_limit: float = 0.0
     """Seconds after which it is ended; 0: never."""
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> "Script":
+        """The script as the control node describes it (`control.runs.script.command`)."""
+        return cls(**given | {name: Path(given[name]) for name in ("run", "archive")})
 
     @property
     def own(self) -> Path:

@@ -2,16 +2,19 @@
 
 import datetime
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from control import project, text
+from control.campaign import refuse_other
 from control.command_line import as_typed
 from control.runs import package
+from trainer.files import read_json
 
 CODE = package.Archive("benchmarks", ("benchmarks/node", "trainer"))
 RESULTS = project.ROOT / "benchmarks" / "results"
 """Has one folder per measurement: results.csv, summary.json, a picture."""
-ROWS, MEASUREMENTS = "results.csv", "measurements.jsonl"
+ROWS, MEASUREMENTS, PLAN = "results.csv", "measurements.jsonl", "plan.json"
 
 
 def new(kind: str, options: dict[str, Any], settings: dict[str, Any], config_yaml: str, **about: Any) -> dict[str, Any]:
@@ -40,6 +43,15 @@ def new(kind: str, options: dict[str, Any], settings: dict[str, Any], config_yam
         "code_sha256": code,
         **about,
     }
+
+
+def earlier(variable: str, plan: dict[str, Any], alike: Sequence[str]) -> dict[str, Any]:
+    """The plan with which a benchmark of that name began, empty if there is none; ConfigError if it differs in one of these keys."""
+    path = RESULTS / plan["name"] / PLAN
+    before = dict(read_json(path)) if path.is_file() else {}
+    changed = [f"{key} ({before.get(key)}, now {plan[key]})" for key in alike if before and before.get(key) != plan[key]]
+    refuse_other(variable, plan["name"], changed)
+    return before
 
 
 def planned(bench: dict[str, Any], options: dict[str, Any], host: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, Any]:

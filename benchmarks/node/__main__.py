@@ -10,6 +10,11 @@ from trainer.errors import DONE
 BENCHMARK = (("--config", PATH), ("--out", PATH), *integers(["--passes"], required=True))
 
 
+def numbers(listed: str) -> tuple[int, ...]:
+    """`1,2,4` as (1, 2, 4)."""
+    return tuple(int(one) for one in listed.split(","))
+
+
 def main() -> int:
     """Run one command."""
     line = CommandLine("benchmarks.node", __doc__)
@@ -38,9 +43,5 @@ def time_inference(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-sys.exit(main())
-
-
-def numbers(listed: str) -> tuple[int, ...]:
-    """`1,2,4` as (1, 2, 4)."""
-    return tuple(int(one) for one in listed.split(","))
+if __name__ == "__main__":
+    sys.exit(main())

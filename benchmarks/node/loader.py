@@ -18,7 +18,7 @@ from typing import Any, cast
 from benchmarks.node.spent import Spent
 from trainer import config as configs
 from trainer.config import Augment, Config
-from trainer.data.cache import Labelled, open_images
+from trainer.data.cache import open_images
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan, epoch_order
 from trainer.data.pipeline import Batch, Call, Feeder, calls
@@ -72,7 +72,7 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
     feeders = {}
     for loaders in wanted.loaders:
         _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
-        feeders[loaders] = Feeder(Labelled(images["train"], config.data.image_size), chosen, [1], 0)
+        feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
     report = _seldom(progress)
     begun, of = itertools.count(1), 1 + wanted.passes * len(feeders)
 

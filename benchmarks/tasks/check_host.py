@@ -6,13 +6,10 @@ from control.task import Task
 from trainer.errors import LockstepError
 
 
-class CheckHost(Task):
-    """Refuses the host, or returns nothing."""
-
-    def act(self) -> dict[str, Any]:
-        """Check what the probe found."""
-        check(self.arguments["host"], self.arguments["looked"])
-        return {}
+def check_host(task: Task) -> dict[str, Any]:
+    """Check what the probe found. Refuses the host, or returns nothing."""
+    check(task.arguments["host"], task.arguments["looked"])
+    return {}
 
 
 def check(host: str, looked: dict[str, Any]) -> None:

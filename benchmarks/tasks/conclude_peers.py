@@ -14,19 +14,16 @@ from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 
 
-class ConcludePeers(Task):
+def conclude_peers(task: Task) -> dict[str, Any]:
     """Rewrites the results from results.csv."""
-
-    def act(self) -> dict[str, Any]:
-        """Analyse, draw, show."""
-        peers = self.arguments["peers"]
-        table = Path(peers["folder"]) / "table.md"
-        before = table.read_text(encoding="utf-8") if table.is_file() else ""
-        results = conclude(peers)
-        if results is None:
-            raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
-        changed = table.read_text(encoding="utf-8") != before
-        return {"if_interrupted": None, "changed": changed, "show_last": shown(results, peers)}
+    peers = task.arguments["peers"]
+    table = Path(peers["folder"]) / "table.md"
+    before = table.read_text(encoding="utf-8") if table.is_file() else ""
+    results = conclude(peers)
+    if results is None:
+        raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
+    changed = table.read_text(encoding="utf-8") != before
+    return {"if_interrupted": None, "changed": changed, "show_last": shown(results, peers)}
 
 
 def conclude(peers: dict[str, Any]) -> Results | None:

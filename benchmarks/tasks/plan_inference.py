@@ -17,23 +17,20 @@ from trainer.rundir import snapshot_path
 CONFIG = "lecture_cnn"
 
 
-class PlanInference(Task):
-    """Returns the facts `bench` and `cluster`: the first host."""
-
-    def act(self) -> dict[str, Any]:
-        """Validate the options, resolve them, show the plan."""
-        options = command_line.operator_options("benchmarks/inference", self.task_vars)
-        settings = settings_of(options)
-        host = planning.hosts(self.task_vars)[0]
-        model = model_of(options, project.RUNS)
-        bench = benchmark.new("inference", options, settings, model["config_yaml"], of=model["of"])
-        bench["snapshot"] = model["snapshot"]
-        pairs = [
-            ("model", model["of"]),
-            ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
-            ("batches", f"{text.listed(settings['batches'])} images, {passes.passes(settings['passes'])} each, in turn"),
-        ]
-        return benchmark.planned(bench, options, host, pairs)
+def plan_inference(task: Task) -> dict[str, Any]:
+    """Validate the options, resolve them, show the plan. Returns the facts `bench` and `cluster`: the first host."""
+    options = command_line.operator_options("benchmarks/inference", task.task_vars)
+    settings = settings_of(options)
+    host = planning.hosts(task.task_vars)[0]
+    model = model_of(options, project.RUNS)
+    bench = benchmark.new("inference", options, settings, model["config_yaml"], of=model["of"])
+    bench["snapshot"] = model["snapshot"]
+    pairs = [
+        ("model", model["of"]),
+        ("devices", f"{text.listed(settings['devices'])}, each predicts a part of the batch"),
+        ("batches", f"{text.listed(settings['batches'])} images, {passes.passes(settings['passes'])} each, in turn"),
+    ]
+    return benchmark.planned(bench, options, host, pairs)
 
 
 def settings_of(options: dict[str, Any]) -> dict[str, Any]:

@@ -17,55 +17,56 @@ from trainer.errors import ConfigError
 PICTURES = 4000
 
 
-class PlanLoader(Task):
-    """Returns the facts `bench`, `plan` (whose dataset is published) and `cluster`: the first host."""
+def plan_loader(task: Task) -> dict[str, Any]:
+    """Validate the options, then generate pictures, resolve, show.
 
-    def act(self) -> dict[str, Any]:
-        """Validate the options, then generate pictures, resolve, show."""
-        options = command_line.operator_options("benchmarks/loader", self.task_vars)
-        loaders = sweep.numbers("loaders", options.get("loaders", "1-4"))
-        limit = integer("limit", options["limit"]) if "limit" in options else None
-        settings: dict[str, Any] = {"loaders": loaders, "passes": integer("passes", options.get("passes", 5)), "limit": limit}
-        hosts = planning.hosts(self.task_vars)[:1]
-        dataset = self._dataset(options, limit)
-        if dataset is None:
-            return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
-        # The plan of a training run on that folder; only its dataset and configuration are used.
-        asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
-        plan = planning.make(asked, hosts, "benchmarks", 1, self.arguments["packs"], not self.check_mode)
-        bench = benchmark.new(
-            "loader",
-            options,
-            settings,
-            plan["config_yaml"],
-            dataset=plan["dataset"]["name"],
-            made="dataset" not in options,
-            image_size=plan["config"]["data"]["image_size"],
-            cache_limit_mb=plan["config"]["data"]["cache_limit_mb"],
-        )
-        number, size = plan["dataset"]["train"], "x".join(map(str, bench["image_size"]))
-        kind = "made-up pictures" if bench["made"] else "images"
-        pairs = [
-            ("images", f"{min(number, limit or number):,} {kind} of {bench['dataset']}, decoded to {size}"),
-            ("loaders", f"{text.listed(loaders)}, {passes.passes(settings['passes'])} each, in turn"),
-        ]
-        result = benchmark.planned(bench, options, plan["hosts"][0], pairs)
-        result["ansible_facts"]["plan"] = plan
-        return result
+    Returns the facts `bench`, `plan` (whose dataset is published) and `cluster`: the first host.
+    """
+    options = command_line.operator_options("benchmarks/loader", task.task_vars)
+    loaders = sweep.numbers("loaders", options.get("loaders", "1-4"))
+    limit = integer("limit", options["limit"]) if "limit" in options else None
+    settings: dict[str, Any] = {"loaders": loaders, "passes": integer("passes", options.get("passes", 5)), "limit": limit}
+    hosts = planning.hosts(task.task_vars)[:1]
+    dataset = _dataset(task, options, limit)
+    if dataset is None:
+        return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
+    # The plan of a training run on that folder; only its dataset and configuration are used.
+    asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
+    plan = planning.make(asked, hosts, "benchmarks", 1, task.arguments["packs"], not task.check_mode)
+    bench = benchmark.new(
+        "loader",
+        options,
+        settings,
+        plan["config_yaml"],
+        dataset=plan["dataset"]["name"],
+        made="dataset" not in options,
+        image_size=plan["config"]["data"]["image_size"],
+        cache_limit_mb=plan["config"]["data"]["cache_limit_mb"],
+    )
+    number, size = plan["dataset"]["train"], "x".join(map(str, bench["image_size"]))
+    kind = "made-up pictures" if bench["made"] else "images"
+    pairs = [
+        ("images", f"{min(number, limit or number):,} {kind} of {bench['dataset']}, decoded to {size}"),
+        ("loaders", f"{text.listed(loaders)}, {passes.passes(settings['passes'])} each, in turn"),
+    ]
+    result = benchmark.planned(bench, options, plan["hosts"][0], pairs)
+    result["ansible_facts"]["plan"] = plan
+    return result
 
-    def _dataset(self, options: dict[str, Any], limit: int | None) -> str | None:
-        """The folder to read; None if it would have to be generated and nothing may be touched."""
-        if "dataset" in options:
-            check_folder(str(options["dataset"]))
-            return str(options["dataset"])
-        count = max(limit or PICTURES, pictures.CLASSES)
-        folder = project.PRIVATE / "benchmarks" / f"pictures-{count}"
-        if self.check_mode and not folder.is_dir():
-            return None
-        line = Line(Display(), command_line.terminal())
-        pictures.make(folder, count, pictures.SEED, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
-        line.end()
-        return str(folder)
+
+def _dataset(task: Task, options: dict[str, Any], limit: int | None) -> str | None:
+    """The folder to read; None if it would have to be generated and nothing may be touched."""
+    if "dataset" in options:
+        check_folder(str(options["dataset"]))
+        return str(options["dataset"])
+    count = max(limit or PICTURES, pictures.CLASSES)
+    folder = project.PRIVATE / "benchmarks" / f"pictures-{count}"
+    if task.check_mode and not folder.is_dir():
+        return None
+    line = Line(Display(), command_line.terminal())
+    pictures.make(folder, count, pictures.SEED, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
+    line.end()
+    return str(folder)
 
 
 def check_folder(dataset: str) -> None:

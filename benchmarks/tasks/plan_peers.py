@@ -25,59 +25,60 @@ SAME = {
 """What must not change when a folder of results is continued."""
 
 
-class PlanPeers(Task):
-    """Returns the facts `peers_plan` (with `folder` and `cells` left to measure) and `cluster`."""
+def plan_peers(task: Task) -> dict[str, Any]:
+    """Validate the options, compare them with existing results, show the plan.
 
-    def act(self) -> dict[str, Any]:
-        """Validate the options, compare them with existing results, show the plan."""
-        options, hosts = command_line.operator_options(COMMAND, self.task_vars), planning.hosts(self.task_vars)
-        state = str(options.get("state", "present"))
-        if state not in ("present", "absent"):
-            raise ConfigError(f"state={state}: it must be present or absent")
-        if "peers_path" in options:
-            check_absolute({"peers_path": str(options["peers_path"])})
-        if state == "absent":
-            return {"ansible_facts": {"peers_plan": {"state": state, "peers_path": options.get("peers_path")}, "cluster": hosts}}
-        children.refuse_questions()
-        if not self.check_mode:
-            with alone():
-                pass
-        asked = wanted(options, len(hosts), is_lab(command_line.inventory()))
-        record = self._record(options, asked, hosts[: max(asked.workers)])
-        all_cells = cells(asked)
-        left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
-        if not self.check_mode:
-            write_json(Path(record["folder"]) / SUMMARY, {**measured(Path(record["folder"])), **record})
-        facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
-        shown = _shown(record, asked, len(all_cells), len(left))
-        more = {} if self.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
-        return {"show": shown, "ansible_facts": facts, **more}
+    Returns the facts `peers_plan` (with `folder` and `cells` left to measure) and `cluster`.
+    """
+    options, hosts = command_line.operator_options(COMMAND, task.task_vars), planning.hosts(task.task_vars)
+    state = str(options.get("state", "present"))
+    if state not in ("present", "absent"):
+        raise ConfigError(f"state={state}: it must be present or absent")
+    if "peers_path" in options:
+        check_absolute({"peers_path": str(options["peers_path"])})
+    if state == "absent":
+        return {"ansible_facts": {"peers_plan": {"state": state, "peers_path": options.get("peers_path")}, "cluster": hosts}}
+    children.refuse_questions()
+    if not task.check_mode:
+        with alone():
+            pass
+    asked = wanted(options, len(hosts), is_lab(command_line.inventory()))
+    record = _record(options, asked, hosts[: max(asked.workers)])
+    all_cells = cells(asked)
+    left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
+    if not task.check_mode:
+        write_json(Path(record["folder"]) / SUMMARY, {**measured(Path(record["folder"])), **record})
+    facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
+    shown = _shown(record, asked, len(all_cells), len(left))
+    more = {} if task.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
+    return {"show": shown, "ansible_facts": facts, **more}
 
-    def _record(self, options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        now = datetime.datetime.now(tz=datetime.UTC)
-        name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
-        check_name("peers", name)
-        folder = benchmark.RESULTS / name
-        record = {
-            "name": name,
-            "date": now.isoformat(timespec="seconds"),
-            "command": benchmark.command(f"{COMMAND}.yml", options),
-            "again": benchmark.command(f"{COMMAND}.yml", {**options, "peers": name}),
-            "state": "present",
-            "lab": is_lab(command_line.inventory()),
-            "folder": str(folder),
-            "code": peers_wheels.programs().name,
-            "hosts": hosts,
-            "workers": list(asked.workers),
-            "links": list(asked.links),
-            "systems": list(asked.systems),
-            "environments": sorted({SYSTEMS[system].environment for system in asked.systems} - {OWN}),
-            "rounds": asked.rounds,
-            "seed": asked.seed,
-            "settings": asdict(settings(options)),
-            "peers_path": options.get("peers_path"),
-        }
-        return {**record, **check_same(folder, record)}
+
+def _record(options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    now = datetime.datetime.now(tz=datetime.UTC)
+    name = str(options.get("peers", f"peers-{now:%Y%m%d-%H%M%S}"))
+    check_name("peers", name)
+    folder = benchmark.RESULTS / name
+    record = {
+        "name": name,
+        "date": now.isoformat(timespec="seconds"),
+        "command": benchmark.command(f"{COMMAND}.yml", options),
+        "again": benchmark.command(f"{COMMAND}.yml", {**options, "peers": name}),
+        "state": "present",
+        "lab": is_lab(command_line.inventory()),
+        "folder": str(folder),
+        "code": peers_wheels.programs().name,
+        "hosts": hosts,
+        "workers": list(asked.workers),
+        "links": list(asked.links),
+        "systems": list(asked.systems),
+        "environments": sorted({SYSTEMS[system].environment for system in asked.systems} - {OWN}),
+        "rounds": asked.rounds,
+        "seed": asked.seed,
+        "settings": asdict(settings(options)),
+        "peers_path": options.get("peers_path"),
+    }
+    return {**record, **check_same(folder, record)}
 
 
 def is_lab(inventory: Path) -> bool:

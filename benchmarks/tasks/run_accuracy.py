@@ -10,9 +10,9 @@ from ansible.utils.display import Display
 from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
-from benchmarks.analysis.benchmark import ROWS
+from benchmarks.analysis.benchmark import PLAN, ROWS
 from control import command_line, configurations, project, text
-from control.campaign import SUMMARY, Pace, check_name, measure, refuse_other, remaining
+from control.campaign import SUMMARY, Pace, check_name, measure, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -22,22 +22,26 @@ from control.runs.plan import overrides
 from control.sweep import sweep
 from control.task import Task
 from trainer.errors import LockstepError
-from trainer.files import read_json, write_json, write_text
+from trainer.files import write_json, write_text
 from trainer.records import read_history
 from trainer.rundir import recorded
 
-PLAN = "plan.json"
 COMMAND = "benchmarks/accuracy"
 ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")
-"""What must not change when a comparison is continued."""
+"""What must not change when a comparison is continued; more seeds, configurations and methods may be added."""
 KEPT = ("configs", "methods", "seeds", *ALIKE)
 """What its summary contains."""
 
 
-class RunAccuracy(Task):
+def run_accuracy(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
+    return RunAccuracy(**vars(task)).run()
 
-    def act(self) -> dict[str, Any]:
+
+class RunAccuracy(Task):
+    """The task, with what it keeps while it runs."""
+
+    def run(self) -> dict[str, Any]:
         """Plan, train what is missing, evaluate the results."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
@@ -118,7 +122,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "code": package.TRAINER.sha256()[:16],
         "trainings": accuracy.trainings(named, methods, seeds),
     }
-    check_same(comparison)
+    benchmark.earlier("accuracy", comparison, ALIKE)
     return comparison
 
 
@@ -132,16 +136,6 @@ def refuse_compared(given: str) -> None:
         way = next((ways[one] for one in ways if one == key or one.startswith(f"{key}.")), None)
         if way:
             raise LockstepError(f"set={key}: the comparison varies or sets it; give it as -e {way}")
-
-
-def check_same(comparison: dict[str, Any]) -> None:
-    """Refuse to mix with results of other settings; more seeds, configurations and methods may be added."""
-    path = Path(comparison["folder"]) / PLAN
-    if not path.is_file():
-        return
-    before = read_json(path)
-    changed = [f"{key} ({before.get(key)}, now {comparison[key]})" for key in ALIKE if before.get(key) != comparison[key]]
-    refuse_other("accuracy", comparison["name"], changed)
 
 
 def row_of(training: Training, run: Path) -> Row:

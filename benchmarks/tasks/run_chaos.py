@@ -12,12 +12,12 @@ from ansible.utils.display import Display
 
 from benchmarks import lab_nodes
 from benchmarks.analysis import benchmark, chaos
-from benchmarks.analysis.benchmark import ROWS
+from benchmarks.analysis.benchmark import PLAN, ROWS
 from benchmarks.chaos import injection
 from benchmarks.chaos.faults import FAULTS, Scene, popen
 from benchmarks.chaos.injection import CHECKPOINT_EVERY, STEPS_PER_CALL, STORE, Begun, Injection, Row, schedule, steps
 from control import command_line, project, text
-from control.campaign import SUMMARY, check_name, refuse_other, remaining
+from control.campaign import SUMMARY, check_name, remaining
 from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.operator_variables import integer
 from control.progress import Line
@@ -25,10 +25,10 @@ from control.remote.worker_files import metrics, read_records
 from control.runs import cluster, package, planning, run_results
 from control.task import Task
 from trainer.errors import LockstepError
-from trainer.files import read_json, write_json, write_text
+from trainer.files import write_json, write_text
 from trainer.rundir import recorded
 
-PLAN, COMMAND = "plan.json", "benchmarks/chaos"
+COMMAND = "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")
 """Variables of train.yml that are passed on."""
 ALIKE = ("seed", "faults", "spacing", *TRAINED, "set", "hosts", "code")
@@ -47,10 +47,15 @@ NEWS = 8192
 """Bytes at the end of metrics.jsonl that are looked at."""
 
 
-class RunChaos(Task):
+def run_chaos(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
+    return RunChaos(**vars(task)).run()
 
-    def act(self) -> dict[str, Any]:
+
+class RunChaos(Task):
+    """The task, with what it keeps while it runs."""
+
+    def run(self) -> dict[str, Any]:
         """Plan, train, disturb, conclude."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
@@ -201,18 +206,8 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "cpus": float(options.get("cpus", 0.3)),
         "code": package.TRAINER.sha256()[:16],
     }
-    return {**made, **_before(made)}
-
-
-def _before(made: dict[str, Any]) -> dict[str, Any]:
-    """The digest of the undisturbed training, if this benchmark is continued; refuse other settings than before."""
-    path = benchmark.RESULTS / made["name"] / PLAN
-    if not path.is_file():
-        return {}
-    before = read_json(path)
-    changed = [f"{key} ({before.get(key)}, now {made[key]})" for key in ALIKE if before.get(key) != made[key]]
-    refuse_other("chaos", made["name"], changed)
-    return {"digest": before["digest"]} if "digest" in before else {}
+    # The undisturbed training of a benchmark that is continued.
+    return made | {key: value for key, value in benchmark.earlier("chaos", made, ALIKE).items() if key == "digest"}
 
 
 def scheduled(made: dict[str, Any], number: int) -> list[Injection]:

@@ -30,10 +30,15 @@ OUT = project.PRIVATE / "peers" / "cell"
 LOGS = project.PRIVATE / "peers" / "logs"
 
 
-class RunPeers(Task):
+def run_peers(task: Task) -> dict[str, Any]:
     """Each cell is a playbook of its own (`benchmarks/peers/cell.yml`); a row of results.csv is written when it ends."""
+    return RunPeers(**vars(task)).run()
 
-    def act(self) -> dict[str, Any]:
+
+class RunPeers(Task):
+    """The task, with what it keeps while it runs."""
+
+    def run(self) -> dict[str, Any]:
         """Measure all remaining cells."""
         self.peers, self.missing = self.arguments["peers"], self.arguments["missing"]
         self.folder, self.names = Path(self.peers["folder"]), [host["name"] for host in self.peers["hosts"]]

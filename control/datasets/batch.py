@@ -9,7 +9,7 @@ import numpy as np
 from trainer import augmentation
 from trainer.config import Config
 from trainer.data import feeding, manifest
-from trainer.data.cache import Labelled, open_images
+from trainer.data.cache import open_images
 from trainer.data.columns import Columns
 from trainer.data.feeding import Feeding
 from trainer.data.manifest import Manifest, Published
@@ -48,8 +48,7 @@ def _examples(packed: Manifest, published: Published, config: Config) -> Example
     """Those of `train`; never cached: decoding a few images is faster than decoding all."""
     if packed.table is not None:
         return Columns(published.folder, packed.table.spec, "train", packed.table.train)
-    images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)[1]["train"]
-    return Labelled(images, config.data.image_size)
+    return open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)[1]["train"]
 
 
 def _one(feeder: Feeder, plan: EpochPlan, step: int) -> Batch:

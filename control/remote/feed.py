@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -46,15 +46,13 @@ class Line:
     exit: str
 
 
-FIELDS: dict[str, worker_files.Check] = {
-    "t": worker_files.number,
-    "begin": worker_files.count,
-    "news": lambda value: isinstance(value, str),
-    "more": lambda value: isinstance(value, bool),
-    "touched": worker_files.number,
-    "alive": lambda value: isinstance(value, bool),
-    "exit": lambda value: isinstance(value, str),
+CHECKS: dict[Any, worker_files.Check] = {
+    float: worker_files.number,
+    int: worker_files.count,
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
 }
+FIELDS = {field.name: CHECKS[field.type] for field in fields(Line)}
 _fits = worker_files.holding(FIELDS)
 
 

@@ -2,8 +2,8 @@
 
 Ansible packs a module with its own library: 170 KB to every host for every task, and half a second of imports
 on a small board. The modules before a training's first step use so little of that library that a stand-in of
-a few lines (`lean_runtime.py`) is enough; one of them is 5 KB on the wire. They remain ordinary, documented
-Ansible modules.
+a few lines (`lean_runtime.py`) is enough; one of them is 5 KB on the wire. A module's documentation is also the
+specification of its arguments.
 """
 
 import json
@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail
 
 from control.project import ROOT
@@ -24,7 +25,7 @@ from trainer.terminal import printable
 PLUGINS = ROOT / "plugins"
 RUNTIME = Path(__file__).with_name("lean_runtime.py")
 UTILITY = re.compile(r"^from ansible\.module_utils import (\w+)", re.MULTILINE)
-DOCUMENTATION = re.compile(r'^(DOCUMENTATION|EXAMPLES|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
+DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|EXAMPLES|RETURN) = """(.*?)^"""$', re.MULTILINE | re.DOTALL)
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
 
 
@@ -69,8 +70,11 @@ def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, An
 
 def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
     """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
-    source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))
-    sent = {"name": module, "module": source, "utilities": _utilities(source), "params": arguments, "check_mode": check_mode, "mark": mark}
+    text = (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8")
+    documented, source = yaml.safe_load(DOCUMENTATION.findall(text)[0]), DOCUMENTATION.sub("", text)
+    options = {name: {**option, "description": None} for name, option in documented["options"].items()}
+    sent: dict[str, Any] = {"name": module, "module": source, "utilities": _utilities(source), "options": options, "params": arguments}
+    sent |= {"check_mode": check_mode, "mark": mark}
     # As a string in the source: Python's literals and JSON's differ (true, null).
     call = f"run(json.loads({json.dumps(json.dumps(sent))}))\n"
     return zlib.compress((RUNTIME.read_text(encoding="utf-8") + "\n\n" + call).encode(), 9)

@@ -23,23 +23,22 @@ CASTS: dict[str, Callable[[Any], Any]] = {
 
 
 class AnsibleModule:
-    """The subset of Ansible's class that this project's lean modules use."""
+    """The subset of Ansible's class that this project's lean modules use; each has the options that it documents, and a check mode."""
 
     given: ClassVar[dict[str, Any]] = {}
     mark = ""
 
-    def __init__(self, argument_spec: dict[str, Any], supports_check_mode: bool = False, required_if: Sequence[Any] = ()):
+    def __init__(self, required_if: Sequence[Any] = ()):
+        options: dict[str, Any] = self.given["options"]
         self.check_mode = bool(self.given["check_mode"])
-        self.params = {name: self._value(name, option) for name, option in argument_spec.items()}
-        unknown = sorted(set(self.given["params"]) - set(argument_spec))
+        self.params = {name: self._value(name, option) for name, option in options.items()}
+        unknown = sorted(set(self.given["params"]) - set(options))
         if unknown:
-            self.fail_json(msg=f"unknown parameter {unknown[0]}; known are: {', '.join(sorted(argument_spec))}")
+            self.fail_json(msg=f"unknown parameter {unknown[0]}; known are: {', '.join(sorted(options))}")
         for name, value, needed in required_if:
             missing = [other for other in needed if self.params[other] is None]
             if self.params[name] == value and missing:
                 self.fail_json(msg=f"{name}={value} needs {', '.join(missing)}")
-        if self.check_mode and not supports_check_mode:
-            self.exit_json(skipped=True, changed=False)
 
     def _value(self, name: str, option: dict[str, Any]) -> Any:
         value = self.given["params"].get(name, option.get("default"))
@@ -87,7 +86,7 @@ def run(sent: dict[str, Any]) -> None:
     """Run the module that was sent.
 
     Args:
-        sent: `params`, `check_mode`, `mark`; `utilities` (name to source of the modules in
+        sent: `params`, `options` (as documented), `check_mode`, `mark`; `utilities` (name to source of the modules in
             `ansible.module_utils`); `module` (source).
     """
     AnsibleModule.given, AnsibleModule.mark = sent, sent["mark"]

@@ -9,10 +9,10 @@ from typing import Any
 
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
+from control.report.metrics import TIE
 from control.runs.course import OVERFITTING, Trend
-from control.runs.course import best as best_row
 from control.text import count, go_on, listed
-from trainer.monitor import TIE
+from trainer.monitor import best_row
 
 RULE = (
     f"The rule: a run overfits when its last validation loss is more than {OVERFITTING:g}% above its lowest while the training loss "

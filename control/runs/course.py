@@ -57,11 +57,6 @@ def rise(low: Row, last: Row) -> float:
     return math.inf if last["val_loss"] > low["val_loss"] else 0.0
 
 
-def best(rows: Sequence[Row], asked: str | None = None) -> Row:
-    """The best epoch by `asked` (`train.monitor`), as in summary.json."""
-    return best_row(rows, asked)
-
-
 def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     """The trend over finished epochs, at least one; the first rule that holds decides. `asked` is `train.monitor`.
 
@@ -72,7 +67,7 @@ def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     4. The best epoch came earlier: nothing is advised.
     """
     rows = judged(rows)
-    top, last = best(rows, asked), rows[-1]
+    top, last = best_row(rows, asked), rows[-1]
     has_losses = {"loss", "val_loss"} <= last.keys()
     low = min(rows, key=lambda row: (row["val_loss"], row["epoch"])) if has_losses else last
     if len(rows) == 1:

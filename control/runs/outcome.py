@@ -5,8 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART
-from trainer.exits import CRASHES, signal_of
+from trainer.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, signal_of
 from trainer.supervision.policy import may_go_on
 
 TIMED = ("training", "ended")

@@ -773,20 +773,18 @@ def parameters(
 ) -> dict[str, Any]:
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
     size = list(config.data.image_size)
-    own: dict[str, Any] = {"model": config.model, "callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
+    own: dict[str, Any] = {"section": config.model, "own_callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
     own |= {name: getattr(config.train, name) for name in ("last_layers", "optimizer_state")} | {"by_name": config.train.weights_by_name}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
-    fed = (
-        feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json() if config.train.class_weight else None
-    )
-    own["fed"] = fed
-    section = {**own, "size": size, "classes": classes, "spec": spec, "code": _models_digest()}
-    key = hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:16]
+    if config.train.class_weight:
+        own["fed"] = feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json()
+    own |= {"size": size, "classes": classes, "spec": spec}
+    key = hashlib.sha256(json.dumps({**own, "code": _models_digest()}, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"
     if entry.is_file():
         return dict(read_json(entry))
     argv = [sys.executable, "-m", "control", "parameters"]
-    completed = subprocess.run(argv, input=json.dumps(section), capture_output=True, text=True, check=False)
+    completed = subprocess.run(argv, input=json.dumps(own), capture_output=True, text=True, check=False)
     if completed.returncode != 0:
         last = "\n".join(completed.stderr.strip().splitlines()[-5:])
         raise LockstepError(refusal(completed.stderr) or f"model {config.model['name']}: can't be built:\n{last}")

@@ -1,6 +1,7 @@
 """A run of the user's own script: the archive that is sent, its plan, and how hosts start it. The script is never executed here."""
 
 import hashlib
+import json
 import os
 import shlex
 import stat
@@ -245,7 +246,7 @@ def _check_file(path: Path, root: Path, given: str) -> None:
 
 
 def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: list[dict[str, Any]]) -> list[str]:
-    """Arguments of a host's Python that start the script there.
+    """Arguments of a host's Python that start the script there; `trainer.user_script.Script.read` reads the last one.
 
     Args:
         script: `script` of the plan.
@@ -254,16 +255,13 @@ def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hos
         shared: the hosts' shared folder.
         hosts: all workers, by rank.
     """
-    peers = ",".join(endpoint({**one, "port": one["direct_port"]}) for one in hosts)
-    named = {
-        "--run": run_folder,
-        "--host": host,
-        "--archive": str(PurePosixPath(shared) / "code" / script["archive"]),
-        "--sha256": script["sha256"],
-        "--main": script["main"],
-        "--restarts": str(script["restarts"]),
-        "--outputs": ",".join(script["outputs"]),
-        "--peers": peers,
-        **({"--time-limit": str(script["time_limit"])} if "time_limit" in script else {}),
+    given = {
+        **{name: script[name] for name in ("sha256", "main", "outputs", "restarts")},
+        "run": run_folder,
+        "host": host,
+        "archive": str(PurePosixPath(shared) / "code" / script["archive"]),
+        "arguments": script["args"],
+        "time_limit": script.get("time_limit", 0),
+        "peers": [endpoint({**one, "port": one["direct_port"]}) for one in hosts],
     }
-    return ["-m", "trainer", "script", *(f"{name}={value}" for name, value in named.items()), "--", *script["args"]]
+    return ["-m", "trainer", "script", json.dumps(given)]

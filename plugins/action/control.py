@@ -1,6 +1,7 @@
-"""The action for tasks without a host: `control: {do: runs.plan, ...}` runs a class of `control/runs/tasks/plan.py`."""
+"""The action for tasks without a host: `control: {do: runs.plan, ...}` runs a function of `control/runs/tasks/plan.py`."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from control.task import Task
@@ -19,12 +20,12 @@ class ActionModule(Action):
 
     def act(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Run the task."""
-        return task_class(do)(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template).act()
+        return function(do)(Task(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template))
 
 
-def task_class(name: str) -> type[Task]:
-    """The class that `do` names."""
-    domain, _, task = name.partition(".")
+def function(name: str) -> Callable[[Task], dict[str, Any]]:
+    """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""
+    domain, module, *task = name.split(".")
     package = "benchmarks" if domain == "benchmarks" else f"control.{domain}"
-    named_class: type[Task] = getattr(importlib.import_module(f"{package}.tasks.{task}"), "".join(map(str.capitalize, task.split("_"))))
-    return named_class
+    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(f"{package}.tasks.{module}"), (task or [module])[0])
+    return named

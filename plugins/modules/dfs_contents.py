@@ -42,18 +42,7 @@ WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "action": {"type": "str", "choices": ["write", "read", "forget", "empty", "wheels"], "required": True},
-            "token": {"type": "str", "default": ""},
-            "writer": {"type": "str", "default": ""},
-            "host": {"type": "str", "default": ""},
-            "kind": {"type": "str", "choices": ["glusterfs", "mounted", "local"], "default": "mounted"},
-            "folders": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
 
 

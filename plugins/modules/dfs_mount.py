@@ -61,17 +61,7 @@ WantedBy=multi-user.target
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "source": {"type": "str"},
-            "backups": {"type": "list", "elements": "str", "default": []},
-            "owner": {"type": "str"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        required_if=[("state", "present", ["source", "owner"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["source", "owner"])])
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

@@ -64,16 +64,7 @@ WantedBy=multi-user.target nftables.service
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "rules": {"type": "str"},
-            "ports": {"type": "list", "elements": "str", "default": []},
-            "table": {"type": "str", "default": "lockstep"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        required_if=[("state", "present", ["rules"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["rules"])])
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

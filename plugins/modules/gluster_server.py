@@ -48,13 +48,7 @@ END_S = 30
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "brick": {"type": "path", "required": True},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

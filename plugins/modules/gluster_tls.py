@@ -65,16 +65,7 @@ ENTRY = re.compile(r"^# (\S+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFI
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str"},
-            "volume": {"type": "str", "default": "lockstep"},
-            "trusted": {"type": "str"},
-            "state": {"type": "str", "choices": ["certificate", "trusted", "absent"], "required": True},
-        },
-        required_if=[("state", "certificate", ["name"]), ("state", "trusted", ["trusted"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "certificate", ["name"]), ("state", "trusted", ["trusted"])])
     {"certificate": certificate, "trusted": trusted, "absent": absent}[module.params["state"]](module)
 
 

@@ -50,19 +50,7 @@ ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "bricks": {"type": "list", "elements": "str", "default": []},
-            "replica": {"type": "int", "default": 0},
-            "allow": {"type": "list", "elements": "str", "default": []},
-            "names": {"type": "list", "elements": "str", "default": []},
-            "own": {"type": "str"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        required_if=[("state", "present", ["own"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["own"])])
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

@@ -40,15 +40,7 @@ LOCK_WAIT = "DPkg::Lock::Timeout=300"
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "packages": {"type": "list", "elements": "str", "default": []},
-            "record": {"type": "path", "default": "/var/lib/lockstep/packages.json"},
-            "leftovers": {"type": "dict", "default": {}},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     os.environ.update({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"})
     {"present": present, "absent": absent}[module.params["state"]](module)
 

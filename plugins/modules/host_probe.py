@@ -60,22 +60,7 @@ THROTTLED = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft
 
 def main():
     start = time.monotonic()
-    module = AnsibleModule(
-        argument_spec={
-            "root": {"type": "path", "required": True},
-            "python": {"type": "path", "required": True},
-            "port": {"type": "int", "required": True},
-            "direct_port": {"type": "int"},
-            "server_port": {"type": "int"},
-            "address": {"type": "str", "required": True},
-            "dfs": {"type": "path"},
-            "dfs_kind": {"type": "str", "default": "mounted"},
-            "need_mb": {"type": "int", "default": 0},
-            "tokens": {"type": "list", "elements": "path", "default": []},
-            "fast": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     facts = look(module)
     facts["seconds"] = round(time.monotonic() - start, 3)
     facts["time"] = time.time()

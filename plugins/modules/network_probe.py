@@ -76,18 +76,7 @@ class Unproved(Exception):
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "rank": {"type": "int", "required": True},
-            "hosts": {"type": "list", "elements": "dict", "required": True},
-            "nonce": {"type": "str", "required": True},
-            "seconds": {"type": "float", "default": 10},
-            "bandwidth": {"type": "bool", "default": False},
-            "bytes": {"type": "int", "default": 1 << 26},
-            "pair_seconds": {"type": "float", "default": 0.5},
-        },
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     rank, hosts = module.params["rank"], module.params["hosts"]
     if not 0 <= rank < len(hosts):
         module.fail_json(msg=f"rank={rank}: there are {len(hosts)} hosts; give this host's place in them, from 0")

@@ -62,21 +62,7 @@ WAIT_S = 600
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "wheels": {"type": "path"},
-            "digest": {"type": "str"},
-            "sums": {"type": "dict"},
-            "python": {"type": "path", "default": "/usr/bin/python3"},
-            "need_mb": {"type": "int", "default": 2800},
-            "modules": {"type": "list", "elements": "str", "default": ["tensorflow", "keras", "numpy", "PIL", "yaml"]},
-            "others": {"type": "list", "elements": "path", "default": []},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        required_if=[("state", "present", ["wheels", "digest", "sums"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

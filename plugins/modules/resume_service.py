@@ -58,16 +58,7 @@ WantedBy=multi-user.target
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "program": {"type": "str"},
-            "root": {"type": "path"},
-            "shared": {"type": "path"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        },
-        required_if=[("state", "present", ["program", "root", "shared"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["program", "root", "shared"])])
     {"present": present, "absent": absent}[module.params["state"]](module)
 
 

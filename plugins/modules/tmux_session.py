@@ -30,18 +30,7 @@ ended: {type: str, returned: state=absent, description: How the session ended; C
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "argv": {"type": "list", "elements": "str"},
-            "chdir": {"type": "path", "default": "/"},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "grace": {"type": "float", "default": 10},
-            "mark": {"type": "path"},
-        },
-        required_if=[("state", "present", ["argv"])],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "present", ["argv"])])
     wanted, name = module.params["state"] == "present", module.params["name"]
     running = tmux.exists(module, name)
     if wanted == running or module.check_mode:

@@ -101,28 +101,7 @@ REVOKED_S = 86400
 
 def main():
     needed = ["session", "folder", "host", "port"]
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["query", "present", "held", "absent"], "default": "present"},
-            "root": {"type": "path", "required": True},
-            "run": {"type": "str", "required": True},
-            "launch": {"type": "str", "default": ""},
-            "ticket": {"type": "str", "default": ""},
-            "session": {"type": "str"},
-            "folder": {"type": "path"},
-            "host": {"type": "str"},
-            "port": {"type": "int"},
-            "direct_port": {"type": "int"},
-            "server_port": {"type": "int"},
-            "files": {"type": "list", "elements": "dict", "default": []},
-            "python": {"type": "path", "default": sys.executable},
-            "needs": {"type": "list", "elements": "path", "default": []},
-            "need_mb": {"type": "int", "default": 512},
-            "grace": {"type": "float", "default": 5},
-        },
-        required_if=[("state", "query", needed), ("state", "present", needed)],
-        supports_check_mode=True,
-    )
+    module = AnsibleModule(required_if=[("state", "query", needed), ("state", "present", needed)])
     {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
 
 
@@ -360,7 +339,7 @@ def facts(module):
 
 def probe(module):
     """Versions of the worker's Python and packages; refuses a Python that can't train."""
-    python, host = module.params["python"], module.params["host"]
+    python, host = module.params["python"] or sys.executable, module.params["host"]
     versions = kernel.versions(module, python, PACKAGES)
     if "error" in versions:
         fix = "set worker_python to a Python with requirements/node.txt"

@@ -30,10 +30,7 @@ written: {type: list, returned: always, description: Paths of the files that wer
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec={"files": {"type": "list", "elements": "dict", "required": True}},
-        supports_check_mode=True,
-    )
+    module = AnsibleModule()
     wanted = module.params["files"]
     changed = [file["path"] for file in wanted if files.differs(file)]
     if not module.check_mode:

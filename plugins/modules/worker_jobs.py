@@ -30,7 +30,7 @@ jobs:
 
 
 def main():
-    module = AnsibleModule(argument_spec={"root": {"type": "path", "required": True}}, supports_check_mode=True)
+    module = AnsibleModule()
     root, there = module.params["root"], claims.sessions()
     waiting = [_job(held, "queued", claims.ticket_of(path)) for path, held in _alive(root, claims.QUEUE, there)]
     # A worker that waits for the others of its run has a claim, too.

@@ -33,7 +33,7 @@ INVENTORY = """workers:
 PLAY = """- hosts: evil
   gather_facts: false
   tasks:
-    - control: {do: runs.check_options, command: playbooks/lab_slurm}
+    - control: {do: runs.options.check, command: playbooks/lab_slurm}
 """
 TASK = """    - TASK
       register: answered

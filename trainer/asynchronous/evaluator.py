@@ -11,12 +11,11 @@ from typing import Any, NoReturn
 from trainer.asynchronous.roles import Task
 from trainer.asynchronous.server import SERVING
 from trainer.asynchronous.snapshots import ALIVE, CHUNK, DONE, HEADER, REFUSED, SEND, Place
-from trainer.clock import CLOCK, Clock
+from trainer.clock import CLOCK, Clock, repeating
 from trainer.errors import LockstepError
 from trainer.evaluate import Test
 from trainer.files import read_json, write_json
 from trainer.metrics import Metrics
-from trainer.repeating import repeating
 from trainer.rundir import EVALUATIONS, record_path
 
 TELL_S = 2.0

@@ -10,7 +10,7 @@ checked bytes, and reused as long as its files are untouched.
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,20 +29,40 @@ TASKS = 4
 Progress = Callable[[int, int], None]
 
 
-class Cached:
-    """The images of one split in a memory-mapped file."""
+class Images:
+    """Random access to the images of one split and the numbers of their classes: `Examples`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, split: str):
+    def __init__(self, manifest: Manifest, split: str, size: tuple[int, ...]):
+        self.spec = of_images(size)
+        self._labels = np.asarray(manifest.records(split).labels, np.int32)
+
+    def __len__(self) -> int:
+        """The number of images."""
+        return len(self._labels)
+
+    def pixels(self, indices: np.ndarray) -> np.ndarray:
+        """Images `[len(indices), height, width, channels]` uint8."""
+        raise NotImplementedError
+
+    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The `pixels`, and labels `[len(indices)]` int32."""
+        return self.pixels(indices), self._labels[indices]
+
+
+class Cached(Images):
+    """Images in a memory-mapped file."""
+
+    def __init__(self, folder: Path, manifest: Manifest, split: str, size: tuple[int, ...]):
+        super().__init__(manifest, split, size)
         self._pixels = np.load(folder / f"{split}-images.npy", mmap_mode="r")
-        self.labels = np.asarray(manifest.records(split).labels, np.int32)
 
-    def gather(self, indices: np.ndarray) -> np.ndarray:
-        """Copy images `[len(indices), height, width, channels]` uint8 out of the file (or the kernel's page cache)."""
+    def pixels(self, indices: np.ndarray) -> np.ndarray:
+        """Copy images out of the file (or the kernel's page cache)."""
         return self._pixels[indices]
 
 
-class Decoded:
-    """The images of one split, decoded from the published packs by a few threads each time they are requested.
+class Decoded(Images):
+    """Images decoded from the published packs by a few threads each time they are requested.
 
     Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
     no process is left behind when a worker is killed. docs/benchmarks.md has measurements of both.
@@ -50,13 +70,13 @@ class Decoded:
 
     def __init__(self, packs: Path, manifest: Manifest, split: str, size: tuple[int, ...], loaders: int | None = None):
         """Decode with `loaders` threads; default: one per core that this process may use."""
+        super().__init__(manifest, split, size)
         self._reader = PackReader(packs, manifest, split)
         self._size = size
         self._loaders = loaders or len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(self._loaders, thread_name_prefix="loader")
-        self.labels = np.asarray(manifest.records(split).labels, np.int32)
 
-    def gather(self, indices: np.ndarray) -> np.ndarray:
+    def pixels(self, indices: np.ndarray) -> np.ndarray:
         """Read, decode and fit each image."""
         images = np.empty((len(indices), *self._size), np.uint8)
 
@@ -69,25 +89,6 @@ class Decoded:
         for _ in self._threads.map(load, tasks):
             pass
         return images
-
-
-Images = Cached | Decoded
-"""Random access to the images of one split."""
-
-
-class Labelled:
-    """Images with the numbers of their classes, as `Examples`."""
-
-    def __init__(self, images: Images, size: Sequence[int]):
-        self.images, self.spec = images, of_images(size)
-
-    def __len__(self) -> int:
-        """The number of images."""
-        return len(self.images.labels)
-
-    def gather(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Images `[len(indices), height, width, channels]` uint8 and labels `[len(indices)]` int32."""
-        return self.images.gather(indices), self.images.labels[indices]
 
 
 class PackReader:
@@ -139,7 +140,7 @@ def open_images(
         return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
     local.once(folder, manifest.sha256, lambda: _build(manifest, published, folder, size, progress))
-    return manifest, {split: Cached(folder, manifest, split) for split in SPLITS}
+    return manifest, {split: Cached(folder, manifest, split, size) for split in SPLITS}
 
 
 def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:

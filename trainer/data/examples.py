@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trainer.config import Data
 from trainer.data import manifest as manifests
-from trainer.data.cache import Labelled, Progress, open_images
+from trainer.data.cache import Progress, open_images
 from trainer.data.columns import open_columns
 from trainer.data.manifest import Manifest, Published
 from trainer.data.pipeline import Examples
@@ -19,4 +19,4 @@ def open_examples(published: Published, caches: Path, data: Data, progress: Prog
         manifest, columns = open_columns(published, caches, progress)
         return manifest, dict(columns)
     manifest, images = open_images(published, caches, data.image_size, data.cache_limit_mb, progress, data.loaders)
-    return manifest, {split: Labelled(images[split], data.image_size) for split in images}
+    return manifest, dict(images)

@@ -81,8 +81,7 @@ class Spec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, from which `from_json` makes an equal spec."""
-        leaves = [{"name": leaf.name, "dtype": leaf.dtype, "shape": list(leaf.shape)} for leaf in self.leaves]
-        return {"structure": self.structure, "leaves": leaves}
+        return {"structure": self.structure, "leaves": [{**vars(leaf), "shape": list(leaf.shape)} for leaf in self.leaves]}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Spec":

@@ -4,6 +4,6 @@ Keras (and with it TensorFlow) is imported only when a model is built, so that `
 """
 
 from trainer.models import cnn, resnet  # noqa: F401 - models register themselves
-from trainer.models.registry import MODELS, build
+from trainer.models.registry import MODELS, build, options
 
-__all__ = ["MODELS", "build"]
+__all__ = ["MODELS", "build", "options"]

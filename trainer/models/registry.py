@@ -1,6 +1,6 @@
 """The registry of models. A model takes one file, one decorator and one YAML file."""
 
-import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,31 +10,29 @@ if TYPE_CHECKING:
     import keras
 
 Size = tuple[int, ...]
-Builder = Callable[[Any, Size, int], "keras.Model"]
+Builder = Callable[..., "keras.Model"]
+MODELS: dict[str, tuple[Builder, dict[str, str]]] = {}
+"""The registered models: how each is built, and what its options mean."""
 
 
-@dataclasses.dataclass(frozen=True)
-class NoOptions:
-    """A model without options of its own."""
-
-
-MODELS: dict[str, tuple[Builder, type]] = {}
-"""The registered models: how each is built, and its options."""
-
-
-def model(name: str, options: type = NoOptions) -> Callable[[Builder], Builder]:
-    """Register `build(options, input_size, classes) -> keras.Model` (which returns logits) under a name."""
+def model(**meanings: str) -> Callable[[Builder], Builder]:
+    """Register `build(size, classes, **options) -> keras.Model` (which returns logits) under its name, with what each option means."""
 
     def register(build: Builder) -> Builder:
-        MODELS[name] = build, options
+        MODELS[build.__name__] = build, meanings
         return build
 
     return register
+
+
+def options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of a registered model, with their types and defaults."""
+    build, meanings = MODELS[name]
+    return {option: inspect.signature(build).parameters[option] for option in meanings}
 
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
     """Build the model that a configuration names, for images `[*size]` and `classes` classes."""
     if section["name"] == own.NAME:
         return own.build(section, size, classes)
-    builder, kind = MODELS[section["name"]]
-    return builder(kind(**{key: value for key, value in section.items() if key != "name"}), size, classes)
+    return MODELS[section["name"]][0](size, classes, **{key: value for key, value in section.items() if key != "name"})

@@ -1,84 +1,66 @@
 """Residual networks (He et al. 2015, arXiv:1512.03385) as the original courses build them."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.errors import ConfigError
-from trainer.models.registry import NoOptions, Size, model
+from trainer.models.registry import Size, model
 
 if TYPE_CHECKING:
     import keras
 
 
-@dataclass(frozen=True)
-class CifarOptions:
-    """Options of `resnet_cifar`."""
-
-    layers: int = 44
-    """Number of convolutions plus the dense layer: 8, 14, 20, ... 44, ... 110."""
-    weight_decay: float = 2e-4
-    """Half of this times the sum of all squared weights is added to the loss."""
-
-
-@model("resnet_cifar", CifarOptions)
-def resnet_cifar(options: CifarOptions, size: Size, classes: int) -> "keras.Model":
+@model(
+    layers="Number of convolutions plus the dense layer: 8, 14, 20, ... 44, ... 110.",
+    weight_decay="Half of this times the sum of all squared weights is added to the loss.",
+)
+def resnet_cifar(size: Size, classes: int, layers: int = 44, weight_decay: float = 2e-4) -> "keras.Model":
     """ResNet v1 for CIFAR-10 with option-A shortcuts (tensorflow/models, cifar10_estimator).
 
     At 32x32x3 with 44 layers: 658,586 trainable parameters for ten logits; upstream has an eleventh, and 658,651.
     """
     import keras
-    from keras import layers, regularizers
+    from keras import regularizers
 
-    if options.layers < 8 or (options.layers - 2) % 6:
-        near = max(8, 6 * round((options.layers - 2) / 6) + 2)
-        raise ConfigError(
-            f"model.layers: {options.layers} is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: {near})"
-        )
-    if options.weight_decay < 0:
-        raise ConfigError(f"model.weight_decay: {options.weight_decay} is not allowed; it must be at least 0")
-    decay = regularizers.L2(options.weight_decay / 2) if options.weight_decay else None
+    if layers < 8 or (layers - 2) % 6:
+        near = max(8, 6 * round((layers - 2) / 6) + 2)
+        raise ConfigError(f"model.layers: {layers} is not allowed; it must be 6n+2, from 8: 8, 14, 20, ... 44 (the nearest: {near})")
+    if weight_decay < 0:
+        raise ConfigError(f"model.weight_decay: {weight_decay} is not allowed; it must be at least 0")
+    decay = regularizers.L2(weight_decay / 2) if weight_decay else None
 
     def convolution(x: Any, filters: int, strides: int = 1) -> Any:
         # Padded explicitly when strided: TensorFlow's `same` would pad one side only.
-        x = layers.ZeroPadding2D(1)(x) if strides > 1 else x
+        x = keras.layers.ZeroPadding2D(1)(x) if strides > 1 else x
         padding = "valid" if strides > 1 else "same"
-        x = layers.Conv2D(filters, 3, strides, padding, use_bias=False, kernel_initializer="he_normal", kernel_regularizer=decay)(x)
-        return layers.BatchNormalization(momentum=0.997, epsilon=1e-5, beta_regularizer=decay, gamma_regularizer=decay)(x)
+        x = keras.layers.Conv2D(filters, 3, strides, padding, use_bias=False, kernel_initializer="he_normal", kernel_regularizer=decay)(x)
+        return keras.layers.BatchNormalization(momentum=0.997, epsilon=1e-5, beta_regularizer=decay, gamma_regularizer=decay)(x)
 
     def block(x: Any, filters: int, strides: int) -> Any:
         shortcut = x
         if strides > 1:
-            shortcut = layers.AveragePooling2D(strides)(shortcut)
+            shortcut = keras.layers.AveragePooling2D(strides)(shortcut)
         if missing := filters - x.shape[-1]:
             shortcut = keras.ops.pad(shortcut, ((0, 0), (0, 0), (0, 0), (missing // 2, missing - missing // 2)))
-        x = layers.ReLU()(convolution(x, filters, strides))
-        return layers.ReLU()(layers.Add()([convolution(x, filters), shortcut]))
+        x = keras.layers.ReLU()(convolution(x, filters, strides))
+        return keras.layers.ReLU()(keras.layers.Add()([convolution(x, filters), shortcut]))
 
     if min(size[:2]) < 4 or any(side % 4 for side in size[:2]):
         raise ConfigError(
             f"data.image_size: {size[0]}x{size[1]} is not allowed; resnet_cifar halves the image twice, so sides are multiples of 4"
         )
     inputs = keras.Input(size)
-    x = layers.Rescaling(1 / 128, offset=-1.0)(inputs)
-    x = layers.ReLU()(convolution(x, 16))
+    x = keras.layers.Rescaling(1 / 128, offset=-1.0)(inputs)
+    x = keras.layers.ReLU()(convolution(x, 16))
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
-        for number in range((options.layers - 2) // 6):
+        for number in range((layers - 2) // 6):
             x = block(x, filters, strides if number == 0 else 1)
-    x = layers.GlobalAveragePooling2D()(x)
-    outputs = layers.Dense(classes, kernel_regularizer=decay, bias_regularizer=decay)(x)
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    outputs = keras.layers.Dense(classes, kernel_regularizer=decay, bias_regularizer=decay)(x)
     return keras.Model(inputs, outputs, name="resnet_cifar")
 
 
-@dataclass(frozen=True)
-class SmallOptions:
-    """Options of `resnet_small`."""
-
-    l2: float = 5e-5
-    """This times the sum of all squared kernel weights is added to the loss."""
-
-
-@model("resnet_small", SmallOptions)
-def resnet_small(options: SmallOptions, size: Size, classes: int) -> "keras.Model":
+@model(l2="This times the sum of all squared kernel weights is added to the loss.")
+def resnet_small(size: Size, classes: int, l2: float = 5e-5) -> "keras.Model":
     """A bottleneck network without the fourfold expansion (NERSC/dl4sci-scaling-tutorial): 26 layers, not counting shortcuts.
 
     At 32x32x3 and ten classes: 7,704,394 parameters, 7,690,826 of them trainable.
@@ -86,7 +68,7 @@ def resnet_small(options: SmallOptions, size: Size, classes: int) -> "keras.Mode
     import keras
     from keras import layers, regularizers
 
-    decay = regularizers.L2(options.l2) if options.l2 else None
+    decay = regularizers.L2(l2) if l2 else None
 
     def convolution(x: Any, filters: int, kernel: int, strides: int = 1) -> Any:
         x = layers.Conv2D(filters, kernel, strides, "same", kernel_initializer="he_normal", kernel_regularizer=decay)(x)
@@ -107,8 +89,8 @@ def resnet_small(options: SmallOptions, size: Size, classes: int) -> "keras.Mode
     return keras.Model(inputs, outputs, name="resnet_small")
 
 
-@model("resnet50")
-def resnet50(options: NoOptions, size: Size, classes: int) -> "keras.Model":
+@model()
+def resnet50(size: Size, classes: int) -> "keras.Model":
     """ResNet-50 as in Keras, with new weights; 25,636,712 parameters for ImageNet's 1,000 classes."""
     import keras
     from keras import layers

@@ -10,7 +10,6 @@ import dataclasses
 import math
 import socket
 import subprocess
-import threading
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainer.clock import CLOCK, Clock
 from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import policy
 from trainer.supervision.child import Pulse, Start
-from trainer.supervision.newcomers import Address, Door, Visit, door_secret
+from trainer.supervision.newcomers import Address, Caller, Door, Visit
 from trainer.supervision.policy import FINAL, Report
 from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
 
@@ -166,13 +165,11 @@ class Present(Exception):
     """The chief trains."""
 
 
-class Attendance(threading.Thread):
-    """A connection to the chief's supervisor, for as long as the context lasts."""
+class Attendance(Caller):
+    """A connection to the chief's supervisor."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
-        super().__init__(daemon=True)
-        self._clock = clock
-        self._place, self._left = (rank, addresses, door_secret(secret)), threading.Event()
+        super().__init__(rank, addresses, secret, clock)
         self.present = self.over = False
         """Whether the chief's supervisor is there; whether it has gone."""
         self.word, self.since = b"", clock.monotonic()
@@ -180,15 +177,11 @@ class Attendance(threading.Thread):
 
     def run(self) -> None:
         """Connect, and wait for the word."""
-
-        def over(there: Collection[int]) -> bool:
-            return bool(there) or self._left.is_set()
-
-        sockets = handshake.connect_some(*self._place, (), [0], over, PAUSE_S, self._clock)
+        sockets = handshake.connect_some(*self._place, (), [0], self._look, PAUSE_S, self._clock)
         for connection in sockets.values():
             self.present = True
             with connection:
-                while not self._left.is_set() and not self.over:
+                while not self._over.is_set() and not self.over:
                     self._listen(connection)
 
     def _listen(self, connection: socket.socket) -> None:
@@ -196,13 +189,3 @@ class Attendance(threading.Thread):
             with contextlib.suppress(OSError):
                 self.word = connection.recv(1)
             self.over = True
-
-    def __enter__(self) -> "Attendance":
-        """Begin to call."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave."""
-        self._left.set()
-        self._clock.join(self)

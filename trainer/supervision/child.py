@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import re
 import signal
@@ -12,8 +13,7 @@ from pathlib import Path
 
 from trainer import claims
 from trainer.clock import CLOCK, Clock
-from trainer.exits import code_of
-from trainer.supervision.standby import Standby
+from trainer.errors import code_of
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -44,6 +44,40 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Standby:
+    """A process beside a worker that has already imported TensorFlow, and becomes the next one when told to: see `trainer.standby`."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
+        """Start it with `--pipe` and `--parent`; call from the main thread, whose end would end it."""
+        reader, self._writer = os.pipe()
+        words = [*command, "--pipe", str(reader), "--parent", str(os.getpid())]
+        self._process = subprocess.Popen(words, env=dict(environment), pass_fds=[reader])
+        os.close(reader)
+        self.pid = self._process.pid
+
+    def become(self, arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":
+        """Let it run `python -m trainer ARGUMENTS` in this environment; None if it is gone, or does not listen."""
+        order = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+        os.set_blocking(self._writer, False)
+        try:
+            ordered = self._process.poll() is None and os.write(self._writer, order) == len(order)
+        except OSError:
+            ordered = False
+        os.close(self._writer)
+        if not ordered:
+            self._kill()
+        return self._process if ordered else None
+
+    def end(self) -> None:
+        """End it."""
+        os.close(self._writer)
+        self._kill()
+
+    def _kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
 
 
 @dataclass(frozen=True)

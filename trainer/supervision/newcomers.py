@@ -10,6 +10,7 @@ import hashlib
 import socket
 import threading
 from collections.abc import Callable, Collection, Sequence
+from typing import Self
 
 from trainer import handshake
 from trainer.clock import CLOCK, Clock
@@ -94,23 +95,41 @@ class Door(threading.Thread):
         self._clock.join(self)
 
 
-class Visit(threading.Thread):
-    """Knocks at the doors of all others, as long as the context lasts."""
+class Caller(threading.Thread):
+    """Calls supervisors whose workers train, as long as the context lasts."""
+
+    def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
+        """Take who calls, and where all listen."""
+        super().__init__(daemon=True)
+        self._place, self._clock, self._over = (rank, addresses, door_secret(secret)), clock, threading.Event()
+
+    def _look(self, connected: Collection[int]) -> bool:
+        return bool(connected) or self._over.is_set()
+
+    def __enter__(self) -> Self:
+        """Begin to call."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave."""
+        self._over.set()
+        self._clock.join(self)
+
+
+class Visit(Caller):
+    """Knocks at the doors of all others."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         """Take who knocks, and where all listen."""
-        super().__init__(daemon=True)
-        self._place, self._clock = (rank, addresses, door_secret(secret)), clock
+        super().__init__(rank, addresses, secret, clock)
         self._others = [peer for peer in range(len(addresses)) if peer != rank]
-        self._over, self._sockets = threading.Event(), dict[int, socket.socket]()
+        self._sockets = dict[int, socket.socket]()
 
     def run(self) -> None:
         """Knock until a door opens."""
         if not self._clock.wait(self._over, KNOCK_AFTER_S):
             self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S, self._clock)
-
-    def _look(self, connected: Collection[int]) -> bool:
-        return bool(connected) or self._over.is_set()
 
     def check(self) -> None:
         """Raise Admitted if a door has opened."""
@@ -127,14 +146,8 @@ class Visit(threading.Thread):
                         raise Finished(word)
                 waiting.remove(connection)
 
-    def __enter__(self) -> "Visit":
-        """Begin to knock."""
-        self.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
         """Leave."""
-        self._over.set()
-        self._clock.join(self)
+        super().__exit__()
         for connection in self._sockets.values():
             connection.close()

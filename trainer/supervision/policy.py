@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trainer.errors import DIVERGED, DONE, FAILED, PREEMPTED, RESTART, LockstepError
-from trainer.exits import CRASHES, signal_of
+from trainer.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, LockstepError, signal_of
 from trainer.member import named
 from trainer.terminal import printable
 

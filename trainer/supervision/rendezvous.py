@@ -30,11 +30,6 @@ Enough = Callable[[Collection[int]], bool]
 """Whether the ranks that are there go on without the others."""
 
 
-def never(*_: object) -> bool:
-    """All must be there."""
-    return False
-
-
 class Torn(ClusterError):
     """A supervisor left while all were deciding; they meet again."""
 
@@ -46,7 +41,7 @@ def agree(
     own: Report,
     decide: Callable[[Mapping[int, Report]], Decision],
     wait: float,
-    enough: Enough = never,
+    enough: Enough,
     clock: Clock = CLOCK,
 ) -> "tuple[Decision, Start]":
     """What all supervisors that are there have decided, and their start.

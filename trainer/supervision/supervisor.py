@@ -16,17 +16,15 @@ from typing import Any
 
 from trainer import claims
 from trainer.asynchronous.server import SERVING
-from trainer.clock import CLOCK, Clock
+from trainer.clock import CLOCK, Clock, repeating
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.files import read_json, read_secret, write_json
 from trainer.member import address, tf_config
 from trainer.metrics import Metrics
-from trainer.repeating import repeating
 from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse, Start
+from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse, Standby, Start
 from trainer.supervision.newcomers import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
-from trainer.supervision.standby import Standby
 
 FILE = claims.SUPERVISED
 """In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""

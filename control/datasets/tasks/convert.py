@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from control.datasets import convert
+from control.datasets.convert import check_kind
 from control.remote import trainer_process
 from control.task import Task
 from trainer.errors import ConfigError
@@ -12,27 +12,24 @@ from trainer.errors import ConfigError
 COMMAND = "playbooks/dataset"
 
 
-class Convert(Task):
-    """Writes a folder of TFRecords, or finds it there."""
-
-    def act(self) -> dict[str, Any]:
-        """Check the options, convert, show."""
-        options = command_line.operator_options(COMMAND, self.task_vars)
-        for name, example in (("source", "cifar10"), ("path", "cifar-10-python.tar.gz")):
-            if name not in options:
-                raise ConfigError(f"{name}: missing; give it with -e {name}=..., as in -e {name}={example}")
-        kind = str(options["source"])
-        convert.check_kind(kind)
-        path = Path(str(options["path"])).expanduser().resolve()
-        out = Path(str(options.get("out", project.ROOT / "datasets" / kind))).expanduser().resolve()
-        argv = ["convert", "--source", kind, "--path", str(path), "--out", str(out)]
-        argv += ["--digest", str(options["digest"])] if "digest" in options else []
-        argv += ["--check"] if self.check_mode else []
-        result = trainer_process.run(argv, f"converting {kind}")
-        state = "already converted to" if not result["changed"] else "would be written to" if self.check_mode else "written to"
-        sizes = {name: f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-" for name, file in result["files"].items()}
-        rows = [[name, f"{file['records']:,}", sizes[name]] for name, file in result["files"].items()]
-        folder = project.relative(out)
-        commands = text.next_commands([("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={folder}")])
-        shown = f"{kind} from {path}: {state} {folder}\n{text.table(['file', 'records', 'MB'], rows)}\n\n{commands}"
-        return {"changed": result["changed"], "show_last": shown}
+def convert(task: Task) -> dict[str, Any]:
+    """Check the options, convert, show. Writes a folder of TFRecords, or finds it there."""
+    options = command_line.operator_options(COMMAND, task.task_vars)
+    for name, example in (("source", "cifar10"), ("path", "cifar-10-python.tar.gz")):
+        if name not in options:
+            raise ConfigError(f"{name}: missing; give it with -e {name}=..., as in -e {name}={example}")
+    kind = str(options["source"])
+    check_kind(kind)
+    path = Path(str(options["path"])).expanduser().resolve()
+    out = Path(str(options.get("out", project.ROOT / "datasets" / kind))).expanduser().resolve()
+    argv = ["convert", "--source", kind, "--path", str(path), "--out", str(out)]
+    argv += ["--digest", str(options["digest"])] if "digest" in options else []
+    argv += ["--check"] if task.check_mode else []
+    result = trainer_process.run(argv, f"converting {kind}")
+    state = "already converted to" if not result["changed"] else "would be written to" if task.check_mode else "written to"
+    sizes = {name: f"{file['bytes'] / 1e6:,.1f}" if "bytes" in file else "-" for name, file in result["files"].items()}
+    rows = [[name, f"{file['records']:,}", sizes[name]] for name, file in result["files"].items()]
+    folder = project.relative(out)
+    commands = text.next_commands([("train on it", f"ansible-playbook train.yml -e config=resnet_cifar -e dataset={folder}")])
+    shown = f"{kind} from {path}: {state} {folder}\n{text.table(['file', 'records', 'MB'], rows)}\n\n{commands}"
+    return {"changed": result["changed"], "show_last": shown}

@@ -20,45 +20,43 @@ from trainer.files import replacing, sha256_file
 from trainer.terminal import printable
 
 
-class Publish(Task):
-    """Returns the fact `published`: digest and folder of the dataset, file of the package."""
+def publish(task: Task) -> dict[str, Any]:
+    """Publish what is not published yet. Returns the fact `published`: digest and folder of the dataset, file of the package."""
+    plan, packs = task.arguments["plan"], Path(task.arguments["packs"])
+    archive = package.TRAINER.build(packs.parent / "code")
+    code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
+    if "script" in plan:
+        return {"ansible_facts": {"published": code | _of_script(plan["script"], archive.parent)}}
+    already_published = plan["dataset"]["digest"]
+    data = plan["config"]["data"]
+    record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else _publish(data, packs)
+    replanned = {"plan": recounted(without(plan, record), record, packs)} if record["excluded"] else {}
+    if plan["expected_digest"] not in (None, record["digest"]):
+        raise LockstepError(
+            f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
+            "its examples have changed since. Fix: restore them, or give a new run name."
+        )
+    left_out = [printable(name) for name, _ in record["excluded"]]
+    shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
+    dataset = place_of(packs, record["manifest"])
+    published = {
+        "digest": record["digest"],
+        "folder": str(dataset.folder),
+        "name": dataset.folder.name,
+        "manifest": dataset.sha256,
+        "weights": _kept(plan.get("weights"), archive.parent),
+        **code,
+    }
+    return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
 
-    def act(self) -> dict[str, Any]:
-        """Publish what is not published yet."""
-        plan, packs = self.arguments["plan"], Path(self.arguments["packs"])
-        archive = package.TRAINER.build(packs.parent / "code")
-        code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
-        if "script" in plan:
-            return {"ansible_facts": {"published": code | _of_script(plan["script"], archive.parent)}}
-        already_published = plan["dataset"]["digest"]
-        data = plan["config"]["data"]
-        record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else self._publish(data, packs)
-        replanned = {"plan": recounted(without(plan, record), record, packs)} if record["excluded"] else {}
-        if plan["expected_digest"] not in (None, record["digest"]):
-            raise LockstepError(
-                f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
-                "its examples have changed since. Fix: restore them, or give a new run name."
-            )
-        left_out = [printable(name) for name, _ in record["excluded"]]
-        shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
-        dataset = place_of(packs, record["manifest"])
-        published = {
-            "digest": record["digest"],
-            "folder": str(dataset.folder),
-            "name": dataset.folder.name,
-            "manifest": dataset.sha256,
-            "weights": _kept(plan.get("weights"), archive.parent),
-            **code,
-        }
-        return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
 
-    def _publish(self, data: dict[str, Any], packs: Path) -> dict[str, Any]:
-        argv = ["publish", "--source", data["source"], "--packs", str(packs)]
-        argv += ["--path", data["path"]] if data["path"] else []
-        argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
-        argv += [f"--target={data['target']}"] if data.get("target") is not None else []
-        argv += [f"--feature={feature}" for feature in data.get("features") or ()]
-        return trainer_process.run(argv, "publishing the dataset")
+def _publish(data: dict[str, Any], packs: Path) -> dict[str, Any]:
+    argv = ["publish", "--source", data["source"], "--packs", str(packs)]
+    argv += ["--path", data["path"]] if data["path"] else []
+    argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
+    argv += [f"--target={data['target']}"] if data.get("target") is not None else []
+    argv += [f"--feature={feature}" for feature in data.get("features") or ()]
+    return trainer_process.run(argv, "publishing the dataset")
 
 
 def _kept(weights: dict[str, Any] | None, folder: Path) -> dict[str, Any] | None:

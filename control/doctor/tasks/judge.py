@@ -13,48 +13,50 @@ from control.task import Task
 from trainer.files import write_json, write_text
 
 
-class Judge(Task):
-    """Returns the fact `diagnosis`: checks, facts and network, as in the JSON file."""
+def judge(task: Task) -> dict[str, Any]:
+    """A run that is already under way is not judged: its own workers hold ports and memory.
 
-    def act(self) -> dict[str, Any]:
-        """A run that is already under way is not judged: its own workers hold ports and memory."""
-        plan, fast = self.arguments["plan"], bool(self.arguments["fast"])
-        facts, network = _facts(self.arguments["looked"]), _network(self.arguments["tried"])
-        if fast and all(host.get("port", {}).get("run") == plan["run"] for host in facts.values()):
-            return {}
-        hosts = [self._host(host) for host in posts(plan)]
-        need = _requirement(plan, self.arguments["token"], published(facts, self.arguments["files"]))
-        findings = examine(hosts, facts, network, need)
-        document = report.document(findings, facts, network)
-        path = self._write(plan, document, fast)
-        text = report.render(findings, verbose=not fast)
-        if network and not fast and (matrix := report.matrix(network)):
-            text += f"\n\n{matrix}"
-        if not document["ok"]:
-            where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
-            skip = "; to start without this check: -e preflight=false" if fast else ""
-            return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
-        return {"show": text, "ansible_facts": {"diagnosis": document}}
+    Returns the fact `diagnosis`: checks, facts and network, as in the JSON file.
+    """
+    plan, fast = task.arguments["plan"], bool(task.arguments["fast"])
+    facts, network = _facts(task.arguments["looked"]), _network(task.arguments["tried"])
+    if fast and all(host.get("port", {}).get("run") == plan["run"] for host in facts.values()):
+        return {}
+    hosts = [_host(task, host) for host in posts(plan)]
+    need = _requirement(plan, task.arguments["token"], published(facts, task.arguments["files"]))
+    findings = examine(hosts, facts, network, need)
+    document = report.document(findings, facts, network)
+    path = _write(task, plan, document, fast)
+    text = report.render(findings, verbose=not fast)
+    if network and not fast and (matrix := report.matrix(network)):
+        text += f"\n\n{matrix}"
+    if not document["ok"]:
+        where = f"all findings: {project.relative(path)}" if path else "ansible-playbook doctor.yml shows more"
+        skip = "; to start without this check: -e preflight=false" if fast else ""
+        return {"failed": True, "msg": f"{text}\n\n{where}{skip}"}
+    return {"show": text, "ansible_facts": {"diagnosis": document}}
 
-    def _host(self, host: dict[str, Any]) -> dict[str, Any]:
-        """The host with the SSH details that its fixes name."""
-        variables = self.task_vars["hostvars"][host["name"]]
-        names = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
-        return {**host, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
 
-    def _write(self, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
-        """Write the doctor's file; for a preflight, the file in the run directory and the state of a run that can't start."""
-        if self.check_mode:
-            return None
-        if not fast:
-            write_json(project.PRIVATE / "doctor.json", document)
-            return project.PRIVATE / "doctor.json"
-        folder = Path(plan["folder"])
-        write_json(folder / "preflight.json", document)
-        if not document["ok"] and not plan["resume"]:
-            write_text(folder / "config.yml", plan["asked_yaml"])
-            write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
-        return folder / "preflight.json"
+def _host(task: Task, host: dict[str, Any]) -> dict[str, Any]:
+    """The host with the SSH details that its fixes name."""
+    variables = task.task_vars["hostvars"][host["name"]]
+    names = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
+    return {**host, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
+
+
+def _write(task: Task, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
+    """Write the doctor's file; for a preflight, the file in the run directory and the state of a run that can't start."""
+    if task.check_mode:
+        return None
+    if not fast:
+        write_json(project.PRIVATE / "doctor.json", document)
+        return project.PRIVATE / "doctor.json"
+    folder = Path(plan["folder"])
+    write_json(folder / "preflight.json", document)
+    if not document["ok"] and not plan["resume"]:
+        write_text(folder / "config.yml", plan["asked_yaml"])
+        write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
+    return folder / "preflight.json"
 
 
 def _facts(looked: dict[str, dict[str, Any]]) -> Facts:

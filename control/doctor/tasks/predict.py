@@ -20,32 +20,33 @@ FILE = project.PRIVATE / "doctor.json"
 UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."
 
 
-class Predict(Task):
-    """Shows the tables, and writes them for doctor.json and for the comparison after a training."""
+def predict(task: Task) -> dict[str, Any]:
+    """Predict; one host needs no network.
 
-    def act(self) -> dict[str, Any]:
-        """Predict; one host needs no network."""
-        plan, timed = self.arguments["plan"], self.arguments["timed"]
-        folder, trained = Path(plan["folder"]), bool(self.arguments["trained"])
-        asynchronous = plan["config"]["strategy"]["name"] == PARAMETER_SERVER
-        speed = UNPREDICTED if asynchronous else self._predicted(plan, timed, folder, trained)
-        training = _trained(folder, plan, asynchronous) if trained else ""
-        if trained:
-            shutil.rmtree(folder)
-        commands = text.next_commands([("train", "ansible-playbook train.yml")])
-        findings = f"all findings: {project.relative(FILE)}"
-        return {"show_last": "\n\n".join(part for part in (speed, training, findings, commands) if part)}
+    Shows the tables, and writes them for doctor.json and for the comparison after a training.
+    """
+    plan, timed = task.arguments["plan"], task.arguments["timed"]
+    folder, trained = Path(plan["folder"]), bool(task.arguments["trained"])
+    asynchronous = plan["config"]["strategy"]["name"] == PARAMETER_SERVER
+    speed = UNPREDICTED if asynchronous else _predicted(task, plan, timed, folder, trained)
+    training = _trained(folder, plan, asynchronous) if trained else ""
+    if trained:
+        shutil.rmtree(folder)
+    commands = text.next_commands([("train", "ansible-playbook train.yml")])
+    findings = f"all findings: {project.relative(FILE)}"
+    return {"show_last": "\n\n".join(part for part in (speed, training, findings, commands) if part)}
 
-    def _predicted(self, plan: dict[str, Any], timed: dict[str, Any], folder: Path, trained: bool) -> str:
-        """The tables; the prediction is kept."""
-        hosts = Hosts([host["name"] for host in plan["hosts"]], timed, self.arguments["diagnosis"]["network"] or {})
-        trial = _trial(folder, plan) if trained else None
-        predictions = curve(hosts, prediction.local_batch(plan["counts"]), trial)
-        threads = {name: one["threads"] for name, one in timed.items()}
-        prediction.save(plan, predictions, self.arguments["diagnosis"]["facts"], threads)
-        write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
-        why = run_results.read_summary(folder)["reduction"]["why"] if trained else ""
-        return _shown(plan, why, timed, predictions)
+
+def _predicted(task: Task, plan: dict[str, Any], timed: dict[str, Any], folder: Path, trained: bool) -> str:
+    """The tables; the prediction is kept."""
+    hosts = Hosts([host["name"] for host in plan["hosts"]], timed, task.arguments["diagnosis"]["network"] or {})
+    trial = _trial(folder, plan) if trained else None
+    predictions = curve(hosts, prediction.local_batch(plan["counts"]), trial)
+    threads = {name: one["threads"] for name, one in timed.items()}
+    prediction.save(plan, predictions, task.arguments["diagnosis"]["facts"], threads)
+    write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
+    why = run_results.read_summary(folder)["reduction"]["why"] if trained else ""
+    return _shown(plan, why, timed, predictions)
 
 
 def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:

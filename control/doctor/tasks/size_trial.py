@@ -11,21 +11,18 @@ LONGEST_S = 20.0
 """Most seconds of own work that the trial may take."""
 
 
-class SizeTrial(Task):
-    """Returns the fact `plan` with more steps; nothing if two steps are all that may be taken."""
-
-    def act(self) -> dict[str, Any]:
-        """Decide from each host's own step."""
-        plan, timed = self.arguments["plan"], self.arguments["timed"]
-        steps = STEPS_PER_CALL * CALLS
-        if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:
-            return {}
-        longer = {"train.steps_per_epoch": steps, "train.steps_per_call": STEPS_PER_CALL}
-        config = configurations.build(configurations.override(plan["config"], longer))
-        written = configurations.dump(config)
-        counts = {**plan["counts"], "steps_per_epoch": steps, "total_steps": steps}
-        return {
-            "ansible_facts": {
-                "plan": {**plan, "config": configurations.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
-            }
+def size_trial(task: Task) -> dict[str, Any]:
+    """Decide from each host's own step. Returns the fact `plan` with more steps; nothing if two steps are all that may be taken."""
+    plan, timed = task.arguments["plan"], task.arguments["timed"]
+    steps = STEPS_PER_CALL * CALLS
+    if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:
+        return {}
+    longer = {"train.steps_per_epoch": steps, "train.steps_per_call": STEPS_PER_CALL}
+    config = configurations.build(configurations.override(plan["config"], longer))
+    written = configurations.dump(config)
+    counts = {**plan["counts"], "steps_per_epoch": steps, "total_steps": steps}
+    return {
+        "ansible_facts": {
+            "plan": {**plan, "config": configurations.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
         }
+    }

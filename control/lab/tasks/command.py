@@ -17,24 +17,21 @@ from trainer.errors import LockstepError
 UNDO = "what is half made goes with ansible-playbook lab.yml -e state=absent"
 
 
-class Command(Task):
+def command(task: Task) -> dict[str, Any]:
     """Arguments: `argv`, `doing` (words for the user), `environment` (beside that of the fact `lab`), `seconds` (limit), `may_fail`.
 
     Returns `code` and `lines`; `changed` unless it may fail and did.
     """
-
-    def act(self) -> dict[str, Any]:
-        """Run it."""
-        argv, doing = [str(part) for part in self.arguments["argv"]], str(self.arguments["doing"])
-        environment = {**os.environ, **self.task_vars.get("lab", {}).get("environment", {}), **self.arguments.get("environment", {})}
-        line = Line(Display(), command_line.terminal())
-        try:
-            code, lines = run(argv, environment, float(self.arguments.get("seconds", 1800)), lambda row: line.update(f"{doing}: {row}"))
-        finally:
-            line.end()
-        if code != 0 and not self.arguments.get("may_fail", False):
-            raise LockstepError(f"{doing} failed: {lab.telling_line(lines)} ({UNDO})")
-        return {"changed": code == 0, "code": code, "lines": lines}
+    argv, doing = [str(part) for part in task.arguments["argv"]], str(task.arguments["doing"])
+    environment = {**os.environ, **task.task_vars.get("lab", {}).get("environment", {}), **task.arguments.get("environment", {})}
+    line = Line(Display(), command_line.terminal())
+    try:
+        code, lines = run(argv, environment, float(task.arguments.get("seconds", 1800)), lambda row: line.update(f"{doing}: {row}"))
+    finally:
+        line.end()
+    if code != 0 and not task.arguments.get("may_fail", False):
+        raise LockstepError(f"{doing} failed: {lab.telling_line(lines)} ({UNDO})")
+    return {"changed": code == 0, "code": code, "lines": lines}
 
 
 def run(argv: list[str], environment: dict[str, str], seconds: float, tell: Callable[[str], None]) -> tuple[int, list[str]]:

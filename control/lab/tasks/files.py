@@ -18,34 +18,35 @@ FOR_ALL = 0o644
 KEYS = ".ssh"  # Ansible reads a folder of inventories, but no names that begin with a dot
 
 
-class Files(Task):
-    """Writes `<place>/nodes/<node>/settings`, which the node sees read-only, and `key` and `known_hosts` of the inventory."""
+def files(task: Task) -> dict[str, Any]:
+    """Write what is missing or different.
 
-    def act(self) -> dict[str, Any]:
-        """Write what is missing or different."""
-        plan = self.arguments["lab"]
-        nodes_folder, inventory = Path(plan["place"]) / "nodes", Path(plan["inventory"])
-        (inventory / "group_vars").mkdir(parents=True, exist_ok=True)
-        keys_folder = inventory / KEYS
-        changed = [_key_pair(keys_folder / "key", "lockstep-lab"), _give(keys_folder / "key", int(os.environ.get("SUDO_UID", os.getuid())))]
-        changed += [self._node(nodes_folder / node["name"], node, plan, keys_folder) for node in plan["nodes"]]
-        keys = {node["name"]: _read(nodes_folder / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in plan["nodes"]}
-        changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(plan["nodes"], keys)))
-        return {"changed": any(changed)}
+    Writes `<place>/nodes/<node>/settings`, which the node sees read-only, and `key` and `known_hosts` of the inventory.
+    """
+    plan = task.arguments["lab"]
+    nodes_folder, inventory = Path(plan["place"]) / "nodes", Path(plan["inventory"])
+    (inventory / "group_vars").mkdir(parents=True, exist_ok=True)
+    keys_folder = inventory / KEYS
+    changed = [_key_pair(keys_folder / "key", "lockstep-lab"), _give(keys_folder / "key", int(os.environ.get("SUDO_UID", os.getuid())))]
+    changed += [_node(nodes_folder / node["name"], node, plan, keys_folder) for node in plan["nodes"]]
+    keys = {node["name"]: _read(nodes_folder / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in plan["nodes"]}
+    changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(plan["nodes"], keys)))
+    return {"changed": any(changed)}
 
-    def _node(self, folder: Path, node: dict[str, Any], plan: dict[str, Any], keys: Path) -> bool:
-        if node["container"] in plan["create"] and (folder / "brick").exists():
-            shutil.rmtree(folder / "brick")  # of a container that is gone: a new one's volume must not find it
-        new = not (folder / "brick").is_dir()
-        (folder / "brick").mkdir(parents=True, exist_ok=True)
-        settings = folder / "settings"
-        written = [
-            _key_pair(settings / HOST_KEY, node["name"]),
-            _write(settings / "hosts", lab.hosts_file(plan["nodes"])),
-            _write(settings / "link", plan["settings"]["link"] + "\n"),
-            _write(settings / "authorized_keys", _read(keys / "key.pub")),
-        ]
-        return new or any(written)
+
+def _node(folder: Path, node: dict[str, Any], plan: dict[str, Any], keys: Path) -> bool:
+    if node["container"] in plan["create"] and (folder / "brick").exists():
+        shutil.rmtree(folder / "brick")  # of a container that is gone: a new one's volume must not find it
+    new = not (folder / "brick").is_dir()
+    (folder / "brick").mkdir(parents=True, exist_ok=True)
+    settings = folder / "settings"
+    written = [
+        _key_pair(settings / HOST_KEY, node["name"]),
+        _write(settings / "hosts", lab.hosts_file(plan["nodes"])),
+        _write(settings / "link", plan["settings"]["link"] + "\n"),
+        _write(settings / "authorized_keys", _read(keys / "key.pub")),
+    ]
+    return new or any(written)
 
 
 def _read(path: Path) -> str:

@@ -26,31 +26,28 @@ NOT_ROOT = (
 NO_ENGINE = "the lab needs containers: this machine has no podman and no docker that answers; install podman and run lab.yml again"
 
 
-class Plan(Task):
+def plan(task: Task) -> dict[str, Any]:
     """Returns the fact `lab`, which the role's tasks follow. Changes nothing."""
-
-    def act(self) -> dict[str, Any]:
-        """Check, look, compare."""
-        _refuse_other_project(Path(self.arguments["project"]))
-        wanted = lab.settings(command_line.operator_options("lab", self.task_vars), len(os.sched_getaffinity(0)))
-        options = {name: str(self.arguments[name]) for name in ("prefix", "subnet", "base_image")}
-        nodes = lab.nodes(wanted["cpus"], options["prefix"], options["subnet"])
-        if os.geteuid() != 0:
-            raise LockstepError(NOT_ROOT)
-        engine = lab_engine.find()
-        seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
-        changes = _present(seen, wanted, options, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
-        plan = {
-            "settings": wanted,
-            "engine": engine.name if engine else "podman",
-            "owner": MINE,
-            "project": str(project.ROOT),
-            "scratch_folder": str(SCRATCH_FOLDER),
-            "place": str(PLACE),
-            "inventory": str(INVENTORY),
-            **changes,
-        }
-        return {"changed": False, "show": shown(plan), "ansible_facts": {"lab": plan}}
+    _refuse_other_project(Path(task.arguments["project"]))
+    wanted = lab.settings(command_line.operator_options("lab", task.task_vars), len(os.sched_getaffinity(0)))
+    options = {name: str(task.arguments[name]) for name in ("prefix", "subnet", "base_image")}
+    nodes = lab.nodes(wanted["cpus"], options["prefix"], options["subnet"])
+    if os.geteuid() != 0:
+        raise LockstepError(NOT_ROOT)
+    engine = lab_engine.find()
+    seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
+    changes = _present(seen, wanted, options, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
+    plan = {
+        "settings": wanted,
+        "engine": engine.name if engine else "podman",
+        "owner": MINE,
+        "project": str(project.ROOT),
+        "scratch_folder": str(SCRATCH_FOLDER),
+        "place": str(PLACE),
+        "inventory": str(INVENTORY),
+        **changes,
+    }
+    return {"changed": False, "show": shown(plan), "ansible_facts": {"lab": plan}}
 
 
 def _refuse_other_project(called: Path) -> None:

@@ -1,4 +1,4 @@
-"""Wait until SSH answers on every node of the lab, with the written inventory's key and known hosts; then show the lab."""
+"""Wait until SSH answers on every node of the lab, with the inventory's key and known hosts, and show the lab; or what its removal left."""
 
 import shlex
 import subprocess
@@ -16,24 +16,21 @@ ATTEMPT_S = 5
 PAUSE_S = 0.3
 
 
-class Ready(Task):
+def ready(task: Task) -> dict[str, Any]:
     """Fails if a node does not answer before `deadline` (seconds)."""
-
-    def act(self) -> dict[str, Any]:
-        """Wait, then show."""
-        plan, user, deadline = self.arguments["lab"], str(self.arguments["user"]), float(self.arguments["deadline"])
-        until = time.monotonic() + deadline
-        with ThreadPoolExecutor(len(plan["nodes"])) as pool:
-            answers = list(pool.map(lambda node: _wait(node, user, Path(plan["inventory"]), until), plan["nodes"]))
-        silent = [(node, answer) for node, answer in zip(plan["nodes"], answers, strict=True) if answer]
-        if silent:
-            node, answer = silent[0]
-            names = ", ".join(each["name"] for each, _ in silent)
-            raise LockstepError(
-                f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
-                f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
-            )
-        return {"changed": False, "show_last": shown(plan)}
+    plan, user, deadline = task.arguments["lab"], str(task.arguments["user"]), float(task.arguments["deadline"])
+    until = time.monotonic() + deadline
+    with ThreadPoolExecutor(len(plan["nodes"])) as pool:
+        answers = list(pool.map(lambda node: _wait(node, user, Path(plan["inventory"]), until), plan["nodes"]))
+    silent = [(node, answer) for node, answer in zip(plan["nodes"], answers, strict=True) if answer]
+    if silent:
+        node, answer = silent[0]
+        names = ", ".join(each["name"] for each, _ in silent)
+        raise LockstepError(
+            f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
+            f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
+        )
+    return {"changed": False, "show_last": shown(plan)}
 
 
 def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str:
@@ -73,3 +70,16 @@ def shown(plan: dict[str, Any]) -> str:
     ]
     header = ("node", "address", "cores", "memory", "link")
     return f"The lab is up\n{text.table(header, rows)}\n{note}\n" + text.next_commands(following)
+
+
+def removed(task: Task) -> dict[str, Any]:
+    """Shows the remaining images, and why they remain."""
+    plan = task.arguments["lab"]
+    pairs = [("gone", "its containers and network, inventory/lab, .lockstep/lab with all that the nodes stored")]
+    if plan["kept"] and plan["others"]:
+        pairs.append(("kept", f"{', '.join(plan['kept'])}: the lab of {plan['others'][0]} may need it"))
+    elif plan["kept"]:
+        pairs.append(("kept", f"{', '.join(plan['kept'])}, so that the next lab starts in seconds; -e image=absent removes it, too"))
+    there_was = "The lab is removed" if plan["remove"] or plan["networks"] else "There is no lab"
+    commands = text.next_commands([("make it again", "ansible-playbook lab.yml")])
+    return {"changed": False, "show_last": f"{there_was}\n{text.fields(pairs)}\n\n{commands}"}

@@ -7,42 +7,40 @@ from control.provision.provisioning import Look
 from control.task import Task
 
 
-class Check(Task):
+def check(task: Task) -> dict[str, Any]:
     """Returns the fact `provision_hosts`: the facts of each host for later stages."""
-
-    def act(self) -> dict[str, Any]:
-        """Judge."""
-        seen, plan = self.arguments["seen"], self.arguments["plan"]
-        lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
-        members = {member["name"]: member for member in plan["members"]}
-        looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
-        for host, look in looks.items():
-            look.sudo_reason = self.arguments["sudo"][host].get("reason", "")
-            look.gpus = members[host].get("gpus", 0)
-        problems = lost
-        for host, look in looks.items():
-            problems += self._judge(host, look, seen[host]["password"], plan)
-        if plan["state"] == "present" and plan["kind"] != "local":
-            problems += provisioning.shared_refusals(looks)
-        if plan["state"] == "present":
-            problems += provisioning.folder_refusals(looks)
-        provisioning.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
-        facts = {
-            host: {
-                **look.fact(),
-                "wanted": seen[host]["wanted"],
-                "root_refused": provisioning.sudo_refusal(look, seen[host]["password"]) or "",
-            }
-            for host, look in looks.items()
+    seen, plan = task.arguments["seen"], task.arguments["plan"]
+    lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
+    members = {member["name"]: member for member in plan["members"]}
+    looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
+    for host, look in looks.items():
+        look.sudo_reason = task.arguments["sudo"][host].get("reason", "")
+        look.gpus = members[host].get("gpus", 0)
+    problems = lost
+    for host, look in looks.items():
+        problems += _judge(task, host, look, seen[host]["password"], plan)
+    if plan["state"] == "present" and plan["kind"] != "local":
+        problems += provisioning.shared_refusals(looks)
+    if plan["state"] == "present":
+        problems += provisioning.folder_refusals(looks)
+    provisioning.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
+    facts = {
+        host: {
+            **look.fact(),
+            "wanted": seen[host]["wanted"],
+            "root_refused": provisioning.sudo_refusal(look, seen[host]["password"]) or "",
         }
-        return {"ansible_facts": {"provision_hosts": facts}}
+        for host, look in looks.items()
+    }
+    return {"ansible_facts": {"provision_hosts": facts}}
 
-    def _judge(self, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
-        if plan["state"] == "absent":
-            return removal_refusals(host, look, password, plan["kind"])
-        needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
-        need_mb = int(self.arguments["need_gpu_mb" if look.gpus else "need_mb"])
-        return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
+
+def _judge(task: Task, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
+    if plan["state"] == "absent":
+        return removal_refusals(host, look, password, plan["kind"])
+    needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
+    need_mb = int(task.arguments["need_gpu_mb" if look.gpus else "need_mb"])
+    return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
 
 
 def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:

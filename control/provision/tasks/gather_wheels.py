@@ -11,32 +11,29 @@ from control.provision import provisioning, requirements, wheels
 from control.task import Task
 
 
-class GatherWheels(Task):
+def gather_wheels(task: Task) -> dict[str, Any]:
     """Returns the fact `provision_wheels`: by kind of host (`x86_64-cp311`) folder, digest, sums of its files, whether uv is among them."""
-
-    def act(self) -> dict[str, Any]:
-        """Gather what is missing."""
-        hosts = self.arguments["hosts"]
-        targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
-        locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
-        given = str(self.arguments["requirements"] or "")
-        own = {target.key: _own(given, locks[target.lock], target) for target in targets} if given else {}
-        uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
-        line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
-        for target in targets:
-            wanted = [*locks[target.lock], *own.get(target.key, ())]
-            gathering = wheels.Gathering(target, wanted, uv, project.PRIVATE / "wheels" / target.key, line.update)
-            index = gathering.complete()
-            if index is None and not self.check_mode:
-                index, changed = gathering.gather(), True
-                line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
-            by_kind[target.key] = _fact(gathering, index)
-        line.end()
-        if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
-            names = ", ".join(lacking)
-            self.warn([f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"])
-        provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
-        return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
+    hosts = task.arguments["hosts"]
+    targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
+    locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
+    given = str(task.arguments["requirements"] or "")
+    own = {target.key: _own(given, locks[target.lock], target) for target in targets} if given else {}
+    uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
+    line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
+    for target in targets:
+        wanted = [*locks[target.lock], *own.get(target.key, ())]
+        gathering = wheels.Gathering(target, wanted, uv, project.PRIVATE / "wheels" / target.key, line.update)
+        index = gathering.complete()
+        if index is None and not task.check_mode:
+            index, changed = gathering.gather(), True
+            line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
+        by_kind[target.key] = _fact(gathering, index)
+    line.end()
+    if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
+        names = ", ".join(lacking)
+        task.warn([f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"])
+    provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
+    return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
 
 
 def _own(file: str, lock: list[wheels.Pin], target: wheels.Target) -> list[wheels.Pin]:

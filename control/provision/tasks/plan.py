@@ -20,33 +20,30 @@ from trainer.errors import ConfigError
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
 
-class Plan(Task):
-    """Returns the fact `provision`: state, firewall, the members with their addresses."""
-
-    def act(self) -> dict[str, Any]:
-        """Refuse what can be refused without a host."""
-        options = command_line.operator_options("provision", self.task_vars)
-        names, hostvars = self.task_vars["groups"].get("workers", []), self.task_vars["hostvars"]
-        members = cluster_hosts(hostvars, names)
-        state, firewall = check_state(options), boolean("firewall", options.get("firewall", True))
-        here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
-        planned = {
-            "state": "nothing" if here else state,
-            "firewall": firewall,
-            "members": members,
-            "addresses": [],
-            "kind": "",
-            "token": secrets.token_hex(8),
-        }
-        if here:
-            return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names, str(options.get("requirements", "")))}
-        provision.check_members(members)
-        if state == "present":
-            provision.check_workers(members)
-        for name in names:
-            check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
-        planned["addresses"] = addresses(str(member["address"]) for member in members)
-        return {"ansible_facts": {"provision": planned}}
+def plan(task: Task) -> dict[str, Any]:
+    """Refuse what can be refused without a host. Returns the fact `provision`: state, firewall, the members with their addresses."""
+    options = command_line.operator_options("provision", task.task_vars)
+    names, hostvars = task.task_vars["groups"].get("workers", []), task.task_vars["hostvars"]
+    members = cluster_hosts(hostvars, names)
+    state, firewall = check_state(options), boolean("firewall", options.get("firewall", True))
+    here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
+    planned = {
+        "state": "nothing" if here else state,
+        "firewall": firewall,
+        "members": members,
+        "addresses": [],
+        "kind": "",
+        "token": secrets.token_hex(8),
+    }
+    if here:
+        return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names, str(options.get("requirements", "")))}
+    provision.check_members(members)
+    if state == "present":
+        provision.check_workers(members)
+    for name in names:
+        check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
+    planned["addresses"] = addresses(str(member["address"]) for member in members)
+    return {"ansible_facts": {"provision": planned}}
 
 
 def check_paths(host: str, paths: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The result of provisioning: one row per host, and the next commands."""
+"""The result of provisioning: one row per host, and the next commands; of `-e state=absent`, what remains."""
 
 from typing import Any
 
@@ -6,23 +6,20 @@ from control import text
 from control.task import Task
 
 
-class Report(Task):
+def report(task: Task) -> dict[str, Any]:
     """Shows the table at the end."""
-
-    def act(self) -> dict[str, Any]:
-        """Show."""
-        hosts, plan = self.arguments["hosts"], self.arguments["plan"]
-        rows = [row(member["name"], hosts[member["name"]], plan, self.arguments, self.check_mode) for member in plan["members"]]
-        header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall", "after a restart"]
-        commands = [
-            ("look", "ansible-playbook doctor.yml"),
-            ("train", "ansible-playbook train.yml"),
-            ("take it away", "ansible-playbook provision.yml -e state=absent"),
-        ]
-        table = text.table(header, rows)
-        system = ", ".join(sorted({host["system"] for host in hosts.values()}))
-        what = "would be provisioned; nothing was changed" if self.check_mode else "are provisioned"
-        return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
+    hosts, plan = task.arguments["hosts"], task.arguments["plan"]
+    rows = [row(member["name"], hosts[member["name"]], plan, task.arguments, task.check_mode) for member in plan["members"]]
+    header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall", "after a restart"]
+    commands = [
+        ("look", "ansible-playbook doctor.yml"),
+        ("train", "ansible-playbook train.yml"),
+        ("take it away", "ansible-playbook provision.yml -e state=absent"),
+    ]
+    table = text.table(header, rows)
+    system = ", ".join(sorted({host["system"] for host in hosts.values()}))
+    what = "would be provisioned; nothing was changed" if task.check_mode else "are provisioned"
+    return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
 
 
 def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any], check: bool = False) -> list[str]:
@@ -45,3 +42,13 @@ def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[s
 def resumes(made: dict[str, Any], host: dict[str, Any]) -> str:
     """Whether supervised workers go on after a restart of the host, or why not."""
     return str(made.get("resumes") or ("no: it takes root" if host["root_refused"] else "off"))
+
+
+def removed(task: Task) -> dict[str, Any]:
+    """Shows one row per host at the end."""
+    packages = task.arguments["packages"].items()
+    rows = [[name, str(len(one.get("removed", []))), ", ".join(one.get("kept", [])) or "-"] for name, one in packages]
+    what = "would be removed; nothing was changed" if task.check_mode else "is removed; runs stay in worker_root/runs"
+    head = f"What provisioning put on {len(rows)} hosts {what}"
+    commands = [("put it back", "ansible-playbook provision.yml")]
+    return {"show_last": f"{head}\n{text.table(['host', 'packages removed', 'kept'], rows)}\n\n{text.next_commands(commands)}"}

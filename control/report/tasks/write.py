@@ -22,66 +22,65 @@ from trainer.files import read_json
 LAST_LINES = 12
 
 
-class Write(Task):
-    """Changes nothing if the report's source files are the same."""
+def write(task: Task) -> dict[str, Any]:
+    """Find the runs, evaluate, write, show. Changes nothing if the report's source files are the same."""
+    options = command_line.operator_options("report", task.task_vars)
+    of_sweep = chosen_sweep(options.get("sweep"))
+    folders = chosen_runs(options.get("run"), of_sweep)
+    for folder in folders:
+        script.refuse(folder, "report.yml")
+    runs, problems = [facts.read(folder) for folder in folders], []
+    if boolean("evaluate", options.get("evaluate", True)) and not task.check_mode:
+        problems = [problem for run in runs if (problem := _evaluate(task, run))]
+        runs = [facts.read(folder) for folder in folders]
+    request = report.Request(
+        runs,
+        of_sweep or (_sweep_of_that_name(runs) if runs else project.SWEEPS / project.sweeps()[-1]),
+        project.ROOT,
+        [project.PRIVATE / "published/code", project.PRIVATE / "dfs/code"],
+        as_typed,
+    )
+    changed = _write(task, request)
+    shown = "\n\n".join([*problems, _written(request, changed, task.check_mode)])
+    return {"changed": bool(changed), "show_last": shown}
 
-    def act(self) -> dict[str, Any]:
-        """Find the runs, evaluate, write, show."""
-        options = command_line.operator_options("report", self.task_vars)
-        of_sweep = chosen_sweep(options.get("sweep"))
-        folders = chosen_runs(options.get("run"), of_sweep)
-        for folder in folders:
-            script.refuse(folder, "report.yml")
-        runs, problems = [facts.read(folder) for folder in folders], []
-        if boolean("evaluate", options.get("evaluate", True)) and not self.check_mode:
-            problems = [problem for run in runs if (problem := self._evaluate(run))]
-            runs = [facts.read(folder) for folder in folders]
-        request = report.Request(
-            runs,
-            of_sweep or (_sweep_of_that_name(runs) if runs else project.SWEEPS / project.sweeps()[-1]),
-            project.ROOT,
-            [project.PRIVATE / "published/code", project.PRIVATE / "dfs/code"],
-            as_typed,
+
+def _write(task: Task, request: report.Request) -> list[str]:
+    """Names of the files that are new, changed or gone; with `--check`, that would be."""
+    beside = None if task.check_mode else request.subject
+    with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
+        report.make(request, Path(folder))
+        what = report.changes if task.check_mode else report.put_changed
+        return what(Path(folder), request.folder, report.OURS)
+
+
+def _evaluate(task: Task, run: facts.Run) -> str:
+    """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
+    epochs = run.testable()
+    if not epochs or not run.ended:
+        return ""
+    if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in task.task_vars["groups"]["all"]]:
+        return (
+            f"{run.name}: its test {run.noun}s were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
+            "give the run's own inventory with -i"
         )
-        changed = self._write(request)
-        shown = "\n\n".join([*problems, _written(request, changed, self.check_mode)])
-        return {"changed": bool(changed), "show_last": shown}
-
-    def _write(self, request: report.Request) -> list[str]:
-        """Names of the files that are new, changed or gone; with `--check`, that would be."""
-        beside = None if self.check_mode else request.subject
-        with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
-            report.make(request, Path(folder))
-            what = report.changes if self.check_mode else report.put_changed
-            return what(Path(folder), request.folder, report.OURS)
-
-    def _evaluate(self, run: facts.Run) -> str:
-        """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
-        epochs = run.testable()
-        if not epochs or not run.ended:
-            return ""
-        if missing := [host["name"] for host in run.cluster["hosts"] if host["name"] not in self.task_vars["groups"]["all"]]:
-            return (
-                f"{run.name}: its test {run.noun}s were not evaluated: its hosts {', '.join(missing)} are not in this inventory; "
-                "give the run's own inventory with -i"
-            )
-        log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
-        log.unlink(missing_ok=True)
-        numbers = ",".join(map(str, epochs))
-        variables = {**command_line.inventory_overrides("report"), "run": run.name, "epoch": numbers}
-        child = Playbook(str(project.ROOT / "evaluate.yml"), variables, log)
-        line = Line(Display(), command_line.terminal())
-        try:
-            with heeding_signals() as asked:
-                code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test {run.noun}s"))
-        except Interrupted:
-            raise LockstepError(
-                f"run={run.name}: interrupted while evaluating its test {run.noun}s; run report.yml again to continue"
-            ) from None
-        line.end()
-        last = "\n".join(f"  {line}" for line in last_lines(log, LAST_LINES))
-        why = f"{run.name}: its test {run.noun}s could not be evaluated, so the report lists what is missing; -e evaluate=false skips this"
-        return f"{why}. The last lines of {project.relative(log)}:\n{last}" if code else ""
+    log = project.PRIVATE / "report" / f"evaluate-{run.name}.log"
+    log.unlink(missing_ok=True)
+    numbers = ",".join(map(str, epochs))
+    variables = {**command_line.inventory_overrides("report"), "run": run.name, "epoch": numbers}
+    child = Playbook(str(project.ROOT / "evaluate.yml"), variables, log)
+    line = Line(Display(), command_line.terminal())
+    try:
+        with heeding_signals() as asked:
+            code = child.run(asked, lambda: line.update(f"evaluating epoch {numbers} of {run.name} on the test {run.noun}s"))
+    except Interrupted:
+        raise LockstepError(
+            f"run={run.name}: interrupted while evaluating its test {run.noun}s; run report.yml again to continue"
+        ) from None
+    line.end()
+    last = "\n".join(f"  {line}" for line in last_lines(log, LAST_LINES))
+    why = f"{run.name}: its test {run.noun}s could not be evaluated, so the report lists what is missing; -e evaluate=false skips this"
+    return f"{why}. The last lines of {project.relative(log)}:\n{last}" if code else ""
 
 
 def chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:

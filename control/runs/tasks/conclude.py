@@ -1,4 +1,4 @@
-"""Conclude a run: write its summary, show the result, fail with the root cause."""
+"""Conclude a run, watched or stopped: write its summary, show the result, fail with the root cause."""
 
 import dataclasses
 import time
@@ -7,54 +7,49 @@ from typing import Any
 
 from control import command_line, configurations, project, text
 from control.doctor import prediction
-from control.runs import asynchronous, choices, evaluations, hparams, launches, mlflow_log, outcome, queue, run_results
+from control.runs import asynchronous, choices, evaluations, hparams, launches, mlflow_log, outcome, queue, run_results, supervision
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer.files import read_json, write_json
 from trainer.rundir import recorded
 
 
-class Conclude(Task):
+def conclude(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's verdict."""
-
-    def act(self) -> dict[str, Any]:
-        """Judge, write, show."""
-        plan = self.arguments["plan"]
-        name, folder = plan["run"], Path(plan["folder"])
-        returned = run_results.judged(folder, [Verdict(**one) for one in self.arguments["verdicts"]])
-        verdicts = _with_launch(recorded(folder), returned)
-        if all(verdict.state == "unreachable" for verdict in verdicts):
-            message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
-            return {"failed": True, "msg": message}
-        summary = run_results.concluded(folder, verdicts)
-        launches.end_all(folder)
-        scripted = "script" in summary
-        if not scripted:
-            choices.keep_all(folder)
-        if summary["state"] == "RUNNING":
-            # The commands are shown here, and not again when the command ends.
-            return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
-        if not scripted:
-            summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
-        summary["launch"] = outcome.launch_times(
-            recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None
-        )
-        write_json(folder / "summary.json", summary)
-        if not scripted and project.is_users(folder):
-            self.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
-            self.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
-        shown = run_results.shown_result(folder, summary)
-        if plan["run_kind"] == "doctor":
-            over = {"launch_begun": None}
-            return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
-        self.warn(hparams.write_all([folder])[1])
-        trouble = _trouble(name, summary, verdicts)
-        if project.is_trial(folder):
-            return {"failed": True, "msg": trouble} if trouble else {}
-        if trouble:
-            return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-        facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
-        return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
+    plan = task.arguments["plan"]
+    name, folder = plan["run"], Path(plan["folder"])
+    returned = run_results.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
+    verdicts = _with_launch(recorded(folder), returned)
+    if all(verdict.state == "unreachable" for verdict in verdicts):
+        message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
+        return {"failed": True, "msg": message}
+    summary = run_results.concluded(folder, verdicts)
+    launches.end_all(folder)
+    scripted = "script" in summary
+    if not scripted:
+        choices.keep_all(folder)
+    if summary["state"] == "RUNNING":
+        # The commands are shown here, and not again when the command ends.
+        return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
+    if not scripted:
+        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
+    summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
+    write_json(folder / "summary.json", summary)
+    if not scripted and project.is_users(folder):
+        task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+        task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
+    shown = run_results.shown_result(folder, summary)
+    if plan["run_kind"] == "doctor":
+        over = {"launch_begun": None}
+        return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
+    task.warn(hparams.write_all([folder])[1])
+    trouble = _trouble(name, summary, verdicts)
+    if project.is_trial(folder):
+        return {"failed": True, "msg": trouble} if trouble else {}
+    if trouble:
+        return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
+    facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
+    return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
 def _launched_here(folder: Path) -> bool:
@@ -98,3 +93,53 @@ def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
 def _end_to_end(folder: Path, verdicts: list[Verdict]) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
     return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
+
+
+def conclude_stop(task: Task) -> dict[str, Any]:
+    """A run that did not have to be stopped keeps its state; a host that was away is named.
+
+    Runs once, on the control node, with what each host's tasks returned, by rank.
+    """
+    name, asked = task.arguments["run"], task.arguments["stopped"]
+    stopped = sum(bool(one.get("changed")) for one in asked)
+    watched = zip(task.arguments["hosts"], asked, task.arguments["watched"], strict=True)
+    verdicts = [_verdict(rank, *one) for rank, one in enumerate(watched)]
+    away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
+    folder = project.RUNS / name
+    if len(away) == len(verdicts):
+        return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
+    launches.end_all(folder)
+    summary = run_results.read_summary(folder)
+    if stopped or summary["state"] in (None, "RUNNING"):
+        summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
+        write_json(folder / "summary.json", summary)
+    task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+    shown = run_results.shown_result(folder, summary)
+    if away:
+        return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}
+    if stopped and summary["state"] == "FAILED":
+        return {"failed": True, "msg": f"{text.failure(verdicts)}\n\n{shown}"}
+    return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}
+
+
+def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any]) -> Verdict:
+    if asked.get("unreachable"):
+        return Verdict(host, rank, "unreachable", message=str(asked.get("msg", "")).strip())
+    if "verdict" not in watched:
+        return Verdict(host, rank, "unclear", message=str(asked.get("msg", "it could not be stopped")).strip())
+    return Verdict(**watched["verdict"])
+
+
+def _away(run: str, folder: Path, hosts: list[str]) -> str:
+    """What is to be known of hosts that could not be reached, and done."""
+    one = len(hosts) == 1
+    whose, them, wait = "its" if one else "their", "it" if one else "them", supervision.rejoin_wait(folder)
+    alone = (
+        f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait); a "
+        "queued run keeps its place there until it is stopped there, too"
+    )
+    return (
+        f"{text.listed(hosts)} can't be reached: {whose} worker{'' if one else 's'} could not be stopped. Without the others "
+        f"{alone if wait else 'no worker goes on'}. Fix: once {'it is' if one else 'they are'} back, look at {them}: "
+        f"ansible-playbook stop.yml -e run={run}"
+    )

@@ -13,41 +13,41 @@ from trainer.errors import LockstepError
 from trainer.files import read_json
 
 
-class Find(Task):
-    """Returns the facts `plan` (run, run_kind, folder, dataset, code, counts as recorded), `cluster` and `run_options`."""
+def find(task: Task) -> dict[str, Any]:
+    """Check the operator variables and find the run.
 
-    def act(self) -> dict[str, Any]:
-        """Check the operator variables and find the run."""
-        options = command_line.operator_options(self.arguments["command"], self.task_vars)
-        if self.arguments.get("asked") and "run" not in options:
-            raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
-        folder = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
-        # A run that was planned but never started has no hosts.
-        new = self.arguments.get("asked") and not (folder / "cluster.json").is_file()
-        cluster = UNSTARTED if new else _cluster(folder, self.task_vars["groups"]["all"])
-        if "follow" in options:
-            options["follow"] = boolean("follow", options["follow"])
-        if self.arguments["command"] in ("evaluate", "predict"):
-            script.refuse(folder, f"{self.arguments['command']}.yml")
-        section = {key: cluster[key] for key in ("script",) if key in cluster}
-        slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
-        if "job" in cluster.get("slurm", {}):
-            _refuse_jobs(folder, self.arguments["command"], cluster["slurm"])
-        plan = {
-            **slurm,
-            **section,
-            "run": folder.name,
-            "run_kind": "runs",
-            "folder": str(folder),
-            **{key: cluster[key] for key in ("dataset", "code", "counts")},
-            "code_sha256": cluster.get("code_sha256", ""),
-        }
-        after = self.arguments["command"] in ("evaluate", "predict")
-        hosts = run_results.remaining(folder, cluster["hosts"]) if after else posts(cluster)
-        left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
-        if self.arguments["command"] == "logs":
-            plan["logs"] = asynchronous.logs(hosts, options.get("role"))
-        return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
+    Returns the facts `plan` (run, run_kind, folder, dataset, code, counts as recorded), `cluster` and `run_options`.
+    """
+    options = command_line.operator_options(task.arguments["command"], task.task_vars)
+    if task.arguments.get("asked") and "run" not in options:
+        raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
+    folder = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
+    # A run that was planned but never started has no hosts.
+    new = task.arguments.get("asked") and not (folder / "cluster.json").is_file()
+    cluster = UNSTARTED if new else _cluster(folder, task.task_vars["groups"]["all"])
+    if "follow" in options:
+        options["follow"] = boolean("follow", options["follow"])
+    if task.arguments["command"] in ("evaluate", "predict"):
+        script.refuse(folder, f"{task.arguments['command']}.yml")
+    section = {key: cluster[key] for key in ("script",) if key in cluster}
+    slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
+    if "job" in cluster.get("slurm", {}):
+        _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
+    plan = {
+        **slurm,
+        **section,
+        "run": folder.name,
+        "run_kind": "runs",
+        "folder": str(folder),
+        **{key: cluster[key] for key in ("dataset", "code", "counts")},
+        "code_sha256": cluster.get("code_sha256", ""),
+    }
+    after = task.arguments["command"] in ("evaluate", "predict")
+    hosts = run_results.remaining(folder, cluster["hosts"]) if after else posts(cluster)
+    left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
+    if task.arguments["command"] == "logs":
+        plan["logs"] = asynchronous.logs(hosts, options.get("role"))
+    return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}

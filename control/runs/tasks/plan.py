@@ -16,65 +16,63 @@ from trainer.rundir import recorded
 from trainer.terminal import printable
 
 
-class Plan(Task):
-    """Returns the facts `plan` and `cluster`."""
-
-    def act(self) -> dict[str, Any]:
-        """Validate the options, resolve them, show the plan."""
-        command = self.arguments.get("command", "train")
-        options = command_line.operator_options(command, self.task_vars)
-        boolean("preflight", options.get("preflight", True))
-        if command == "playbooks/slurm" and "workers" in options:
-            # Slurm chooses the hosts.
-            integer("workers", options["workers"])
-        check_lines(options)
-        kind = str(self.arguments.get("run_kind", "runs"))
-        if command == "trial":
-            check_name("sweep", kind.partition("/")[2])
-        plan = planning.make(
-            _selftest(options) if command == "doctor" else options,
-            planning.hosts(self.task_vars),
-            kind,
-            int(self.template(self.arguments["default_workers"])),
-            self.arguments["packs"],
-            not self.check_mode,
-            planning.spares(self.task_vars) if command == "train" else (),
-            planning.servers(self.task_vars),
-            planning.apart(self.task_vars) if command in ("train", "doctor") else (),
-        )
-        if "script" in plan and command != "train":
-            script.refuse(Path(plan["folder"]), f"{command}.yml")
-        if command == "playbooks/slurm":
-            supervision.check_job(plan["config"])
-        if boolean("show_config", options.get("show_config", False)):
-            # The following stages have nothing to do.
-            return {
-                "show_last": plan["config_yaml"].rstrip(),
-                "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": posts(plan), "run_options": {}},
-            }
-        if command == "train" and not plan["complete"]:
-            launches.check_job(plan["run"], recorded(Path(plan["folder"])))
-        plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
-        if plan["complete"] and command == "train" and "script" not in plan and not self.check_mode:
-            self.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
-        already = {"show_last": _already(plan)} if plan["complete"] else {}
-        # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-        show = {} if waits(plan) else {"show": planning.shown(plan, self.task_vars["hostvars"])}
-        hosts = posts(plan)
-        if plan["complete"]:
-            plan |= _trained_with(plan)
-            hosts = run_results.remaining(Path(plan["folder"]), plan["hosts"])
+def plan(task: Task) -> dict[str, Any]:
+    """Validate the options, resolve them, show the plan. Returns the facts `plan` and `cluster`."""
+    command = task.arguments.get("command", "train")
+    options = command_line.operator_options(command, task.task_vars)
+    boolean("preflight", options.get("preflight", True))
+    if command == "playbooks/slurm" and "workers" in options:
+        # Slurm chooses the hosts.
+        integer("workers", options["workers"])
+    check_lines(options)
+    kind = str(task.arguments.get("run_kind", "runs"))
+    if command == "trial":
+        check_name("sweep", kind.partition("/")[2])
+    plan = planning.make(
+        _selftest(options) if command == "doctor" else options,
+        planning.hosts(task.task_vars),
+        kind,
+        int(task.template(task.arguments["default_workers"])),
+        task.arguments["packs"],
+        not task.check_mode,
+        planning.spares(task.task_vars) if command == "train" else (),
+        planning.servers(task.task_vars),
+        planning.apart(task.task_vars) if command in ("train", "doctor") else (),
+    )
+    if "script" in plan and command != "train":
+        script.refuse(Path(plan["folder"]), f"{command}.yml")
+    if command == "playbooks/slurm":
+        supervision.check_job(plan["config"])
+    if boolean("show_config", options.get("show_config", False)):
+        # The following stages have nothing to do.
         return {
-            **already,
-            **show,
-            "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, **self._broken(command)},
-            **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
+            "show_last": plan["config_yaml"].rstrip(),
+            "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": posts(plan), "run_options": {}},
         }
+    if command == "train" and not plan["complete"]:
+        launches.check_job(plan["run"], recorded(Path(plan["folder"])))
+    plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+    if plan["complete"] and command == "train" and "script" not in plan and not task.check_mode:
+        task.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
+    already = {"show_last": _already(plan)} if plan["complete"] else {}
+    # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
+    show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"])}
+    hosts = posts(plan)
+    if plan["complete"]:
+        plan |= _trained_with(plan)
+        hosts = run_results.remaining(Path(plan["folder"]), plan["hosts"])
+    return {
+        **already,
+        **show,
+        "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, **_broken(task, command)},
+        **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
+    }
 
-    def _broken(self, command: str) -> dict[str, Any]:
-        """Launches left half done by killed commands, which this command repairs."""
-        heals = command in ("train", "doctor") and not self.check_mode
-        return {"broken_launches": launches.broken(self.task_vars["groups"]["workers"])} if heals else {}
+
+def _broken(task: Task, command: str) -> dict[str, Any]:
+    """Launches left half done by killed commands, which this command repairs."""
+    heals = command in ("train", "doctor") and not task.check_mode
+    return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
 
 
 def _before_start(plan: dict[str, Any]) -> dict[str, str]:

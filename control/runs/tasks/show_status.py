@@ -10,31 +10,28 @@ from trainer.records import read_history
 from trainer.rundir import recorded
 
 
-class ShowStatus(Task):
+def show_status(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's state."""
-
-    def act(self) -> dict[str, Any]:
-        """Build the text."""
-        name, seen = self.arguments["run"], self.arguments["seen"]
-        if files := self.arguments.get("logs"):
-            again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
-            commands = again if any(look.get("state") == "running" for look in seen) else ""
-            return {
-                "if_interrupted": None,
-                "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
-            }
-        summary = run_results.read_summary(project.RUNS / name)
-        called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
-        jobs = queue.Jobs.of({host: one["jobs"] for host, one in self.arguments["jobs"].items() if "jobs" in one})
-        shown = status.table(name, summary["state"], self.arguments["hosts"], seen, self.arguments["counts"], called, jobs)
-        rows = read_history(project.RUNS / name / "history.csv")
-        running = any(look.get("state") == "running" for look in seen)
-        commands = (
-            text.under_way(name)
-            if running
-            else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
-        )
-        return {"show_last": "\n\n".join((shown, status.all_runs(jobs), commands))}
+    name, seen = task.arguments["run"], task.arguments["seen"]
+    if files := task.arguments.get("logs"):
+        again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
+        commands = again if any(look.get("state") == "running" for look in seen) else ""
+        return {
+            "if_interrupted": None,
+            "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
+        }
+    summary = run_results.read_summary(project.RUNS / name)
+    called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
+    jobs = queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
+    shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
+    rows = read_history(project.RUNS / name / "history.csv")
+    running = any(look.get("state") == "running" for look in seen)
+    commands = (
+        text.under_way(name)
+        if running
+        else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
+    )
+    return {"show_last": "\n\n".join((shown, status.all_runs(jobs), commands))}
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

@@ -14,27 +14,28 @@ from control.web_server import WebServer, tunnel
 SERVER = WebServer("TensorBoard", "tensorboard", 6006, "tensorboard_port", "/")
 
 
-class Tensorboard(Task):
-    """`state=present` (default) starts it unless it is running; `state=absent` ends it."""
+def tensorboard(task: Task) -> dict[str, Any]:
+    """Start it, stop it, or report that there is nothing to do.
 
-    def act(self) -> dict[str, Any]:
-        """Start it, stop it, or report that there is nothing to do."""
-        options = command_line.operator_options("tensorboard", self.task_vars)
-        state, up = check_state(options), SERVER.is_up()
-        if state == "absent":
-            if not self.check_mode:
-                SERVER.stop()
-            return {"changed": up, "show_last": "TensorBoard is stopped" if up else "TensorBoard was not running"}
-        return {"changed": not up} if self.check_mode else self._start(options)
+    `state=present` (default) starts it unless it is running; `state=absent` ends it.
+    """
+    options = command_line.operator_options("tensorboard", task.task_vars)
+    state, up = check_state(options), SERVER.is_up()
+    if state == "absent":
+        if not task.check_mode:
+            SERVER.stop()
+        return {"changed": up, "show_last": "TensorBoard is stopped" if up else "TensorBoard was not running"}
+    return {"changed": not up} if task.check_mode else _start(options)
 
-    def _start(self, options: dict[str, Any]) -> dict[str, Any]:
-        asked = SERVER.port_of(options)
-        one = latest_run(project.RUNS, str(options["run"])) if "run" in options else None
-        written, complaints = hparams.write_all([one] if one else _everything())
-        folder = str(one or _view())
-        argv = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port"]
-        port, changed = SERVER.start({"folder": folder}, asked, lambda port: [*argv, str(port)])
-        return {"changed": written > 0 or changed, "show_last": "\n".join([_where(port), *complaints])}
+
+def _start(options: dict[str, Any]) -> dict[str, Any]:
+    asked = SERVER.port_of(options)
+    one = latest_run(project.RUNS, str(options["run"])) if "run" in options else None
+    written, complaints = hparams.write_all([one] if one else _everything())
+    folder = str(one or _view())
+    argv = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port"]
+    port, changed = SERVER.start({"folder": folder}, asked, lambda port: [*argv, str(port)])
+    return {"changed": written > 0 or changed, "show_last": "\n".join([_where(port), *complaints])}
 
 
 def _everything() -> list[Path]:

@@ -17,26 +17,23 @@ from trainer.files import sha256_file
 WHAT = {TENSORS: "arrays", CSV: "CSV lines", EXAMPLES: "tf.Example", IMAGES: "encoded images"}
 
 
-class Export(Task):
+def export(task: Task) -> dict[str, Any]:
     """Writes `exports/<run>/<version>/`; with `--check` only says what it would do."""
-
-    def act(self) -> dict[str, Any]:
-        """Choose, export, show."""
-        options = command_line.operator_options("export", self.task_vars)
-        run = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
-        script.refuse(run, "export.yml")
-        epochs = snapshot_choice.choose_epochs(str(options.get("epoch", "best")), run)
-        if len(epochs) != 1:
-            raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
-        folder = project.EXPORTS / run.name
-        same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
-        if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
-            return {"changed": False, "show_last": _shown(run, folder / str(versions(folder)[-1]), False)}
-        if self.check_mode:
-            return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
-        request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
-        made = trainer_process.run(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
-        return {"changed": True, "show_last": _shown(run, Path(made["folder"]), True)}
+    options = command_line.operator_options("export", task.task_vars)
+    run = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
+    script.refuse(run, "export.yml")
+    epochs = snapshot_choice.choose_epochs(str(options.get("epoch", "best")), run)
+    if len(epochs) != 1:
+        raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
+    folder = project.EXPORTS / run.name
+    same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
+    if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
+        return {"changed": False, "show_last": _shown(run, folder / str(versions(folder)[-1]), False)}
+    if task.check_mode:
+        return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
+    request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
+    made = trainer_process.run(["export"], f"exporting epoch {epochs[0]} of {run.name}", request)
+    return {"changed": True, "show_last": _shown(run, Path(made["folder"]), True)}
 
 
 def _shown(run: Path, folder: Path, changed: bool) -> str:

@@ -22,31 +22,29 @@ LONGEST = 300
 """Characters of an example request."""
 
 
-class Serve(Task):
-    """`state=present` (default) starts it unless it runs with the same model; `state=absent` ends it."""
+def serve(task: Task) -> dict[str, Any]:
+    """Start it, stop it, or report that there is nothing to do.
 
-    def act(self) -> dict[str, Any]:
-        """Start it, stop it, or report that there is nothing to do."""
-        options = command_line.operator_options("serve", self.task_vars)
-        up = SERVER.is_up()
-        if check_state(options) == "absent":
-            if not self.check_mode:
-                SERVER.stop()
-            return {"changed": up, "show_last": "The server is stopped" if up else "No server was running"}
-        folder, address = _model(options.get("run")), _address(str(options.get("serve_address", "127.0.0.1")))
-        asked = SERVER.port_of(options)
-        wanted = {"folder": str(folder), "address": address}
-        if self.check_mode:
-            before = SERVER.started_with()
-            same = before == {"port": asked or before.get("port"), **wanted}
-            return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
-        argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
-        port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)], address)
-        if not ipaddress.ip_address(address).is_loopback:
-            self.warn(
-                [f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"]
-            )
-        return {"changed": changed, "show_last": _shown(folder, address, port)}
+    `state=present` (default) starts it unless it runs with the same model; `state=absent` ends it.
+    """
+    options = command_line.operator_options("serve", task.task_vars)
+    up = SERVER.is_up()
+    if check_state(options) == "absent":
+        if not task.check_mode:
+            SERVER.stop()
+        return {"changed": up, "show_last": "The server is stopped" if up else "No server was running"}
+    folder, address = _model(options.get("run")), _address(str(options.get("serve_address", "127.0.0.1")))
+    asked = SERVER.port_of(options)
+    wanted = {"folder": str(folder), "address": address}
+    if task.check_mode:
+        before = SERVER.started_with()
+        same = before == {"port": asked or before.get("port"), **wanted}
+        return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
+    argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
+    port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)], address)
+    if not ipaddress.ip_address(address).is_loopback:
+        task.warn([f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"])
+    return {"changed": changed, "show_last": _shown(folder, address, port)}
 
 
 def _model(run: Any) -> Path:

@@ -1,25 +1,35 @@
-"""Conclude a sweep: analysis.md, pictures, the answer in words. Needs no host."""
+"""Conclude a sweep: analysis.md, pictures, the answer in words, from its rows and each host's own step before and after the trials."""
 
 from pathlib import Path
 from typing import Any
 
 from control import project
+from control.campaign import SUMMARY
 from control.command_line import as_typed
 from control.sweep import settings, settings_results, settings_text, sweep_results, sweep_text
+from control.sweep.sweep_results import times
 from control.sweep.tasks.plan import watts
 from control.task import Task
+from trainer.files import read_json, write_json
 
 
-class Conclude(Task):
+def conclude(task: Task) -> dict[str, Any]:
     """Recomputes the sweep's results from its rows."""
+    folder = Path(task.arguments["sweep"]["folder"])
+    if settings.are_of(folder):
+        ranked = settings_results.conclude(folder, as_typed)
+        shown = settings_text.results(ranked, project.relative(folder))
+        return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}
+    results = sweep_results.conclude(folder, watts(task.arguments["options"]), as_typed)
+    shown = sweep_text.results(results, project.relative(folder))
+    return {"if_interrupted": None, "changed": results.changed, "show_last": shown}
 
-    def act(self) -> dict[str, Any]:
-        """Analyse, draw, show."""
-        folder = Path(self.arguments["sweep"]["folder"])
-        if settings.are_of(folder):
-            ranked = settings_results.conclude(folder, as_typed)
-            shown = settings_text.results(ranked, project.relative(folder))
-            return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}
-        results = sweep_results.conclude(folder, watts(self.arguments["options"]), as_typed)
-        shown = sweep_text.results(results, project.relative(folder))
-        return {"if_interrupted": None, "changed": results.changed, "show_last": shown}
+
+def keep_steps(task: Task) -> dict[str, Any]:
+    """Add what was timed now to what was timed earlier. Writes them to the sweep's summary.json."""
+    path = Path(task.arguments["sweep"]["folder"]) / SUMMARY
+    record = dict(read_json(path))
+    before = times(record)
+    now = {host: [*before.get(host, []), answer] for host, answer in task.arguments["timed"].items()}
+    write_json(path, {**record, "timed": {**before, **now}})
+    return {}

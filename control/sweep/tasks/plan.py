@@ -34,124 +34,130 @@ PROFILE_EVERY = 20
 CONTINUES = "What was measured is kept. The same command continues the sweep."
 
 
-class Plan(Task):
-    """Returns the facts `sweep_found`, `plan`, `cluster` (the hosts of the largest trial, or of all at once) and `run_options`."""
+def plan(task: Task) -> dict[str, Any]:
+    """Validate the options, resolve them, show the plan; with `measure=false` only find the sweep.
 
-    def act(self) -> dict[str, Any]:
-        """Validate the options, resolve them, show the plan; with `measure=false` only find the sweep."""
-        options = command_line.operator_options("sweep", self.task_vars)
-        boolean("preflight", options.get("preflight", True))
-        watts(options)
-        if "meter" in options:
-            meter.watts(str(options["meter"]))
-        if not boolean("measure", options.get("measure", True)):
-            names = project.sweeps()
-            if not names and "sweep" not in options:
-                raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
-            name = sweep.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
-            found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
-            return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(self.task_vars), "run_options": options}}
-        return self._measuring(options)
+    Returns the facts `sweep_found`, `plan`, `cluster` (the hosts of the largest trial, or of all at once) and `run_options`.
+    """
+    options = command_line.operator_options("sweep", task.task_vars)
+    boolean("preflight", options.get("preflight", True))
+    watts(options)
+    if "meter" in options:
+        meter.watts(str(options["meter"]))
+    if not boolean("measure", options.get("measure", True)):
+        names = project.sweeps()
+        if not names and "sweep" not in options:
+            raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
+        name = sweep.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
+        found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
+        return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(task.task_vars), "run_options": options}}
+    return _measuring(task, options)
 
-    def _measuring(self, options: dict[str, Any]) -> dict[str, Any]:
-        children.refuse_questions()
-        if not self.check_mode:
-            with alone():
-                pass
-        hosts = planning.hosts(self.task_vars)
-        options = settings_plan.continued(options, asked_before(options))
-        return self._settings(options, hosts) if "vary" in options else self._workers(options, hosts)
 
-    def _workers(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Plan a sweep over numbers of workers."""
-        settings_plan.refuse_without_vary(options)
-        choice = self._choice(options, hosts)
-        options = with_choice(options, choice)
-        folder = named_folder(options, default_name(str(options.get("config", "lecture_cnn")), inventory_name()))
-        settings_plan.refuse_other_kind(folder, varies=False)
-        name = folder.name
-        config = resolve(options, folder)
-        wanted = wants(options, len(hosts))
-        record_before = check_same(folder, name, config, hosts, options)
-        with tempfile.TemporaryDirectory() as temporary:
-            path = Path(temporary) / "config.yml"
-            path.write_text(configurations.dump(config), encoding="utf-8")
-            given = {"config": str(path), "workers": str(max(wanted.workers)), "remeasure": options.get("remeasure", False)}
-            plan = self._plan(name, given, hosts)
-        record = {
-            **new_record(name, options, config, hosts),
-            **record_before,
-            "gradient_bytes": bytes_per_step(plan["parameters"]["trainable"]),
-            "train_images": plan["counts"]["train_images"],
-            "dataset": plan["dataset"]["digest"],
-            "called": noun(plan["dataset"].get("spec")),
-            "code": plan["code"],
-        }
-        check_same_facts(name, record_before, record)
-        trials = sweep.order(wanted, record["seed"])
-        left = remaining(trials, timings.read(folder / timings.FILE))
-        if not self.check_mode:
-            write_text(folder / "config.yml", configurations.dump(config))
-            write_json(folder / SUMMARY, record)
-        found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
-        shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
-        shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
-        times = bool(left) and boolean("preflight", options.get("preflight", True))
-        facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
-        return self._planned(shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
+def _measuring(task: Task, options: dict[str, Any]) -> dict[str, Any]:
+    children.refuse_questions()
+    if not task.check_mode:
+        with alone():
+            pass
+    hosts = planning.hosts(task.task_vars)
+    options = settings_plan.continued(options, asked_before(options))
+    return _settings(task, options, hosts) if "vary" in options else _workers(task, options, hosts)
 
-    def _settings(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Plan a sweep over settings."""
-        wanted = settings_plan.wanted(options, [host["name"] for host in hosts])
-        folder = named_folder(options, default_name(wanted.trains, "-".join([inventory_name(), *wanted.names])))
-        settings_plan.refuse_other_kind(folder, varies=True)
-        rows, before = settings_plan.before(folder)
-        seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
-        combinations = settings.combinations(wanted.space, wanted.drawn, seed)
-        used = _usable([host for host in hosts if host["name"] not in wanted.idle])
-        first = settings_plan.first(options, combinations[0])
-        plan = self._plan(folder.name, {**first, "workers": str(wanted.workers)}, hosts)
-        trials = settings_plan.trials(folder.name, yaml.safe_load(plan["asked_yaml"]), wanted.set_for_all, combinations)
-        hosts_now = [cluster.label(host) for host in used]
-        record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
-        if any(row.measured for row in rows):
-            settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
-            check_same_facts(folder.name, before, record)
-            record["varied"] = before["varied"]
-        if not self.check_mode:
-            settings_plan.write(folder, {**before, **record}, trials)
-        left = remaining(list(trials), rows)
-        time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
-        most = None if self.check_mode else settings_text.MOST
-        shown = settings_text.plan(record, wanted, trials, rows, plan, project.relative(folder), time, most)
-        # What the user typed is no template.
-        found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
-        facts = {"sweep_found": found_sweep, "plan": {**plan, "hosts": used}, "cluster": used, "run_options": options}
-        return self._planned(shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})
 
-    def _planned(self, shown: str, facts: dict[str, Any]) -> dict[str, Any]:
-        goes_on = bool(facts["sweep_found"]["trials"]) and not self.check_mode
-        return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if goes_on else {})}
+def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Plan a sweep over numbers of workers."""
+    settings_plan.refuse_without_vary(options)
+    choice = _choice(task, options, hosts)
+    options = with_choice(options, choice)
+    folder = named_folder(options, default_name(str(options.get("config", "lecture_cnn")), inventory_name()))
+    settings_plan.refuse_other_kind(folder, varies=False)
+    name = folder.name
+    config = resolve(options, folder)
+    wanted = wants(options, len(hosts))
+    record_before = check_same(folder, name, config, hosts, options)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "config.yml"
+        path.write_text(configurations.dump(config), encoding="utf-8")
+        given = {"config": str(path), "workers": str(max(wanted.workers)), "remeasure": options.get("remeasure", False)}
+        plan = _plan(task, name, given, hosts)
+    record = {
+        **new_record(name, options, config, hosts),
+        **record_before,
+        "gradient_bytes": bytes_per_step(plan["parameters"]["trainable"]),
+        "train_images": plan["counts"]["train_images"],
+        "dataset": plan["dataset"]["digest"],
+        "called": noun(plan["dataset"].get("spec")),
+        "code": plan["code"],
+    }
+    check_same_facts(name, record_before, record)
+    trials = sweep.order(wanted, record["seed"])
+    left = remaining(trials, timings.read(folder / timings.FILE))
+    if not task.check_mode:
+        write_text(folder / "config.yml", configurations.dump(config))
+        write_json(folder / SUMMARY, record)
+    found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
+    shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
+    shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
+    times = bool(left) and boolean("preflight", options.get("preflight", True))
+    facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+    return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 
-    def _choice(self, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
-        measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
-        if "config" in options or "dataset" not in options or measured:
-            return None
-        asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
-        asked["run"] = "choice"
-        plan = planning.make(asked, hosts[:1], "sweeps", 1, self.arguments["packs"], not self.check_mode)
-        return dict(plan["choice"])
 
-    def _plan(self, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-        """The plan of a run like any trial, with these options, which is called the warm-up."""
-        folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
-        if self.check_mode:
-            run += ".check"
-        else:
-            # An interrupted warm-up's files would make this one its continuation.
-            shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
-        return planning.make({**options, "run": run}, hosts, folder, len(hosts), self.arguments["packs"], not self.check_mode)
+def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Plan a sweep over settings."""
+    wanted = settings_plan.wanted(options, [host["name"] for host in hosts])
+    folder = named_folder(options, default_name(wanted.trains, "-".join([inventory_name(), *wanted.names])))
+    settings_plan.refuse_other_kind(folder, varies=True)
+    rows, before = settings_plan.before(folder)
+    seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
+    combinations = settings.combinations(wanted.space, wanted.drawn, seed)
+    used = _usable([host for host in hosts if host["name"] not in wanted.idle])
+    first = settings_plan.first(options, combinations[0])
+    plan = _plan(task, folder.name, {**first, "workers": str(wanted.workers)}, hosts)
+    trials = settings_plan.trials(folder.name, yaml.safe_load(plan["asked_yaml"]), wanted.set_for_all, combinations)
+    hosts_now = [cluster.label(host) for host in used]
+    record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
+    if any(row.measured for row in rows):
+        settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
+        check_same_facts(folder.name, before, record)
+        record["varied"] = before["varied"]
+    if not task.check_mode:
+        settings_plan.write(folder, {**before, **record}, trials)
+    left = remaining(list(trials), rows)
+    time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
+    most = None if task.check_mode else settings_text.MOST
+    shown = settings_text.plan(record, wanted, trials, rows, plan, project.relative(folder), time, most)
+    # What the user typed is no template.
+    found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
+    facts = {"sweep_found": found_sweep, "plan": {**plan, "hosts": used}, "cluster": used, "run_options": options}
+    return _planned(task, shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})
+
+
+def _planned(task: Task, shown: str, facts: dict[str, Any]) -> dict[str, Any]:
+    goes_on = bool(facts["sweep_found"]["trials"]) and not task.check_mode
+    return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if goes_on else {})}
+
+
+def _choice(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
+    measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
+    if "config" in options or "dataset" not in options or measured:
+        return None
+    asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
+    asked["run"] = "choice"
+    plan = planning.make(asked, hosts[:1], "sweeps", 1, task.arguments["packs"], not task.check_mode)
+    return dict(plan["choice"])
+
+
+def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The plan of a run like any trial, with these options, which is called the warm-up."""
+    folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
+    if task.check_mode:
+        run += ".check"
+    else:
+        # An interrupted warm-up's files would make this one its continuation.
+        shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
+    return planning.make({**options, "run": run}, hosts, folder, len(hosts), task.arguments["packs"], not task.check_mode)
 
 
 def _usable(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -27,37 +27,39 @@ OTHER_LINKS = 1.5
 """Bandwidths that differ by more than this factor belong to different links."""
 
 
-class RunTrials(Task):
-    """Keeps the results row by row; a trial that fails is recorded as failed, and the others go on."""
+def run_trials(task: Task) -> dict[str, Any]:
+    """Prepare, then run what is left.
 
-    def act(self) -> dict[str, Any]:
-        """Prepare, then run what is left."""
-        record = self.arguments["sweep"]
-        self.line = Line(Display(), command_line.terminal(), every=30)
-        variables, options = command_line.inventory_overrides("sweep"), self.arguments["options"]
-        bench: Bench
-        with heeding_signals() as ended:
-            if settings.are_of(Path(record["folder"])):
-                bench = SettingsBench(record, variables, ended)
-            else:
-                note_links(Path(record["folder"]) / SUMMARY, self.arguments["network"])
-                remeasure = boolean("remeasure", options.get("remeasure", False))
-                bench = TimingBench(record, variables, ended, options.get("meter"), remeasure)
-            with alone():
-                self._all(bench)
-        return {"changed": True}
+    Keeps the results row by row; a trial that fails is recorded as failed, and the others go on.
+    """
+    record = task.arguments["sweep"]
+    line = Line(Display(), command_line.terminal(), every=30)
+    variables, options = command_line.inventory_overrides("sweep"), task.arguments["options"]
+    bench: Bench
+    with heeding_signals() as ended:
+        if settings.are_of(Path(record["folder"])):
+            bench = SettingsBench(record, variables, ended)
+        else:
+            note_links(Path(record["folder"]) / SUMMARY, task.arguments["network"])
+            remeasure = boolean("remeasure", options.get("remeasure", False))
+            bench = TimingBench(record, variables, ended, options.get("meter"), remeasure)
+        with alone():
+            run_all(bench, line)
+    return {"changed": True}
 
-    def _all(self, bench: Bench) -> None:
-        try:
-            bench.clear_leftover()
-            bench.prepare(self.line)
-            Session(bench, self.line).run()
-        except Interrupted:
-            replace(bench, ended=lambda: False).clear_leftover()
-            again = "the same command continues, and measures nothing twice"
-            raise LockstepError(f"sweep={bench.folder.name} was interrupted; its measured trials are kept: {again}") from None
-        finally:
-            self.line.end()
+
+def run_all(bench: Bench, line: Line) -> None:
+    """Run the trials of a bench; if the command is ended, leave nothing on the hosts (LockstepError)."""
+    try:
+        bench.clear_leftover()
+        bench.prepare(line)
+        Session(bench, line).run()
+    except Interrupted:
+        replace(bench, ended=lambda: False).clear_leftover()
+        again = "the same command continues, and measures nothing twice"
+        raise LockstepError(f"sweep={bench.folder.name} was interrupted; its measured trials are kept: {again}") from None
+    finally:
+        line.end()
 
 
 class Session:

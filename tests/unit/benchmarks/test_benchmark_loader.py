@@ -51,7 +51,7 @@ def opened(packs, loaders):
 @pytest.mark.parametrize("loaders", [2, 3, 50, None])
 def test_any_number_of_loaders_gives_the_same_images(packs, loaders):
     indices = np.array([6, 0, 3, 3, 1, 5, 2, 4])
-    assert np.array_equal(opened(packs, loaders).gather(indices), opened(packs, 1).gather(indices))
+    assert np.array_equal(opened(packs, loaders).pixels(indices), opened(packs, 1).pixels(indices))
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 4])
@@ -65,7 +65,7 @@ def test_so_many_loaders_decode_at_once(packs, loaders, monkeypatch):
         return np.zeros(SIZE, np.uint8)
 
     monkeypatch.setattr(images._reader, "image", image)
-    images.gather(np.arange(7))
+    images.pixels(np.arange(7))
     assert len(seen) == loaders
 
 
@@ -79,7 +79,7 @@ def test_an_image_that_can_not_be_decoded_ends_the_gathering(packs, monkeypatch)
     images = opened(packs, 2)
     monkeypatch.setattr(images._reader, "image", lambda index: 1 / 0 if index == 5 else np.zeros(SIZE, np.uint8))
     with pytest.raises(ZeroDivisionError):
-        images.gather(np.arange(7))
+        images.pixels(np.arange(7))
 
 
 def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatch):
@@ -188,6 +188,15 @@ def test_raw_pixels_of_any_source_are_refused_where_they_are_read(make_idx, tmp_
 def test_a_limit_takes_fewer_images_of_all_classes(packs):
     actual = benchmark_loader.measure(configurations.build({}), packs, benchmark_loader.Wanted((1,), 1, 5), lambda _: None)
     assert (actual["images"], len(actual["rows"])) == (5, 1)
+
+
+def test_the_command_line_writes_results(packs, tmp_path):
+    (tmp_path / "config.yml").write_text("data: {image_size: [6, 6, 3]}\n")
+    given = ["--config", tmp_path / "config.yml", "--out", tmp_path / "out", "--passes", "1", "--loaders", "1,2"]
+    data = ["--packs", packs.folder, "--manifest", packs.sha256]
+    subprocess.run([sys.executable, "-m", "benchmarks.node", "loader", *map(str, [*given, *data])], check=True, cwd=ROOT)
+    rows = json.loads((tmp_path / "out/results.json").read_text())["rows"]
+    assert {row["loaders"] for row in rows} == {1, 2}
 
 
 def test_a_run_writes_results_and_progress(packs, tmp_path):

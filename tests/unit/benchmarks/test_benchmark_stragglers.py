@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import predictions, stragglers
+from benchmarks import predictions, script, stragglers
 from benchmarks.stragglers import EVEN, Row
 from trainer.errors import LockstepError
 from trainer.straggler import CAUSES
@@ -63,9 +63,9 @@ def test_a_run_too_short_to_compare(run):
 
 def test_rows_are_kept(tmp_path):
     rows = [Row("quota", "node3", "node3", "quota"), Row(EVEN, "node1", "", "")]
-    stragglers.record(tmp_path / "rows.csv", rows)
-    assert stragglers.recorded(tmp_path / "rows.csv") == rows
-    assert stragglers.recorded(tmp_path / "none.csv") == []
+    script.record(tmp_path / "rows.csv", rows)
+    assert script.recorded(tmp_path / "rows.csv", stragglers.Row) == rows
+    assert script.recorded(tmp_path / "none.csv", stragglers.Row) == []
 
 
 def test_the_table_of_stragglers():
@@ -79,8 +79,8 @@ def test_the_table_of_stragglers():
 
 def test_predictions_are_kept_by_network(tmp_path):
     rows = [predictions.Row("1 Gbit/s", 1, 2, 1100.0, 1000.0), predictions.Row("1 Gbit/s", 2, 2, 950.0, 1000.0)]
-    predictions.record(tmp_path / "rows.csv", rows)
-    assert predictions.recorded(tmp_path / "rows.csv") == rows
+    script.record(tmp_path / "rows.csv", rows)
+    assert script.recorded(tmp_path / "rows.csv", predictions.Row) == rows
     assert [row.error for row in rows] == pytest.approx([0.1, -0.05])
 
 

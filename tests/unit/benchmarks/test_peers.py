@@ -15,7 +15,7 @@ import pytest
 from benchmarks.analysis import peers, peers_plot, peers_results
 from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
-from benchmarks.tasks import conclude_peers, judge_peers, plan_peers
+from benchmarks.tasks import conclude_peers, peer_hosts, plan_peers
 from control import configurations
 from control.campaign import Pace, check_name, measure, remaining
 from plugins.action import peer_cell, peer_link
@@ -461,20 +461,20 @@ class TestPicture:
 class TestActions:
     def test_results_are_added_to_on_the_same_machines_only(self):
         one, two = ({"name": name, "cpus": 0.38, "packages": {"tensorflow": "2.21.0"}} for name in ("node1", "node2"))
-        assert judge_peers.continued("g", [one, two], [one]) == [one, two]
-        assert judge_peers.continued("g", [one], [one, two]) == [one, two]
+        assert peer_hosts.continued("g", [one, two], [one]) == [one, two]
+        assert peer_hosts.continued("g", [one], [one, two]) == [one, two]
         with pytest.raises(LockstepError) as caught:
-            judge_peers.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
+            peer_hosts.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
         assert str(caught.value) == (
             "peers=g: node2 was measured with another cpus, and the two can't be compared; measure under another name: -e peers=g-2"
         )
 
     def test_a_host_that_trains_is_refused(self):
-        judge_peers.refuse_busy("node1", ["peers=-w0-aaaaaa"])
+        peer_hosts.refuse_busy("node1", ["peers=-w0-aaaaaa"])
         with pytest.raises(LockstepError, match="peers-w0-aaaaaa runs there"):
-            judge_peers.refuse_busy("node1", ["peers-w0-aaaaaa"])
+            peer_hosts.refuse_busy("node1", ["peers-w0-aaaaaa"])
         with pytest.raises(LockstepError) as caught:
-            judge_peers.refuse_busy("node1", ["my-run-w0"])
+            peer_hosts.refuse_busy("node1", ["my-run-w0"])
         assert str(caught.value) == (
             "node1: my-run-w0 runs there, and would be measured with the benchmark; "
             "wait for it, or stop it (ansible-playbook status.yml, stop.yml)"

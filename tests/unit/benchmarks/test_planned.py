@@ -10,12 +10,13 @@ from ansible.errors import AnsibleError
 from benchmarks.analysis import benchmark, peers, peers_results, peers_wheels
 from benchmarks.tasks import plan_inference, plan_loader, plan_peers, run_accuracy
 from control import command_line, project
+from control.task import Task
 from trainer.errors import LockstepError
 
 HOSTS = ("worker1", "worker2")
 VARIABLES = {"worker_port": 12345, "worker_root": "/tmp/lockstep", "dfs_path": "/tmp/dfs", "worker_address": "127.0.0.1"}
-LOADER, INFERENCE = plan_loader.PlanLoader, plan_inference.PlanInference
-ACCURACY, PEERS = run_accuracy.RunAccuracy, plan_peers.PlanPeers
+LOADER, INFERENCE = plan_loader.plan_loader, plan_inference.plan_inference
+ACCURACY, PEERS = run_accuracy.run_accuracy, plan_peers.plan_peers
 FEW = ("peers=few", "workers=1,2", "rounds=1", "steps=8", "systems=lockstep,ideal,stock-loop,keras-fit-loop")
 
 
@@ -32,7 +33,7 @@ def plan(tmp_path, monkeypatch):
         variables = dict(one.split("=", 1) for one in given)
         monkeypatch.setattr(command_line, "extra_variables", lambda: variables)
         task_vars = {"groups": {"workers": list(HOSTS)}, "hostvars": dict.fromkeys(HOSTS, VARIABLES)}
-        return kind({"packs": str(tmp_path / "packs")}, task_vars, check).act()
+        return kind(Task({"packs": str(tmp_path / "packs")}, task_vars, check))
 
     return task
 

@@ -1,5 +1,7 @@
 """The action `control`: which class a task of a playbook names, and what becomes of a refusal."""
 
+import ast
+import inspect
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from control.task import Task
-from plugins.action.control import ActionModule, task_class
+from plugins.action.control import ActionModule, function
 from tests.unit.conftest import ROOT
 
 PLAYBOOKS = [*ROOT.glob("*.yml"), *(path for folder in ("playbooks", "roles", "benchmarks") for path in (ROOT / folder).rglob("*.yml"))]
@@ -29,19 +30,21 @@ USED = sorted({arguments["do"] for path in PLAYBOOKS for arguments in uses(yaml.
 WRITTEN = [path for folder in ("control", "benchmarks") for path in (ROOT / folder).rglob("tasks/*.py") if path.stem != "__init__"]
 
 
-def name_of(path: Path) -> str:
-    """`control/runs/tasks/plan.py` as `runs.plan`."""
-    domain = path.relative_to(ROOT).parts[-3]
-    return f"{domain}.{path.stem}"
+def names_in(path: Path) -> list[str]:
+    """The tasks of a module: those of `control/runs/tasks/conclude.py` are `runs.conclude` and `runs.conclude.conclude_stop`."""
+    module = f"{path.relative_to(ROOT).parts[-3]}.{path.stem}"
+    functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
+    tasks = [one.name for one in functions if [argument.arg for argument in one.args.args] == ["task"] and not one.name.startswith("_")]
+    return [module if name == path.stem else f"{module}.{name}" for name in tasks]
 
 
 @pytest.mark.parametrize("name", USED)
-def test_every_task_of_a_playbook_is_a_class(name):
-    assert issubclass(task_class(name), Task)
+def test_every_task_of_a_playbook_is_a_function(name):
+    assert list(inspect.signature(function(name)).parameters) == ["task"]
 
 
-def test_no_class_is_left_that_no_playbook_uses():
-    assert sorted(map(name_of, WRITTEN)) == USED
+def test_no_task_is_left_that_no_playbook_uses():
+    assert sorted(name for path in WRITTEN for name in names_in(path)) == USED
 
 
 @pytest.mark.parametrize(("do", "mode"), [("runs.plan", 0o640), ("sweep.plan", 0o640), ("lab.files", 0o644)])

@@ -62,8 +62,7 @@ def test_module_by_itself_reads_the_time_last(monkeypatch, tmp_path):
     returned = {}
 
     class Whole(Module):
-        def __init__(self, argument_spec, supports_check_mode):
-            assert supports_check_mode is True
+        def __init__(self):
             super().__init__(root=str(tmp_path), fast=False)
 
         def exit_json(self, **result):

@@ -428,5 +428,5 @@ def test_large_packets_that_vanish_are_noticed():
 )
 def test_refusals(monkeypatch, more, message):
     given = {**params(0, cluster(2)), **more}
-    monkeypatch.setattr(probe, "AnsibleModule", lambda argument_spec, supports_check_mode: Module(**given))
+    monkeypatch.setattr(probe, "AnsibleModule", lambda: Module(**given))
     assert failed(probe.main) == message

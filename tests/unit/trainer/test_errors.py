@@ -1,4 +1,4 @@
-"""How the message of a process of ours is found in what it wrote."""
+"""How the message of a process of ours is found in what it wrote, and how a process ended."""
 
 import sys
 
@@ -6,7 +6,7 @@ import pytest
 
 from control.remote.trainer_process import refusal
 from trainer.commands import CommandLine
-from trainer.errors import FAILED, LockstepError
+from trainer.errors import FAILED, LockstepError, code_of, signal_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,11 @@ def test_message_begins_on_line_of_its_own(capsys):
     line.add("predict", refused)
     assert line.run(["predict"]) == FAILED
     assert refusal(capsys.readouterr().err) == "no such image"
+
+
+@pytest.mark.parametrize(
+    ("returned", "code", "name"), [(0, 0, ""), (3, 3, ""), (-9, 137, "SIGKILL"), (-15, 143, "SIGTERM"), (255, 255, "")]
+)
+def test_codes_are_those_of_a_shell(returned, code, name):
+    assert code_of(returned) == code
+    assert signal_of(code) == signal_of(returned) == name

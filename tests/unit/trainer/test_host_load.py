@@ -10,7 +10,7 @@ import pytest
 
 from tests.project import await_until
 from trainer import cgroup, host_load
-from trainer.host_load import Load, Sample, StepTimes
+from trainer.host_load import Load, Sample
 
 
 def write(root, **files):
@@ -109,14 +109,14 @@ AFTER = Sample(at=110.0, own=14.0, group=18.0, steal=1.5, heat=4, swapped=110, f
 def test_an_interval_in_rates(monkeypatch):
     monkeypatch.setattr(cgroup, "cpus", lambda: 0.38)
     monkeypatch.setattr(host_load, "memory_in_use", lambda: 700)
-    load = host_load.between(BEFORE, AFTER, StepTimes(90_000, 500, 40_000))
+    load = host_load.between(BEFORE, AFTER, Load(90_000, 500, reduced_us=40_000))
     assert (load.own_us, load.input_us, load.reduced_us, load.limit, load.memory) == (90_000, 500, 40_000, 380, 700)
     # Of 6 s in 10, 4 were this process's own.
     assert (load.others, load.steal, load.heat, load.swapped, load.faults, load.lost) == (200, 50, 3, 10, 20, 10)
 
 
 def test_counters_that_run_backwards_give_nothing_negative():
-    assert min(host_load.between(AFTER, BEFORE, StepTimes()).row()) >= 0
+    assert min(host_load.between(AFTER, BEFORE, Load()).row()) >= 0
 
 
 def test_a_row_fits_32_bits():
@@ -128,7 +128,7 @@ def test_another_process_on_this_machine_is_seen(unlimited):
     before = host_load.sample()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         try:
-            await_until(lambda: host_load.between(before, host_load.sample(), StepTimes()).others > 200, 60, "its load")
+            await_until(lambda: host_load.between(before, host_load.sample(), Load()).others > 200, 60, "its load")
         finally:
             busy.kill()
 
@@ -154,7 +154,7 @@ def test_a_connection_s_rate_and_segments(pair):
     after = host_load.sample([caller])
     assert after.segments > before.segments
     assert after.retransmits == 0
-    assert host_load.between(before, after, StepTimes(), [caller]).rate > 1000, "kB/s on the loopback interface"
+    assert host_load.between(before, after, Load(), [caller]).rate > 1000, "kB/s on the loopback interface"
 
 
 def test_a_closed_connection_counts_as_unknown(pair):

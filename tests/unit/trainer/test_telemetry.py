@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.samples import HISTORY
 from trainer import files
+from trainer.host_load import Load
 from trainer.metrics import Metrics
 from trainer.records import PHASES, read_history
 from trainer.telemetry import History, ProgressLines, Splits, StepLines
@@ -60,13 +61,13 @@ def recorded(tmp_path):
 def test_own_work_has_mean_wait_and_median_rest(recorded):
     splits, _ = recorded
     parts = {"forward_backward": 0.08, "compression": 0.004, "all_reduce": 0.5, "apply": 0.006}
-    assert splits.recent() == (0, 0, 0)
+    assert splits.recent() == Load()
     for step, (waited, more) in enumerate([(0.0, 0.0), (1.2, 0.0), (0.0, 3.0)]):
         splits.waited(waited, 8)
         splits.sample(1, 8 * step, 64, parts | {"apply": parts["apply"] + more}, 0.6)
-    assert splits.recent() == (140_000, 50_000, 500_000), "one stall of 1.2 s in 24 steps"
+    assert splits.recent() == Load(140_000, 50_000, reduced_us=500_000), "one stall of 1.2 s in 24 steps"
     splits.waited(0.0, 8)
-    assert splits.recent() == (90_000, 0, 500_000)
+    assert splits.recent() == Load(90_000, 0, reduced_us=500_000)
 
 
 def test_step_apart_records_the_mean_wait_before(recorded):

@@ -452,7 +452,7 @@ def test_raw_pixels_by_channels_come_out_by_rows(place, records, tmp_path):
     publish.publish(tfrecords.TFRecords(str(place)), tmp_path / "packs", False, quiet)
     (folder,) = (path.parent for path in (tmp_path / "packs").glob("*/manifest.json"))
     _, images = open_images(Published(folder, sha256_file(folder / "manifest.json")), tmp_path / "caches", (32, 32, 3), 100, quiet)
-    assert (images["test"].gather(np.array([0, 1])) == pixels[2:].transpose(0, 2, 3, 1)).all()
+    assert (images["test"].pixels(np.array([0, 1])) == pixels[2:].transpose(0, 2, 3, 1)).all()
 
 
 def test_sides_and_classes_come_from_records_or_beside(place, records):

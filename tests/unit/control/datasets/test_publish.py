@@ -258,11 +258,11 @@ def assert_pixels(root, made, images, size):
         records = made.records(split)
         wanted = np.stack([fit(decode((root / name).read_bytes()), size) for name in records.files])
         everything = np.arange(len(records.files))
-        actual = images[split].gather(everything)
+        actual = images[split].pixels(everything)
         assert actual.dtype == np.uint8
         assert np.array_equal(actual, wanted)
-        assert np.array_equal(images[split].gather(everything[::-2]), wanted[::-2])
-        assert images[split].labels.tolist() == records.labels
+        assert np.array_equal(images[split].pixels(everything[::-2]), wanted[::-2])
+        assert images[split]._labels.tolist() == records.labels
 
 
 @pytest.mark.parametrize("size", [(6, 6, 3), (5, 6, 1), (3, 2, 3)])
@@ -284,10 +284,10 @@ def test_raw_records_are_padded(limit, make_idx, packs):
     assert made.shape == [4, 3, 1]
     _, images = opened(packs, made, (6, 5, 3), limit)
     raw = np.frombuffer(source.read("train", 2), np.uint8).reshape(4, 3, 1)
-    actual = images["train"].gather(np.array([2]))[0]
+    actual = images["train"].pixels(np.array([2]))[0]
     assert np.array_equal(actual[1:5, 1:4], np.repeat(raw, 3, axis=-1))
     assert actual.astype(int).sum() == 3 * raw.astype(int).sum()
-    assert images["train"].labels.tolist() == [0, 1, 0, 1, 1]
+    assert images["train"]._labels.tolist() == [0, 1, 0, 1, 1]
 
 
 def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
@@ -319,7 +319,7 @@ def test_nothing_asked_is_an_empty_batch(make_folder, packs):
     made = put(make_folder(), packs)
     for limit in (100, 0):
         _, images = opened(packs, made, (6, 6, 3), limit)
-        assert images["train"].gather(np.array([], np.int64)).shape == (0, 6, 6, 3)
+        assert images["train"].pixels(np.array([], np.int64)).shape == (0, 6, 6, 3)
 
 
 def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs):
@@ -384,7 +384,7 @@ NAMES = ["labels", "a byte of a pack", "a byte of the digests", "an image with i
 def test_a_changed_dataset_is_not_used(attack, message, limit, place, tmp_path):
     def use():
         images = cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)[1]
-        return images["train"].gather(np.arange(5))
+        return images["train"].pixels(np.arange(5))
 
     attack(place.folder)
     with pytest.raises(DatasetError, match=message) as caught:

@@ -3,14 +3,15 @@
 import pytest
 
 from control import configurations
-from control.doctor.tasks.size_trial import SizeTrial
+from control.doctor.tasks.size_trial import size_trial
 from control.runs.plan import SELFTEST
+from control.task import Task
 
 
 def sized(step_seconds):
     config = configurations.to_dict(configurations.build(configurations.override({}, SELFTEST)))
     plan = {"config": config, "config_yaml": "", "asked_yaml": "", "counts": {"workers": 2, "steps_per_epoch": 2, "total_steps": 2}}
-    return SizeTrial({"plan": plan, "timed": {name: {"step_seconds": one} for name, one in step_seconds.items()}}).act()
+    return size_trial(Task({"plan": plan, "timed": {name: {"step_seconds": one} for name, one in step_seconds.items()}}))
 
 
 def test_quick_hosts_train_as_long_as_measurement_needs():

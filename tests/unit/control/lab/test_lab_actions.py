@@ -13,13 +13,13 @@ from control.lab.tasks import command as lab_command
 from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
-from control.lab.tasks import removed as lab_removed
-from plugins.action.control import task_class
+from control.task import Task
+from plugins.action.control import function
 from trainer.errors import LockstepError
 
 
 def action(module, **arguments):
-    return task_class(f"lab.{module.__name__.rpartition('.')[2]}")(arguments)
+    return function(f"lab.{module.__name__.rpartition('.')[2]}")(Task(arguments))
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def made(tmp_path):
 
 
 def test_files_are_written_once(made):
-    assert action(lab_files, lab=made).act() == {"changed": True}
+    assert action(lab_files, lab=made) == {"changed": True}
     made["create"] = []
-    assert action(lab_files, lab=made).act() == {"changed": False}
+    assert action(lab_files, lab=made) == {"changed": False}
 
 
 def test_keys_are_private_and_differ_between_nodes(made):
-    action(lab_files, lab=made).act()
+    action(lab_files, lab=made)
     key = Path(made["inventory"]) / ".ssh" / "key"
     settings = [Path(made["place"]) / "nodes" / node["name"] / "settings" for node in made["nodes"]]
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -55,22 +55,22 @@ def test_keys_are_private_and_differ_between_nodes(made):
 
 
 def test_key_without_its_public_half_is_made_anew(made):
-    action(lab_files, lab=made).act()
+    action(lab_files, lab=made)
     public = Path(made["inventory"]) / ".ssh" / "key.pub"
     public.unlink()
-    assert action(lab_files, lab=made).act()["changed"]
+    assert action(lab_files, lab=made)["changed"]
     derived = subprocess.run(["ssh-keygen", "-y", "-f", public.with_suffix("")], capture_output=True, text=True, check=True).stdout
     assert derived.split()[1] == public.read_text().split()[1]
 
 
 def test_new_container_empties_its_brick_and_kept_keeps(made):
     """A new container gets an empty brick and a kept one keeps it."""
-    action(lab_files, lab=made).act()
+    action(lab_files, lab=made)
     bricks = [Path(made["place"]) / "nodes" / node["name"] / "brick" / "data" for node in made["nodes"]]
     for brick in bricks:
         brick.write_text("x")
     made["create"] = ["lab-node2"]
-    action(lab_files, lab=made).act()
+    action(lab_files, lab=made)
     assert [brick.exists() for brick in bricks] == [True, False]
 
 
@@ -78,12 +78,12 @@ def test_the_key_belongs_to_who_called_sudo(made, monkeypatch):
     given = []
     monkeypatch.setenv("SUDO_UID", "54321")
     monkeypatch.setattr(lab_files.os, "chown", lambda path, user, group: given.append((Path(path).name, user, group)))
-    action(lab_files, lab=made).act()
+    action(lab_files, lab=made)
     assert given == [("key", 54321, -1)]
 
 
 def command(script, **more):
-    return action(lab_command, argv=[sys.executable, "-c", script], doing="building", **more).act()
+    return action(lab_command, argv=[sys.executable, "-c", script], doing="building", **more)
 
 
 def test_a_command_gives_its_lines():
@@ -109,16 +109,14 @@ def test_a_command_is_ended_in_time():
 def test_root_is_needed(monkeypatch):
     monkeypatch.setattr(lab_plan.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(lab_plan.command_line, "operator_options", lambda command, variables: {})
-    asked = action(lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT))
-    asked.task_vars = {}
     with pytest.raises(LockstepError) as caught:
-        asked.act()
+        action(lab_plan, prefix="lab", subnet="10.1.0.0/24", base_image="x", project=str(project.ROOT))
     assert str(caught.value).endswith('run it as root, as in sudo env "PATH=$PATH" ansible-playbook lab.yml')
 
 
 def test_the_environment_of_another_project_is_refused(tmp_path):
     with pytest.raises(LockstepError, match="belongs to the project"):
-        action(lab_plan, project=str(tmp_path)).act()
+        action(lab_plan, project=str(tmp_path))
 
 
 def test_no_engine_and_no_apt(monkeypatch):
@@ -165,7 +163,7 @@ def test_the_image_goes_only_when_asked(too, images):
 
 
 def removal(plan):
-    return action(lab_removed, lab=plan).act()["show_last"]
+    return lab_ready.removed(Task({"lab": plan}))["show_last"]
 
 
 def test_a_removal_says_what_it_keeps():
@@ -186,7 +184,7 @@ def test_the_lab_is_shown_with_the_next_commands(made):
 def test_a_silent_node_is_named(made, monkeypatch):
     monkeypatch.setattr(lab_ready, "_try", lambda node, user, inventory: "Connection refused" if node["name"] == "node2" else "")
     with pytest.raises(LockstepError) as caught:
-        action(lab_ready, lab=made, user="lockstep", deadline=1).act()
+        action(lab_ready, lab=made, user="lockstep", deadline=1)
     assert str(caught.value) == (
         "no SSH on node2 within 1 s; node2 (10.1.0.12): Connection refused. "
         "Look inside: podman logs lab-node2; podman exec -it lab-node2 bash"

@@ -16,11 +16,10 @@ from ansible.plugins.action import ActionBase
 
 from control.provision import provision, provisioning, wheels
 from control.provision.tasks import check as provision_check
-from control.provision.tasks import dfs as provision_dfs
-from control.provision.tasks import firewall as provision_firewall
 from control.provision.tasks import plan as provision_plan
-from control.provision.tasks import removed as provision_removed
 from control.provision.tasks import report as provision_report
+from control.provision.tasks import settings as provision_settings
+from control.task import Task
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
 from trainer.errors import ConfigError
@@ -383,7 +382,7 @@ def test_port_that_is_no_number_is_refused():
 
 def test_what_inventory_with_wrong_port_made_stays_removable():
     plan = {"state": "absent", "members": [{**members(1)[0], "port": "12345x"}], "kind": "mounted", "firewall": True, "addresses": []}
-    facts = provision_firewall.Firewall({"plan": plan, "allow": [], "users": []}).act()["ansible_facts"]
+    facts = provision_settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]
     assert facts["provision"]["ports"] == []
 
 
@@ -401,8 +400,8 @@ def test_what_inventory_with_wrong_port_made_stays_removable():
 )
 def test_settings_of_the_file_system_are_checked(changed, problem):
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
-    assert provision_dfs.check_kind(settings, members()) == "glusterfs"
-    assert message(provision_dfs.check_kind, {**settings, **changed}, members()) == problem
+    assert provision_settings.check_kind(settings, members()) == "glusterfs"
+    assert message(provision_settings.check_kind, {**settings, **changed}, members()) == problem
 
 
 @pytest.mark.parametrize(
@@ -419,11 +418,11 @@ def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
 def test_a_volume_made_here_takes_no_ipv6():
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
     six = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
-    assert message(provision_dfs.check_kind, settings, six) == (
+    assert message(provision_settings.check_kind, settings, six) == (
         "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
         "set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
     )
-    assert provision_dfs.check_kind({**settings, "kind": "mounted"}, six) == "mounted"
+    assert provision_settings.check_kind({**settings, "kind": "mounted"}, six) == "mounted"
 
 
 @pytest.mark.parametrize(
@@ -459,15 +458,15 @@ def test_an_environment_does_not_hold_worker_root(environment):
 
 def test_one_host_may_have_a_local_folder():
     settings = {"kind": "local", "path": "/srv/data"}
-    assert provision_dfs.check_kind(settings, members(1)) == "local"
+    assert provision_settings.check_kind(settings, members(1)) == "local"
 
 
 def test_further_addresses_are_checked():
-    assert provision_firewall.network("10.0.0.0/24") == "10.0.0.0/24"
-    assert message(provision_firewall.check_users, [1007, "alice"]) == (
+    assert provision_settings.network("10.0.0.0/24") == "10.0.0.0/24"
+    assert message(provision_settings.check_users, [1007, "alice"]) == (
         "firewall_users: alice: expected a user's number; on the host: id -u alice"
     )
-    assert message(provision_firewall.network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
+    assert message(provision_settings.network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
 
 
 def test_a_row_says_what_was_done():
@@ -506,7 +505,7 @@ def test_in_check_mode_rows_say_what_would_happen():
 
 def test_what_stays_on_a_host_is_named():
     packages = {"pi1": {"removed": ["a", "b"], "kept": ["tmux"]}, "pi2": {"removed": [], "kept": []}, "pi3": {"skipped": True}}
-    shown = provision_removed.Removed({"packages": packages}).act()["show_last"].splitlines()
+    shown = provision_report.removed(Task({"packages": packages}))["show_last"].splitlines()
     assert [line.split() for line in shown[2:5]] == [["pi1", "2", "tmux"], ["pi2", "0", "-"], ["pi3", "0", "-"]]
 
 

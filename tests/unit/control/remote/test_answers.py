@@ -14,7 +14,7 @@ from ansible.plugins import action as actions
 from control.doctor.checks import across, report
 from control.remote import answers, lean
 from control.remote.answers import believed
-from control.runs.tasks import record
+from control.runs.tasks import launch as record
 from plugins.shared.answers import ORDERS, guard_ansible, refuse_orders
 from tests.unit import doctor_samples as samples
 from trainer.errors import LockstepError

@@ -2,13 +2,14 @@
 
 import pytest
 
-from control.runs.tasks.judge_deletion import JudgeDeletion
+from control.runs.tasks import deletion
+from control.task import Task
 from trainer.errors import LockstepError
 
 
 @pytest.mark.parametrize("queued", [{}, {"rc": 0, "stdout": "", "stderr": ""}, {"rc": 2, "msg": "no squeue"}])
 def test_without_a_job_it_may_go(queued):
-    JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
+    deletion.judge(Task({"run": "r", "seen": [], "queued": queued}))
 
 
 @pytest.mark.parametrize(
@@ -20,5 +21,5 @@ def test_without_a_job_it_may_go(queued):
 )
 def test_silent_job_and_queue_are_told(queued, message):
     with pytest.raises(LockstepError) as caught:
-        JudgeDeletion({"run": "r", "seen": [], "queued": queued}).act()
+        deletion.judge(Task({"run": "r", "seen": [], "queued": queued}))
     assert str(caught.value) == message

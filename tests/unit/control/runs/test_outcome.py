@@ -4,7 +4,8 @@ import pytest
 
 from control.runs import outcome
 from control.runs.outcome import Verdict
-from control.runs.tasks import conclude_stop
+from control.runs.tasks import conclude as concluding
+from control.task import Task
 from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.files import read_json, write_json
 
@@ -39,19 +40,18 @@ def test_stopped_run_failed_only_if_a_worker_erred(code, cancelled, state):
 @pytest.fixture
 def stopped_run(tmp_path, monkeypatch):
     """A run's folder, and a task that concludes its stop from the workers' exit codes."""
-    monkeypatch.setattr(conclude_stop.project, "RUNS", tmp_path)
-    monkeypatch.setattr(conclude_stop.launches, "end_all", lambda folder: None)
+    monkeypatch.setattr(concluding.project, "RUNS", tmp_path)
+    monkeypatch.setattr(concluding.launches, "end_all", lambda folder: None)
     write_json(tmp_path / "full" / "summary.json", {"state": "RUNNING"})
 
     def conclude(*codes, away=0):
         ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
-        task = conclude_stop.ConcludeStop.__new__(conclude_stop.ConcludeStop)
         hosts = [*(end.host for end in ends), *(f"away{number}" for number in range(away))]
         lost = {"unreachable": True, "msg": "no route to host", "changed": False}
         stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, [{"verdict": end.to_dict()} for end in ends]
         watched += [{"skipped": True}] * away
-        task.arguments = {"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched}
-        return task.act(), read_json(tmp_path / "full" / "summary.json")
+        task = Task({"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched})
+        return concluding.conclude_stop(task), read_json(tmp_path / "full" / "summary.json")
 
     return conclude
 
@@ -84,7 +84,7 @@ def test_absent_host_is_named_and_others_stopped(supervised, stopped_run, tmp_pa
 
 
 def test_a_host_where_the_stop_failed_is_unclear():
-    verdict = conclude_stop._verdict(2, "node2", {"failed": True, "msg": "tmux is missing"}, {})
+    verdict = concluding._verdict(2, "node2", {"failed": True, "msg": "tmux is missing"}, {})
     assert (verdict.state, verdict.rank, verdict.message) == ("unclear", 2, "tmux is missing")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from control.runs import predictions
 from control.runs.predictions import Prediction
-from control.runs.tasks.write_prediction import WritePrediction
+from control.runs.tasks import prediction
+from control.task import Task
 from trainer.data.spec import Leaf
 from trainer.errors import ConfigError, LockstepError
 from trainer.judging import Classes
@@ -258,7 +259,7 @@ def test_a_command_that_is_ended_writes_nothing(given, tmp_path_factory, monkeyp
     planned = {name: getattr(TABLE, name) for name in ("run", "epoch", "called", "rows", "classes", "images")}
     planned |= {"outputs": outputs, "folder": str(given), "output": str(output), "warnings": []}
     with pytest.raises(LockstepError, match=r"new.csv: the command was ended before it was written$"):
-        WritePrediction({"planned": planned, "hosts": [{"name": "pi1"}, {"name": "pi2"}]}).act()
+        prediction.write(Task({"planned": planned, "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))
     assert list(output.parent.iterdir()) == []
     assert not given.exists()
 

@@ -7,7 +7,8 @@ import pytest
 from control import command_line, project
 from control.runs.cluster import posts
 from control.runs.tasks import plan as plan_task
-from control.runs.tasks.record import Record
+from control.runs.tasks.launch import record
+from control.task import Task
 from trainer.errors import ConfigError
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
@@ -31,7 +32,7 @@ def test_complete_run_is_evaluated_with_its_own_code(folder):
 def test_a_run_that_trains_already_keeps_its_record(folder):
     plan = {"run": "one", "folder": str(folder), "hosts": HOSTS, "changes": [], "resume": True}
     claims = {host["name"]: {"running": True, "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []} for host in HOSTS}
-    returned = Record({"plan": plan, "claims": claims}).act()
+    returned = record(Task({"plan": plan, "claims": claims}))
     assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
 
 
@@ -52,16 +53,16 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     }
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
     published = {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}
-    facts = Record({"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published}).act()["ansible_facts"]
-    record = facts["record"]
-    assert [host["name"] for host in record["hosts"]] == ["node1", "node2"]
-    assert [(host["name"], host["rank"], host["threads"], host["tf_config"]) for host in record["spares"]] == [("node3", 2, 4, {})]
-    assert record["hosts"][1]["tf_config"]["cluster"] == {"worker": ["10.0.0.1:12345", "10.0.0.2:12345"]}
+    facts = record(Task({"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published}))["ansible_facts"]
+    recorded = facts["record"]
+    assert [host["name"] for host in recorded["hosts"]] == ["node1", "node2"]
+    assert [(host["name"], host["rank"], host["threads"], host["tf_config"]) for host in recorded["spares"]] == [("node3", 2, 4, {})]
+    assert recorded["hosts"][1]["tf_config"]["cluster"] == {"worker": ["10.0.0.1:12345", "10.0.0.2:12345"]}
     assert facts["launch"]["hosts"] == ["node1", "node2", "node3"], "an interrupted launch is taken back on all"
-    assert [host["name"] for host in posts(record)] == ["node1", "node2", "node3"]
+    assert [host["name"] for host in posts(recorded)] == ["node1", "node2", "node3"]
 
 
 def test_slurm_chooses_the_hosts(monkeypatch):
     monkeypatch.setattr(command_line, "operator_options", lambda command, task_vars: {"workers": "node1,node2"})
     with pytest.raises(ConfigError, match=r"^workers=node1,node2: expected a whole number from 1$"):
-        plan_task.Plan({"command": "playbooks/slurm"}).act()
+        plan_task.plan(Task({"command": "playbooks/slurm"}))

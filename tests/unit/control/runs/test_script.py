@@ -6,6 +6,7 @@ import json
 import os
 import re
 import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from control.runs import admission, plan, script
 from control.runs.outcome import Verdict, of_exit_code, state
 from trainer.errors import ConfigError
 from trainer.files import write_json
+from trainer.user_script import Script
 
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
 EVIL = ["$(touch x)", "`touch x`", "{{ lookup('pipe', 'touch x') }}", "it's", 'a "b"', "two\nlines", "../..", "; rm -rf /", "--", "-e", ""]
@@ -174,10 +176,11 @@ class TestRunning:
 def test_a_hosts_command_keeps_every_argument_apart(ask, folder):
     planned = ask(script=str(folder))["script"] | {"args": EVIL}
     command = script.command(planned, "/srv/runs/mine", "pi2", "/srv/dfs", HOSTS)
-    assert command[command.index("--") + 1 :] == EVIL
-    assert f"--archive=/srv/dfs/code/{planned['archive']}" in command
-    assert "--peers=10.0.0.1:13345,10.0.0.2:13345,10.0.0.3:13345" in command
-    assert json.loads(json.dumps(command)) == command
+    assert command[:-1] == ["-m", "trainer", "script"]
+    read = Script.read(json.loads(command[-1]))
+    assert read.arguments == EVIL
+    assert read.archive == Path("/srv/dfs/code") / planned["archive"]
+    assert read.peers == ["10.0.0.1:13345", "10.0.0.2:13345", "10.0.0.3:13345"]
 
 
 def test_of_hosts_files_only_output_is_fetched():

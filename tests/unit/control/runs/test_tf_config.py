@@ -17,7 +17,7 @@ from control.runs.cluster import (
     session_name,
     thread_share,
 )
-from control.runs.tasks.record import _hosts
+from control.runs.tasks.launch import _hosts
 
 TEMPLATE = Path(__file__).resolve().parents[4] / "templates" / "tf_config.json.j2"
 COURSE = [

@@ -9,7 +9,7 @@ import pytest
 from control.campaign import UnderWay
 from control.children import Interrupted
 from control.sweep import timings
-from control.sweep.tasks.run_trials import RunTrials
+from control.sweep.tasks.run_trials import run_all
 from control.sweep.timing_trials import TimingBench as Bench
 from control.sweep.timings import Timing, Trial
 from trainer.errors import LockstepError
@@ -33,13 +33,11 @@ class Line:
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
-    """An action whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
-    action = RunTrials({})
-    action.line = Line()
+    """A sweep whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
     actual = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "called": "image", "hosts": ["a 1", "b 2", "c 3"]}
     actual["trials"] = [asdict(trial) for trial in TRIALS]
     bench = Bench(actual, {}, lambda: False)
-    made = SimpleNamespace(action=action, bench=bench, outcomes=[], cleared=0, prepared=0)
+    made = SimpleNamespace(line=Line(), bench=bench, outcomes=[], cleared=0, prepared=0)
 
     def measure(self, trial, hosts, ended):
         assert hosts == ["a", "b", "c"]
@@ -70,32 +68,30 @@ def rows(sweep):
 
 def test_one_warm_up_then_every_trial(sweep):
     sweep.outcomes = [40.0, 50.0, 30.0]
-    sweep.action._all(sweep.bench)
+    run_all(sweep.bench, sweep.line)
     assert (sweep.cleared, sweep.prepared) == (1, 1)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "SUCCEEDED"), (3, "SUCCEEDED")]
-    assert sweep.action.line.printed[0] == (
-        "trial 1 of 3: 2 workers, repeat 1: 40.0 s end to end, 30.0 s training, 100 images/s  0:10 left"
-    )
+    assert sweep.line.printed[0] == ("trial 1 of 3: 2 workers, repeat 1: 40.0 s end to end, 30.0 s training, 100 images/s  0:10 left")
 
 
 def test_a_trial_that_fails_is_tried_once_more(sweep):
     sweep.outcomes = [None, 40.0, 50.0, 30.0]
-    sweep.action._all(sweep.bench)
+    run_all(sweep.bench, sweep.line)
     assert [state for _, state in rows(sweep)] == ["SUCCEEDED"] * 3
-    assert sweep.action.line.printed[0] == "trial 1 of 3 failed and is tried once more:\n  end of pi.w2-e3-r1"
+    assert sweep.line.printed[0] == "trial 1 of 3 failed and is tried once more:\n  end of pi.w2-e3-r1"
 
 
 def test_trial_that_fails_twice_ends_no_sweep(sweep):
     """A trial that fails twice is recorded and the sweep goes on."""
     sweep.outcomes = [40.0, None, None, 30.0]
-    sweep.action._all(sweep.bench)
+    run_all(sweep.bench, sweep.line)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "FAILED"), (3, "SUCCEEDED")]
-    assert "trial 2 of 3: 1 worker, repeat 1: FAILED twice  0:05 left" in sweep.action.line.printed
+    assert "trial 2 of 3: 1 worker, repeat 1: FAILED twice  0:05 left" in sweep.line.printed
 
 
 def test_interrupted_sweep_keeps_its_rows_and_clears_hosts(sweep):
     sweep.outcomes = [40.0, Interrupted()]
     with pytest.raises(LockstepError, match=r"^sweep=pi was interrupted; its measured trials are kept: the same command continues"):
-        sweep.action._all(sweep.bench)
+        run_all(sweep.bench, sweep.line)
     assert rows(sweep) == [(2, "SUCCEEDED")]
     assert sweep.cleared == 2

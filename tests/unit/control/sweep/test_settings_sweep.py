@@ -15,8 +15,9 @@ from control.sweep import settings, settings_results, settings_text, sweep_text,
 from control.sweep.settings import Result
 from control.sweep.settings_trials import SettingsBench
 from control.sweep.tasks import plan as plan_sweep
-from control.sweep.tasks.conclude import Conclude
-from control.sweep.tasks.run_trials import RunTrials
+from control.sweep.tasks.conclude import conclude
+from control.sweep.tasks.run_trials import run_all
+from control.task import Task
 from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_rows
 
@@ -62,7 +63,7 @@ def made(options, hosts, kind, default_workers, packs, write):
 
 
 def planned(given, check=False):
-    return plan_sweep.Plan({"packs": ""}, {"given": given}, check).act()
+    return plan_sweep.plan(Task({"packs": ""}, {"given": given}, check))
 
 
 def row(run, settings_of, state="SUCCEEDED", value=0.5, metric="val_accuracy", reason=""):
@@ -283,8 +284,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
     """All trials run on disjoint hosts and one that fails does not end the others."""
     monkeypatch.setattr(UnderWay, "elapsed", 41.0)
     printed, shown = [], []
-    task = RunTrials({})
-    task.line = SimpleNamespace(print=printed.append, update=shown.append, end=lambda: None)
+    line = SimpleNamespace(print=printed.append, update=shown.append, end=lambda: None)
     play, bad = Playbook.run, bench.bench.trials[1]
 
     def run(self, ended, meanwhile=lambda: None):
@@ -292,7 +292,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
         return 2 if self.variables["run"] == bad and "remove" not in self.path else code
 
     monkeypatch.setattr(Playbook, "run", run)
-    task._all(bench.bench)
+    run_all(bench.bench, line)
     rows = settings.STORE.read(folder / settings.FILE)
     assert {one.run: one.state for one in rows} == {run: "FAILED" if run == bad else "SUCCEEDED" for run in bench.bench.trials}
     assert {one.hosts for one in rows} <= {"node1 node2", "node3 node4"}
@@ -363,14 +363,14 @@ def test_nothing_has_succeeded():
 def test_results_are_written_once(folder):
     planned(VARY)
     runs = finish(folder)
-    first = Conclude({"sweep": {"folder": str(folder)}, "options": {}}).act()
+    first = conclude(Task({"sweep": {"folder": str(folder)}, "options": {}}))
     assert first["changed"]
     assert "The best of them is learning_rate=0.1 batch_size=64: validation accuracy 0.8000 in epoch 2." in first["show_last"]
     assert {"analysis.md", "settings.png", "summary.json", "trials.csv", "config.yml"} <= {path.name for path in folder.iterdir()}
     summary = read_json(folder / "summary.json")
     assert summary["best"]["run"] == runs[-1]
     assert summary["states"] == {"SUCCEEDED": 4}
-    assert not Conclude({"sweep": {"folder": str(folder)}, "options": {}}).act()["changed"]
+    assert not conclude(Task({"sweep": {"folder": str(folder)}, "options": {}}))["changed"]
     assert planned({"sweep": "pi"})["ansible_facts"]["sweep_found"]["trials"] == []
     text = (folder / "analysis.md").read_text()
     assert text.startswith("# Which settings are best?\n\nThe best of them is **learning_rate=0.1 batch_size=64**")

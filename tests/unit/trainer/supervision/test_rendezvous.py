@@ -13,7 +13,7 @@ from tests.ports import free_ports
 from trainer.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
 from trainer.supervision.policy import Decision, Report
-from trainer.supervision.rendezvous import Start, Torn, agree, exchange, never
+from trainer.supervision.rendezvous import Start, Torn, agree, exchange
 
 SECRET = secrets.token_bytes(32)
 OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fruitless=0, reached=-1, members=[0, 1])
@@ -21,6 +21,11 @@ OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fr
 
 def report(rank):
     return dataclasses.replace(OWN, step=rank)
+
+
+def never(_):
+    """All must be there."""
+    return False
 
 
 def by_steps(reports):
@@ -167,7 +172,7 @@ def test_a_stranger_without_the_secret_is_no_supervisor(clock):
 def test_who_does_not_come_is_named(clock):
     addresses = [("127.0.0.1", port) for port in free_ports(2)]
     with pytest.raises(ClusterError, match=r"no connection within 300 s with rank 1 \(127\.0\.0\.1 port \d+\)"):
-        agree(0, addresses, SECRET, OWN, by_steps, 300.0, clock=clock)
+        agree(0, addresses, SECRET, OWN, by_steps, 300.0, never, clock)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.project import await_until
 from trainer.standby import LEAST_NICE
-from trainer.supervision.standby import Standby
+from trainer.supervision.child import Standby
 
 ROOT = Path(__file__).parents[4]
 STATE = """

@@ -1,4 +1,4 @@
-"""Show one batch of a published dataset on the control node: images with their classes as pictures, columns as a table."""
+"""One batch of a dataset as a training sees it, with only its configuration: images with their classes as pictures, columns as a table."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,11 +9,26 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from control import project, text
+from control import command_line, project, text
+from control.operator_variables import integer
 from control.remote import trainer_process
+from control.runs import planning
 from control.task import Task
 from trainer.files import replacing
 from trainer.terminal import printable
+
+COMMAND = "playbooks/visualize"
+
+
+def plan(task: Task) -> dict[str, Any]:
+    """Check the options, resolve them. Returns the facts `plan` and `batch_wanted`."""
+    options = command_line.operator_options(COMMAND, task.task_vars)
+    wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
+    asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set") if key in options}
+    hosts = planning.hosts(task.task_vars)[:1]
+    plan = planning.make({**asked, "run": "picture"}, hosts, "pictures", 1, task.arguments["packs"], not task.check_mode)
+    return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}
+
 
 COLUMNS = 8
 SIDE_IN = 1.0
@@ -26,39 +41,40 @@ Leaf = tuple[str, np.ndarray | None, np.ndarray]
 """Name, values as they are (None if the configuration adds them), values as the model gets them."""
 
 
-class DrawBatch(Task):
-    """Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them."""
+def draw(task: Task) -> dict[str, Any]:
+    """Have the trainer make the batch, then show it.
 
-    def act(self) -> dict[str, Any]:
-        """Have the trainer make the batch, then show it."""
-        plan, published, wanted = (self.arguments[key] for key in ("plan", "published", "wanted"))
-        leaves, classes = self._batch(plan, published, wanted)
-        title, count = f"{plan['dataset']['name']}, step {wanted['step']}", len(leaves[0][2])
-        columns = "spec" in plan["dataset"]
-        noun, labels = "rows" if columns else "images", labels_of(leaves, classes, count)
-        lines = [f"{count} {noun} of step {wanted['step']}, original and as training sees them"]
-        lines += [table(leaves[: text.SHOWN_COLUMNS])] if columns else []
-        lines += [f"  and {len(leaves) - text.SHOWN_COLUMNS:,} more columns"] if columns and len(leaves) > text.SHOWN_COLUMNS else []
-        stem = f"{plan['dataset']['name']}-{Path(plan['config_name']).stem}"
-        for name, original, seen in leaves if columns else leaves[:1]:
-            pixels = None if original is None else as_pictures(original, seen)
-            if pixels is not None:
-                path = project.ROOT / "pictures" / f"{stem}{f'-{_safe(name)}' if columns else ''}.png"
-                _draw(path, title, pixels[0], pixels[1], labels)
-                lines.append(f"  picture  {project.relative(path)}")
-        return {"changed": True, "show_last": "\n".join(lines)}
+    Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them.
+    """
+    plan, published, wanted = (task.arguments[key] for key in ("plan", "published", "wanted"))
+    leaves, classes = _batch(plan, published, wanted)
+    title, count = f"{plan['dataset']['name']}, step {wanted['step']}", len(leaves[0][2])
+    columns = "spec" in plan["dataset"]
+    noun, labels = "rows" if columns else "images", labels_of(leaves, classes, count)
+    lines = [f"{count} {noun} of step {wanted['step']}, original and as training sees them"]
+    lines += [table(leaves[: text.SHOWN_COLUMNS])] if columns else []
+    lines += [f"  and {len(leaves) - text.SHOWN_COLUMNS:,} more columns"] if columns and len(leaves) > text.SHOWN_COLUMNS else []
+    stem = f"{plan['dataset']['name']}-{Path(plan['config_name']).stem}"
+    for name, original, seen in leaves if columns else leaves[:1]:
+        pixels = None if original is None else as_pictures(original, seen)
+        if pixels is not None:
+            path = project.ROOT / "pictures" / f"{stem}{f'-{_safe(name)}' if columns else ''}.png"
+            _draw(path, title, pixels[0], pixels[1], labels)
+            lines.append(f"  picture  {project.relative(path)}")
+    return {"changed": True, "show_last": "\n".join(lines)}
 
-    def _batch(self, plan: dict[str, Any], published: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
-        with tempfile.TemporaryDirectory() as scratch:
-            config, out = Path(scratch) / "config.yml", Path(scratch) / "batch.npz"
-            config.write_text(plan["config_yaml"], encoding="utf-8")
-            data = ["--packs", published["folder"], "--manifest", published["manifest"]]
-            argv = ["batch", "--config", str(config), *data, "--out", str(out)]
-            trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
-            with np.load(out) as batch:
-                names = [str(name) for name in batch["names"]]
-                pairs = [(batch.get(f"original-{place}"), batch[f"seen-{place}"]) for place in range(len(names))]
-                return [(name, *pair) for name, pair in zip(names, pairs, strict=True)], batch["classes"].tolist()
+
+def _batch(plan: dict[str, Any], published: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
+    with tempfile.TemporaryDirectory() as scratch:
+        config, out = Path(scratch) / "config.yml", Path(scratch) / "batch.npz"
+        config.write_text(plan["config_yaml"], encoding="utf-8")
+        data = ["--packs", published["folder"], "--manifest", published["manifest"]]
+        argv = ["batch", "--config", str(config), *data, "--out", str(out)]
+        trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
+        with np.load(out) as batch:
+            names = [str(name) for name in batch["names"]]
+            pairs = [(batch.get(f"original-{place}"), batch[f"seen-{place}"]) for place in range(len(names))]
+            return [(name, *pair) for name, pair in zip(names, pairs, strict=True)], batch["classes"].tolist()
 
 
 def labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:

@@ -1,0 +1,133 @@
+"""A run's launch: the hosts' run directories are judged, `config.yml` and `cluster.json` written; over once all workers run, or none."""
+
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.remote.remote import clear_marks
+from control.remote.tmux import by_hand
+from control.runs import launches, resumption
+from control.runs.cluster import posts, tf_config, thread_share
+from control.task import Task
+from trainer.errors import LockstepError
+from trainer.rundir import recorded
+
+
+def record(task: Task) -> dict[str, Any]:
+    """Check, then write both files; write nothing if the run is under way or nothing may be touched.
+
+    Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`.
+    """
+    plan, claims = task.arguments["plan"], task.arguments["claims"]
+    if task.check_mode:
+        # Workers that would have been ended by now are still running.
+        settled = task.arguments["settled"]
+        check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
+        return {}
+    check_claims(plan, claims)
+    folder = Path(plan["folder"])
+    before = recorded(folder)
+    under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
+    if all(claim["running"] for claim in claims.values()):
+        return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
+    facts = {name: claim["facts"] for name, claim in claims.items()}
+    hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
+    # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
+    shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
+    record = launches.record(plan, task.arguments["published"], hosts, **shared)
+    record |= {"script": plan["script"]} if "script" in plan else {}
+    launches.write(folder, plan, record)
+    clear_marks(project.PRIVATE / "watch" / plan["run"])
+    chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in posts(plan)}), launches.begin(plan)
+    text = (folder / "cluster.json").read_text(encoding="utf-8")
+    facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
+    begun = {} if project.is_trial(folder) else {"launch_begun": launch}
+    return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
+
+
+def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> None:
+    """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
+
+    Raises:
+        LockstepError: what was found where, and what to do.
+    """
+    holders = {name: claim["holder"] for name, claim in claims.items() if claim["holder"]}
+    # A queued run waits for those that run.
+    if lines := [_occupied(name, holder) for name, holder in holders.items() if not ("ticket" in plan and "run" in holder)]:
+        raise LockstepError("\n".join(lines))
+    run, running = plan["run"], [name for name, claim in claims.items() if claim["running"]]
+    if running and len(running) < len(claims):
+        raise LockstepError(
+            f"run={run} is running on {len(running)} of {len(claims)} hosts ({', '.join(running)}); "
+            f"stop it first: ansible-playbook stop.yml -e run={run}"
+        )
+    launches.refuse_changes(plan, running)
+    old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
+    if old and not plan["resume"] and not running:
+        raise LockstepError(
+            f"{', '.join(old)}: the training state of an older run={run} is in {plan['run_kind']}/{run} under worker_root, "
+            "but this machine has no record of it. Fix: choose another run name, or remove that folder"
+        )
+
+
+def _occupied(name: str, holder: dict[str, Any]) -> str:
+    """Who holds a worker's port, and how to free it."""
+    kind = "port, which its parameter server's follows," if holder["kind"] == "server_port" else holder["kind"]
+    port, other = holder["number"], f"or set another worker_{kind} in the inventory"
+    if "run" in holder:
+        stop = f"ansible-playbook stop.yml -e run={holder['run']}"
+        if not (project.RUNS / holder["run"] / "cluster.json").is_file():
+            stop = f"`{stop}` where it was started, or on {name}: {by_hand(holder['session'])}"
+        later = "wait for it (-e queue=true does)"
+        return f"run {holder['run']} is training on {name} (port {port}). Fix: {later}, stop it ({stop}), {other}"
+    return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
+
+
+def _hosts(cluster: list[dict[str, Any]], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
+    """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently.
+
+    A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
+    """
+    hosts = []
+    for rank, host in enumerate(cluster):
+        name = host["name"]
+        threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
+        hosts.append({"rank": rank, **host, "threads": threads, **facts[name]})
+        hosts[-1] |= {"tf_config": tf_config(cluster[:workers], rank)} if rank < workers else {"tf_config": {}}
+    return hosts
+
+
+def end(task: Task) -> dict[str, Any]:
+    """After `started`, the command says that training goes on without it; otherwise, report workers that could not be ended.
+
+    Runs once, on the control node, after all hosts were asked to start or end their worker.
+    """
+    launch = task.arguments["launch"]
+    if task.arguments["started"]:
+        return _started(launch)
+    left = [f"{name} ({why})" for name, ended in task.arguments["ended"].items() if (why := _trouble(ended))]
+    if left:
+        where = f"its workers could not be ended on {', '.join(left)}"
+        task.warn([f"run {launch['run']}: a launch was interrupted, and {where}; the next train.yml tries again"])
+        return {}
+    launches.end(launch)
+    taken_back = not all(ended.get("skipped") for ended in task.arguments["ended"].values())
+    if taken_back:
+        launches.forget_start(launch)
+    message = f"run {launch['run']}: an interrupted launch was taken back; none of its workers is left"
+    return {**({"show": message} if taken_back else {}), "launch_begun": None}
+
+
+def _started(launch: dict[str, Any]) -> dict[str, Any]:
+    # The command that starts the doctor's trial also takes it back.
+    if not project.is_users(Path(launch["folder"])):
+        return {}
+    launches.end(launch)
+    return {"launch_begun": None, "run_under_way": launch["run"]}
+
+
+def _trouble(ended: dict[str, Any]) -> str:
+    """Why a worker may still run; empty if it does not."""
+    if not ended or ended.get("unreachable"):
+        return "unreachable"
+    return str(ended.get("msg")) if ended.get("failed") else ""

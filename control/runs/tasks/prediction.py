@@ -1,0 +1,104 @@
+"""Predict new examples: their division over the run's hosts, and what the hosts predicted, put together, written and shown."""
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from control import project
+from control.children import ending_at_signals, heeding_signals
+from control.remote import trainer_process
+from control.runs import package, predictions
+from control.runs.predictions import FOLDER, Prediction
+from control.task import Task
+from trainer import rundir
+from trainer.errors import ConfigError, LockstepError
+from trainer.files import sha256_file
+
+
+def plan(task: Task) -> dict[str, Any]:
+    """Check the options, build the model, read the input.
+
+    Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows.
+    """
+    plan, options = task.arguments["plan"], task.arguments["options"]
+    run, hosts = Path(plan["folder"]), task.arguments["hosts"]
+    variable = "image" if "image" in options else "input"
+    if variable not in options:
+        raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
+    called = f"{variable}={options[variable]}"
+    given = predictions.source(str(options[variable]))
+    epoch = predictions.chosen_epoch(options.get("epoch", "best"), run)
+    number = predictions.chosen_hosts(options.get("workers"), len(hosts))
+    output = predictions.destination(options.get("output"), options.get("overwrite", False))
+    predictions.refuse_own_input(given, output)
+    folder = project.PRIVATE / FOLDER / run.name
+    shutil.rmtree(folder, ignore_errors=True)
+    request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
+    with ending_at_signals():
+        try:
+            folder.mkdir(parents=True)
+            planned = trainer_process.run(["new-examples"], f"reading {called}", request)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
+    if task.check_mode:
+        shutil.rmtree(folder)
+        prediction = Prediction.of(planned)
+        shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
+        return {"show_last": f"Would predict {shown}"}
+    here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
+    return {"ansible_facts": {"prediction": {**planned, **here}, "published": _code(task)}}
+
+
+def _code(task: Task) -> dict[str, Any]:
+    """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
+    archive = package.TRAINER.build(Path(task.arguments["packs"]).parent / "code")
+    code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
+    return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
+
+
+def _busy(planned: dict[str, Any]) -> int:
+    """How many hosts have rows."""
+    return sum(1 for count in planned["rows"] if count)
+
+
+def write(task: Task) -> dict[str, Any]:
+    """Runs on the control node."""
+    planned = task.arguments["planned"]
+    with heeding_signals() as ended:
+        try:
+            return _write(task, planned, Path(planned["folder"]), ended)
+        finally:
+            shutil.rmtree(planned["folder"], ignore_errors=True)
+
+
+def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[], bool]) -> dict[str, Any]:
+    hosts, output = [host["name"] for host in task.arguments["hosts"]], Path(planned["output"]) if planned["output"] else None
+    prediction = Prediction.of(planned, predictions.names_of(folder))
+    arrays = predictions.collected(prediction, folder, hosts)
+    blocks, bad = predictions.tables(prediction, arrays), 0
+    first = next(blocks)
+
+    def counted() -> Any:
+        nonlocal bad
+        for block in itertools.chain([first], blocks):
+            if ended():
+                raise LockstepError(f"output={planned['output']}: the command was ended before it was written")
+            bad += predictions.not_finite(block)
+            yield block
+
+    if output is not None:
+        predictions.write(output, counted())
+    warnings = [*planned["warnings"], *([f"{bad:,} predicted numbers are NaN or infinite"] if bad else [])]
+    busy = sum(1 for count in prediction.rows if count)
+    shown = predictions.show(prediction, first, project.relative(output) if output else "", warnings, busy)
+    return {"changed": output is not None, "show_last": shown}
+
+
+def discard(task: Task) -> dict[str, Any]:
+    """Runs on the control node."""
+    shutil.rmtree(task.arguments["planned"]["folder"], ignore_errors=True)
+    return {"changed": False}
