@@ -75,9 +75,16 @@ class NotAdditive(Exception):
 class Apart(whole.Step):
     """A step of which each worker has its own rows from beginning to end."""
 
-    def __init__(self, model: keras.Model, group: collective.Group, rows: whole.Rows, seeing_all: set[Any] | None = None):
-        """`seeing_all`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
-        super().__init__(group, seeing_all or set())
+    def __init__(
+        self,
+        model: keras.Model,
+        group: collective.Group,
+        rows: whole.Rows,
+        seeing_all: set[Any] | None = None,
+        fixed: whole.Fixed = whole.NONE,
+    ):
+        """`seeing_all`, `fixed`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
+        super().__init__(group, seeing_all or set(), fixed=fixed)
         self.replicated = seeing_all is not None and group.workers == 1
         self._mine, self.rows = rows, None if seeing_all is None or self.replicated else rows
         self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
@@ -154,9 +161,11 @@ class Added:
 class Additive:
     """A model's own step, each worker with its rows."""
 
-    def __init__(self, model: keras.Model, seeing_all: set[Any], own: Callable[[Any], Any]):
-        """`own`: the model's `train_step` or `test_step`."""
-        self.model, self._seeing_all, self.own = model, seeing_all, own
+    def __init__(self, model: keras.Model, own: Callable[[Any], Any], seeing_all: set[Any], fixed: whole.Fixed = whole.NONE):
+        """`own`: the model's `train_step` or `test_step`; the others as of `Step`."""
+        self.model, self.own, self._seeing_all, self._fixed = model, own, seeing_all, fixed
+        self.keeps = True
+        """Whether variables change."""
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -175,7 +184,9 @@ class Additive:
             return Added.of(self.model, step, self.own, data)
 
     def _step(self, group: collective.Group, data: Any, shares: Sequence[int] | None = None) -> Apart:
-        return Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self._seeing_all)
+        step = Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self._seeing_all, self._fixed)
+        step.keeps = self.keeps
+        return step
 
     def together(
         self,
@@ -202,7 +213,7 @@ class Additive:
             every, sums = self.added(group, data, shares).summed(group, marks)
             with check(*sums):
                 return self.finish(every)
-        with check(*(group.sum(marks) if marks else ())), whole.Step(group, self._seeing_all, static, shares)():
+        with check(*(group.sum(marks) if marks else ())), whole.Step(group, self._seeing_all, static, shares, self._fixed)():
             # As new tensors, that the check comes before.
             return self.own(tf.nest.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from trainer import additive, augmentation, models, optimizer, reduction, rehearsal, step
+from trainer import augmentation, models, optimizer, reduction, rehearsal, step
 from trainer.cluster import Cluster
 from trainer.config import Config, Reduction
 from trainer.data import feeding
@@ -39,8 +39,8 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Call
         return local
     placements = rehearsal.Placements(local.model, cluster, warn)
     local = dataclasses.replace(local, placements=placements)
-    by_rows = additive.Additive(local.model, placements.seeing_all, local.model.train_step)
-    adds_up = placements.adds_up(by_rows, step.rows(local.spec))
+    by_rows = placements.by_rows(local.model.train_step)
+    adds_up = placements.adds_up(by_rows, step.rows(local.spec), config.train.global_batch)
     return local if adds_up and not placements.one_by_one else Program(local, by_rows, adds_up)
 
 

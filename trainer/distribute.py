@@ -17,12 +17,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer import additive, collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
-from trainer.agreement import Agreement
+from trainer import collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
+from trainer.agreement import Agreement, digest
 from trainer.callbacks import BATCH_HOOKS, WRITERS, overrides
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
-from trainer.member import Member, address
+from trainer.member import Member, address, named
 from trainer.processors import FromChief
 
 START_S, SILENT_S = 1800.0, 600.0
@@ -139,8 +139,7 @@ class Distributed:
         self._from_chief = FromChief(connected.group)
         processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
-        seeing_all = self._placements.seeing_all
-        self._by_rows = {kind: additive.Additive(model, seeing_all, getattr(model, f"{kind}_step")) for kind in KINDS}
+        self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
         self._adds_up: dict[str, bool] = {}
         """By kind of step, once it was tried."""
         self._tried: dict[str, Any] = {}
@@ -180,11 +179,14 @@ class Distributed:
             def again(iterator: Any) -> Any:
                 nonlocal run
                 self._rehearse(kind, iterator.element_spec)
+                batches = _Again(iterator) if self.model.run_eagerly else iterator
                 while True:
                     try:
-                        return run(iterator)
+                        return run(batches)
                     except whole.SeesAll as error:
                         self._placements.see_all(error)
+                    if isinstance(batches, _Again):
+                        batches.again = True
                     make(force=True)
                     run = getattr(self.model, name)
                     setattr(self.model, name, again)
@@ -264,11 +266,16 @@ class Distributed:
         return bool(self.peers.gather([here]).any())
 
     def callbacks(self, given: Any) -> Any:
-        """A user's callbacks on this worker; Keras' own list, which `fit` hands to `evaluate`, stays."""
-        if isinstance(given, keras.callbacks.CallbackList):
+        """A user's callbacks on this worker, and `_Agree`; a list of Keras' own has it already where `fit` hands it to `evaluate`."""
+        kept = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else [] if given is None else tf.nest.flatten(given)
+        if any(isinstance(one, _Agree) for one in kept):
             return given
-        every = [] if given is None else tf.nest.flatten(given)
-        return [*(one for one in every if self.chief or not isinstance(one, WRITERS)), _Agree(self, every)]
+        here = [*(one for one in kept if self.chief or not isinstance(one, WRITERS)), _Agree(self, kept)]
+        if not isinstance(given, keras.callbacks.CallbackList):
+            return here
+        here[-1].set_model(self.model)
+        given.callbacks[:] = here
+        return given
 
     def agree(self) -> None:
         """Take the chief's weights, optimizer, random states and first epoch."""
@@ -280,6 +287,18 @@ class Distributed:
             variable.assign(value)
         self.model._initial_epoch = int(epoch[0])
 
+    def agree_again(self, when: str) -> None:
+        """Where a callback has left other numbers on some worker, take the chief's, which is said."""
+        digests = self.peers.digests(digest(_numbers(self.variables)))
+        others = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        if others:
+            self.agree()
+        # What optimizers keep differs where processors do.
+        if others and not self._from_chief.on:
+            who = named(self.peers.member.hosts, others)
+            why = "as where a callback acts on one worker or draws without a seed"
+            self._warn(f"{when}, the weights or the optimizer of {who} differed from the chief's, {why}; all go on with the chief's")
+
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
         seed = context.global_seed()
@@ -288,6 +307,23 @@ class Distributed:
         every = self.peers.gather(row)
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
+
+
+class _Again:
+    """An iterator that gives its last batch again if a step could not take it: eager steps have taken it from the data by then."""
+
+    def __init__(self, batches: Any):
+        """Take the first batch; StopIteration if there is none."""
+        self._batches, self._last, self.again = batches, next(batches), True
+
+    def __iter__(self) -> "_Again":
+        return self
+
+    def __next__(self) -> Any:
+        if not self.again:
+            self._last = next(self._batches)
+        self.again = False
+        return self._last
 
 
 def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
@@ -353,6 +389,8 @@ class _Agree(keras.callbacks.Callback):
         """`others`: the user's, on any worker."""
         super().__init__()
         self._distributed, self._training = distributed, False
+        self._acts = any(type(one).__module__.partition(".")[0] != "keras" for one in others)
+        """Whether code of the user's own runs at the hooks."""
         self._may_stop = overrides([one for one in others if not isinstance(one, WRITERS)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
@@ -360,16 +398,24 @@ class _Agree(keras.callbacks.Callback):
         self._training = True
         self._distributed.agree()
         self._may_stop = self._distributed.anywhere(self._may_stop or self.model.run_eagerly)
+        self._acts = self._distributed.anywhere(self._acts)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """All workers stop after the same batch."""
         if self._may_stop:
             self._distributed.stop_together()
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """All workers begin an epoch alike."""
+        if self._acts:
+            self._distributed.agree_again(f"before epoch {epoch + 1}")
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """All workers stop after the same epoch."""
+        """All workers stop after the same epoch, alike."""
         if self._training:
             self._distributed.stop_together()
+            if self._acts:
+                self._distributed.agree_again(f"after epoch {epoch + 1}")
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """What follows is not part of `fit`."""

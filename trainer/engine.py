@@ -88,7 +88,8 @@ class Engine:
                 self.steps.local.placements.see_all(error)
                 self._make_calls()
         if self.steps.undoable:
-            with self.undone() as (blank, rate):
+            # A step may need more rows than one, or an even number; then its first call is slower.
+            with contextlib.suppress(tf.errors.InvalidArgumentError), self.undone() as (blank, rate):
                 for call in self._training_calls:
                     call(blank, rate)
         # After the first call, unless that call could be profiled itself.
@@ -106,9 +107,11 @@ class Engine:
         """Undo the steps run inside: restore everything that training changes. Yields what a step of one blank example takes."""
         changed = [*self.variables, *self.memory]
         before = [np.array(variable.numpy()) for variable in changed]
-        yield step.blank(self.steps.local.spec), np.zeros(1, np.float32)
-        for variable, value in zip(changed, before, strict=True):
-            variable.assign(value)
+        try:
+            yield step.blank(self.steps.local.spec), np.zeros(1, np.float32)
+        finally:
+            for variable, value in zip(changed, before, strict=True):
+                variable.assign(value)
 
     def follow_chief(self) -> bool:
         """Let all workers take the chief's weights after each step from now on, False if they can't, or do; all call it at once."""

@@ -5,8 +5,8 @@ keep must be the same. No variable changes meanwhile.
 """
 
 import contextlib
+import copy
 import functools
-import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,15 +16,18 @@ import numpy as np
 import tensorflow as tf
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
 from keras.src.ops.operation import Operation
-from tensorflow.python.eager import context
 
 from trainer import additive, collective, whole
 from trainer.agreement import Agreement
 from trainer.optimizer import copies_weights, inner
 from trainer.replacing import replaced
+from trainer.terminal import printable
+from trainer.undoing import State, undone
 
 ROWS, UNKNOWN = 5, 4
-"""Rows of a made-up batch, which two workers divide unevenly; size of its dimensions that are not known."""
+"""Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
+FEWEST, MOST = 3, 512
+"""Rows of a batch of the real size, which is made up where a step can't be tried on `ROWS`."""
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
 between 0 and 1, or 0."""
@@ -111,14 +114,21 @@ class _Part(whole.Step):
     keeps = False
 
 
+def unequal(rows: int) -> tuple[int, int]:
+    """Two workers' parts of a made-up batch: what has the same size in both is not of its rows."""
+    return rows // 2 + 1, rows - rows // 2 - 1
+
+
 class Rehearsal(whole.Step):
     """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
 
     keeps = False
 
-    def __init__(self, seeing_all: set[Operation]):
-        """`seeing_all`: where to add the layers that must see the whole batch."""
-        super().__init__(collective.Alone(), seeing_all, ROWS)
+    def __init__(self, seeing_all: set[Operation], fixed: dict[Operation, set[int]] | None = None, rows: int = ROWS, counted: bool = False):
+        """`seeing_all`, `fixed`: where to add what is found; `rows`: of the batch; `counted`: whether real batches' rows are known."""
+        self._found, self._counted = {} if fixed is None else fixed, counted
+        super().__init__(collective.Alone(), seeing_all, rows, fixed=self._found)
+        self._count = rows
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.sparse = False
@@ -128,13 +138,21 @@ class Rehearsal(whole.Step):
 
     def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
         """See `Step`."""
+        leading = {leaf.shape[0] for leaf in tf.nest.flatten(arguments) if whole.leads(leaf)}
+        self._found.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._count)
+        own = _own_layers(layer)
+        before = State(own)
         with self.everything():
             results = call(layer, *arguments[0], **arguments[1])
-        self.row_bytes += sum(one.dtype.size * int(tf.size(one)) // ROWS for one in tf.nest.flatten(results) if isinstance(one, tf.Tensor))
-        if any(map(self._has_rows, tf.nest.flatten(arguments))):
+        tensors = [one for one in tf.nest.flatten(results) if isinstance(one, tf.Tensor)]
+        self.row_bytes += sum(one.dtype.size * (one.shape.num_elements() or 0) // self._count for one in tensors)
+        if any(self.has_rows(layer, leaf) for leaf in tf.nest.flatten(arguments)):
             # The next call of a layer forgets those of the last.
             losses = [(one, list(one._losses)) for one in layer._flatten_layers()]
-            self._try(layer, arguments)
+            with undone(own):
+                # A layer may do something at its first call only.
+                before.restore()
+                self._try(layer, arguments)
             for one, added in losses:
                 one._losses[:] = added
         return results
@@ -145,7 +163,7 @@ class Rehearsal(whole.Step):
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
-        alone = _Part(collective.Alone(), self._seeing_all, ROWS)
+        alone = _Part(collective.Alone(), self._seeing_all, self._count)
         with alone(), alone.everything():
             agree = self._try_with(layer, arguments)
             for others in stretched(arguments) if any(not whole.of_keras(one) for one in operations(layer)) else ():
@@ -160,7 +178,7 @@ class Rehearsal(whole.Step):
         with _noting(layer, calls):
             expected, scope = _called(layer, arguments)
         seeing = self._seeing_all
-        seeing |= _keeping(layer, scope) | _mixing(calls)
+        seeing |= _keeping(layer, scope) | _mixing(calls, self._count)
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
             if self._agrees(layer, arguments, expected, tried):
@@ -169,18 +187,39 @@ class Rehearsal(whole.Step):
         return False
 
     def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
-        def part(member: Member) -> list[Any]:
-            with _Part(collective.OnHost(member), seeing, ROWS)():
-                return _called(layer, arguments)[0]
-
         while True:
+            parts = list[whole.Step]()
+
+            def part(member: Member, parts: list[whole.Step] = parts) -> list[Any]:
+                step = _Part(collective.OnHost(member), seeing, self._count, unequal(self._count), self._found)
+                parts.append(step)
+                with step():
+                    return _called(layer, arguments)[0]
+
             try:
-                return all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
+                agree = all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
+                continue
             except Exception:
                 # Such as an index of another worker's row.
-                return False
+                agree = False
+            if not self._finds_fixed(parts, seeing):
+                return agree
+
+    def _finds_fixed(self, parts: Sequence[whole.Step], seeing: set[Operation]) -> bool:
+        """Whether some first dimensions inside the call are found not to be rows: two unequal parts of it have the same.
+
+        Their layer sees the whole batch where these may be as many as the rows of a real one.
+        """
+        new = False
+        for layer in parts[0].sizes.keys() & parts[-1].sizes.keys():
+            more = parts[0].sizes[layer] & parts[-1].sizes[layer] - self._found.setdefault(layer, set())
+            self._found[layer] |= more
+            new = new or bool(more)
+            if more and self._counted:
+                seeing.add(layer)
+        return new
 
 
 def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
@@ -220,35 +259,39 @@ def _layers_of(operation: Operation) -> list[keras.Layer]:
     return list(operation._flatten_layers()) if isinstance(operation, keras.Layer) else []
 
 
-def _mixing(calls: Sequence[Call]) -> set[Operation]:
-    """Those that mix rows themselves, or in what is no operation."""
+def _mixing(calls: Sequence[Call], count: int) -> set[Operation]:
+    """Those that mix rows themselves, or in what is no operation; `count`: rows."""
     found = set[Operation]()
     for one, call, given, named in calls:
-        if found.isdisjoint(_layers_of(one)) and _mixes(call, given, named):
+        if found.isdisjoint(_layers_of(one)) and _mixes(call, given, named, count):
             found.add(one)
     return found
 
 
-def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> bool:
+def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any], count: int) -> bool:
     """Whether the first row's results move with other rows' numbers, however little."""
 
     def has_rows(leaf: Any) -> bool:
-        return isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and bool(leaf.shape.rank) and leaf.shape[0] % ROWS == 0
+        return isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and bool(leaf.shape.rank) and leaf.shape[0] % count == 0
 
     rows = list(filter(has_rows, tf.nest.flatten((given, named))))
     # A function that has no gradient shows nothing; its values are tried, too.
     with contextlib.suppress(Exception), keras.StatelessScope(), tf.GradientTape() as tape:
         tape.watch(rows)
-        first = [one[: len(one) // ROWS] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
+        first = [one[: len(one) // count] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
         moves = zip(rows, tape.gradient(first, rows), strict=True)
-        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // ROWS :]) for row, move in moves)
+        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // count :]) for row, move in moves)
     return False
 
 
 def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:
     """The user's own layers in a layer that would assign variables: what they keep may be a sum, a mean, or a count."""
-    own = [one for one in layer._flatten_layers() if not whole.of_keras(one)]
-    return {one for one in own if any(scope.get_current_value(each) is not None for each in _own_variables(one))}
+    return {one for one in _own_layers(layer) if any(scope.get_current_value(each) is not None for each in _own_variables(one))}
+
+
+def _own_layers(layer: keras.Layer) -> list[keras.Layer]:
+    """The user's own layers in a layer, which may be itself."""
+    return [one for one in layer._flatten_layers() if not whole.of_keras(one)]
 
 
 def _own_variables(layer: keras.Layer) -> list[keras.Variable]:
@@ -287,7 +330,7 @@ def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
     yield set(every)
 
 
-def made_up(specs: Any) -> Any:
+def made_up(specs: Any, rows: int = ROWS) -> Any:
     """Rows of a batch's structure: numbers between 0 and 1, whole ones 0 and 1."""
     numbers = np.random.default_rng(0)
 
@@ -299,7 +342,7 @@ def made_up(specs: Any) -> Any:
         return tf.sparse.from_dense(dense(spec)) if isinstance(spec, tf.SparseTensorSpec) else dense(spec)
 
     def dense(spec: Any) -> tf.Tensor:
-        shape = (ROWS, *(UNKNOWN if size is None else size for size in spec.shape[1:]))
+        shape = (rows, *(UNKNOWN if size is None else size for size in spec.shape[1:]))
         drawn = numbers.random(shape)
         if spec.dtype == tf.string:
             return tf.constant(np.where(drawn < 0.5, b"a", b"b").astype(object))
@@ -329,19 +372,39 @@ class Placements:
         """Begin with none; warnings go to the user."""
         self._model, self._workers, self._warn = model, workers, warn
         self.seeing_all = set[Operation]()
+        self.fixed: dict[Operation, set[int]] = {}
+        """As of `whole.Step`."""
+        self._rows = ROWS
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
         if copies_weights(model.optimizer):
             name = type(inner(model.optimizer)).__name__
             warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
 
-    def rehearse(self, step: Callable[[Any], Any], specs: Any) -> Rehearsal | None:
-        """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed."""
-        before, rehearsed = set(self.seeing_all), None
-        try:
-            rehearsed = rehearse(step, specs, self.seeing_all)
-        except Exception as error:
-            self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {error}")
+    def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
+        """A `train_step` or `test_step` of the model, computed by rows."""
+        return additive.Additive(self._model, own, self.seeing_all, self.fixed)
+
+    def rehearse(self, step: Callable[[Any], Any], specs: Any, batch: int | None = None) -> Rehearsal | None:
+        """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed.
+
+        Args:
+            step: of the model.
+            specs: of its batches.
+            batch: rows of most of them, if `specs` does not say.
+        """
+        before, rehearsed, why = set(self.seeing_all), None, ""
+        known = whole.leading(specs).shape[0]
+        real, counted = known or batch or 0, known is not None or bool(self._model.run_eagerly)
+        for self._rows in dict.fromkeys((ROWS, *([real] if FEWEST <= real <= MOST else []))):
+            try:
+                with undone(self._own()):
+                    rehearsed = rehearse(step, specs, self.seeing_all, self.fixed, self._rows, counted)
+                break
+            except Exception as error:
+                why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
+        else:
+            self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {printable(why)}")
         every = operations(self._model)
         table = self._workers.gather([one in self.seeing_all for one in every])
         self.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
@@ -351,8 +414,18 @@ class Placements:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
-    def adds_up(self, step: additive.Additive, specs: Any) -> bool:
-        """Whether a step is computed by rows: all workers try it on made-up ones, and agree.
+    def _own(self) -> list[Any]:
+        """What has code of the user's own."""
+        model = self._model
+        losses, metrics = model._compile_loss, model._compile_metrics
+        given = [losses._user_loss if losses is not None else None]
+        given += [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
+        every = {id(one): one for one in [*tf.nest.flatten(given), *model.metrics]}.values()
+        others = [one for one in every if hasattr(one, "__dict__") and type(one).__module__.partition(".")[0] != "keras"]
+        return [*_own_layers(model), *others]
+
+    def adds_up(self, step: additive.Additive, specs: Any, batch: int | None = None) -> bool:
+        """Whether a step is computed by rows: all workers try it on made-up ones, and agree; `batch` as of `rehearse`.
 
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
@@ -366,12 +439,14 @@ class Placements:
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
             self.seeing_all |= {*layers}
-        rehearsed, names = self.rehearse(step.own, specs), additive.unknown(self._model)
+        rehearsed, names = self.rehearse(step.own, specs, batch), additive.unknown(self._model)
         sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
         self.one_by_one = bool(self._workers.gather([sparse]).any())
         size = 0 if rehearsed is None else rehearsed.row_bytes
         may = rehearsed is not None and additive.of_keras(self._model) and (not names or size > GATHERED)
-        if not self._workers.gather([may and adds_up(step, specs)]).all():
+        with undone(self._own()):
+            may = may and adds_up(step, specs, self._rows)
+        if not self._workers.gather([may]).all():
             return False
         if names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
@@ -385,40 +460,68 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(step: Callable[[Any], Any], specs: Any, seeing_all: set[Operation]) -> Rehearsal:
+def rehearse(
+    step: Callable[[Any], Any],
+    specs: Any,
+    seeing_all: set[Operation],
+    fixed: dict[Operation, set[int]] | None = None,
+    rows: int = ROWS,
+    counted: bool = False,
+) -> Rehearsal:
     """Try a step on made-up rows, which makes all variables that the first one would make.
 
     Args:
         step: a model's own `train_step`.
         specs: of the batch that it takes.
         seeing_all: where to add the layers that must see the whole batch.
+        fixed: where to add what has none of its rows, as of `whole.Step`.
+        rows: of the batch.
+        counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal, drawing = Rehearsal(seeing_all), getattr(context.context(), "_rng", None)
-    # A layer may draw by Python's generator while it is traced, as AugMix does.
-    generators: list[Any] = [random, *([drawing] if isinstance(drawing, random.Random) else [])]
-    before = [one.getstate() for one in generators]
-    with rehearsal():
-        step(made_up(specs))
-    for one, state in zip(generators, before, strict=True):
-        one.setstate(state)
+    rehearsal = Rehearsal(seeing_all, fixed, rows, counted)
+    with rehearsal(), _Eagerly():
+        step(made_up(specs, rows))
     return rehearsal
 
 
-def adds_up(step: additive.Additive, specs: Any) -> bool:
+class _Eagerly:
+    """Lets functions that are traced inside of a step run as they are: what is traced now would count as their first trace.
+
+    The setting is that of the process, whose threads may be workers.
+    """
+
+    _inside, _lock, _before = 0, threading.Lock(), False
+
+    def __enter__(self) -> None:
+        with _Eagerly._lock:
+            if not _Eagerly._inside:
+                _Eagerly._before = tf.config.functions_run_eagerly()
+                tf.config.run_functions_eagerly(True)
+            _Eagerly._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with _Eagerly._lock:
+            _Eagerly._inside -= 1
+            if not _Eagerly._inside:
+                tf.config.run_functions_eagerly(_Eagerly._before)
+
+
+def adds_up(step: additive.Additive, specs: Any, rows: int = ROWS) -> bool:
     """Whether two workers' parts of a step on made-up rows add up to what one computes."""
-    data = made_up(specs)
-    if not _parts_add_up(step, data):
+    data, trial = made_up(specs, rows), copy.copy(step)
+    trial.keeps = False
+    if not _parts_add_up(trial, data, rows):
         return False
-    return all(_parts_add_up(step, others, may_fail=True) for others in (stretched(data) if additive.unknown(step.model) else ()))
+    return all(_parts_add_up(trial, others, rows, may_fail=True) for others in (stretched(data) if additive.unknown(step.model) else ()))
 
 
-def _parts_add_up(step: additive.Additive, data: Any, may_fail: bool = False) -> bool:
+def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:
     """`may_fail`: whether the data may mean nothing, which then says nothing."""
 
     def part(member: Member) -> list[Any]:
         group = collective.OnHost(member)
         with _trying(step):
-            every, _ = step.added(group, data).summed(group)
+            every, _ = step.added(group, data, unequal(rows)).summed(group)
         return _numbers(every)
 
     try:

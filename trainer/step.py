@@ -120,7 +120,8 @@ class Local:
         model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
         first = batch.places[0]
         rows = whole.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
-        part = additive.Apart(model, self.cluster.group, rows, self.seeing_all)
+        fixed = whole.NONE if self.placements is None else self.placements.fixed
+        part = additive.Apart(model, self.cluster.group, rows, self.seeing_all, fixed)
         share = tf.cast(part.share, count.dtype)
         scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
         for variable in model.trainable_variables:
@@ -211,7 +212,14 @@ def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
 
 def build(model: keras.Model, spec: Spec) -> None:
     """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
-    model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
+    try:
+        model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
+    except Exception:
+        # A step of the model's own may apply the loss to something else than y.
+        if not additive.overridden(model):
+            raise
+        if isinstance(model.optimizer, keras.optimizers.Optimizer) and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:

@@ -13,10 +13,11 @@ losses or count see the whole batch, and all workers compute the same.
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import random as keras_random
 from keras.src.layers.layer import Layer
@@ -29,9 +30,12 @@ from trainer.collective import Group
 from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
+from trainer.undoing import by_keras
 
 MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 """Layers of Keras' own that mix rows, which made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray)
+"""What a layer may return besides tensors: the same whatever its rows are."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -43,6 +47,11 @@ class SeesAll(BaseException):
     def __init__(self, layer: Layer, why: str):
         super().__init__(f"{layer.name} {why}")
         self.layer = layer
+
+
+Fixed = Mapping[Operation, Collection[int]]
+"""By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
+NONE: Fixed = {}
 
 
 class Rows:
@@ -77,7 +86,9 @@ class Rows:
 class Step:
     """A step of a model on one of several workers, while it is traced, or while it runs."""
 
-    def __init__(self, group: Group, seeing_all: set[Operation], static: int | None = None, shares: Sequence[int] | None = None):
+    def __init__(
+        self, group: Group, seeing_all: set[Operation], static: int | None = None, shares: Sequence[int] | None = None, fixed: Fixed = NONE
+    ):
         """Nothing is exchanged yet.
 
         Args:
@@ -85,9 +96,12 @@ class Step:
             seeing_all: layers that are given the whole batch.
             static: rows of the batch, where tensors have a known first dimension.
             shares: of the batch by rank; by default all workers have equal ones.
+            fixed: first dimensions that are not rows, though they may look like them.
         """
         self.group, self.rows, self._shares = group, None, shares
-        self._seeing_all, self._static = seeing_all, static
+        self._seeing_all, self._static, self._fixed = seeing_all, static, fixed
+        self.sizes: dict[Operation, set[int]] = {}
+        """By layer, known first dimensions of what it draws and normalises for its rows."""
         self.layers: list[Layer] = []
         """Those whose calls are under way, the innermost last."""
         self.drawing = 0
@@ -203,28 +217,60 @@ class Step:
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""
-        divided = [leaf for leaf in tf.nest.flatten(arguments) if self._has_rows(leaf)]
+        has_rows = functools.partial(self.has_rows, layer)
+        divided = [leaf for leaf in tf.nest.flatten(arguments) if has_rows(leaf)]
         if not divided or self.sees_all(layer):
             return call(layer, *arguments[0], **arguments[1])
         count = first(divided[0])
         self.rows = Rows.of(self.group, self._shares, count)
         try:
             check_rows(divided, count)
-            given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if self._has_rows(leaf) else leaf, arguments)
+            given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if has_rows(leaf) else leaf, arguments)
+            before = {id(one): dict(vars(one)) for one in layer._flatten_layers()}
             results = self.inside(call, layer, given, named)
-            for one in tf.nest.flatten(results):
-                if _is_tensor(one) and not self._may_have_rows(one):
-                    raise SeesAll(layer, "returns what has no rows")
+            self._check(layer, tf.nest.flatten(results), "returns")
+            self._gather_kept(layer, before)
             return tf.nest.map_structure(self.whole, results)
         finally:
             self.rows = None
 
-    def _has_rows(self, leaf: Any) -> bool:
+    def _check(self, layer: Layer, leaves: Sequence[Any], verb: str) -> None:
+        """Refuse leaves that can't be gathered."""
+        for one in leaves:
+            if not (_is_tensor(one) or isinstance(one, PLAIN)):
+                raise SeesAll(layer, f"{verb} a {type(one).__name__}, in which rows are not known")
+            if _is_tensor(one) and (one.dtype == tf.string or not self._may_have_rows(one)):
+                raise SeesAll(layer, f"{verb} {'strings' if one.dtype == tf.string else 'what has no rows'}")
+
+    def _gather_kept(self, layer: Layer, before: Mapping[int, Mapping[str, Any]]) -> None:
+        """Let tensors that layers of the user's own have kept as attributes be of the whole batch: a loss may use them."""
+        for one in layer._flatten_layers():
+            old = before.get(id(one), {})
+            for name, value in list(vars(one).items()) if not of_keras(one) else ():
+                if name in by_keras() or value is old.get(name) or not any(map(_is_tensor, leaves := tf.nest.flatten(value))):
+                    continue
+                self._check(layer, leaves, f"keeps as its {name}")
+                setattr(one, name, tf.nest.map_structure(self.whole, value))
+
+    def has_rows(self, layer: Operation, leaf: Any) -> bool:
         """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
         if not leads(leaf):
             return False
         first = leaf.shape[0]
-        return first is None or (self._static is not None and first >= self._static and first % self._static == 0)
+        return first is None or bool(first and self._static and first % self._static == 0 and first not in self._fixed.get(layer, ()))
+
+    def counts_rows(self, first: int | None) -> bool:
+        """Whether a first dimension inside of a call is that of this worker's rows."""
+        layer, computed = self.layers[-1] if self.layers else None, self.inner.computed
+        if first is None or not isinstance(computed, int):
+            return first is None
+        is_fixed = layer is not None and first in self._fixed.get(layer, ())
+        looks = first == computed or (computed > 1 and first > 0 and first % computed == 0)
+        if layer is not None:
+            self.sizes.setdefault(layer, set()).add(first)
+            if is_fixed and looks:
+                raise SeesAll(layer, f"has {first} of something, as many as rows")
+        return looks and not is_fixed
 
     def _may_have_rows(self, result: Any) -> bool:
         if not result.shape.rank:
@@ -444,7 +490,7 @@ def _normalizing(moments: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(moments)
     def normalized(layer: BatchNormalization, inputs: tf.Tensor, mask: Any) -> Any:
         step = _inside()
-        if step is None:
+        if step is None or not step.counts_rows(inputs.shape[0]):
             return moments(layer, inputs, mask)
         rows, rank = step.inner, len(inputs.shape)
         # As Keras does, in float32 at least.
@@ -479,7 +525,7 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(draw)
     def drawn(shape: Any, *given: Any, **named: Any) -> Any:
         step = _inside()
-        if step is None or not (per_row := _per_row(step.inner, shape)):
+        if step is None or not (per_row := _per_row(step, shape)):
             return draw(shape, *given, **named)
         whole, start, stop = per_row
         return draw(whole, *given, **named)[start:stop]
@@ -487,15 +533,14 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
     return drawn
 
 
-def _per_row(rows: Rows, shape: Any) -> tuple[Any, Any, Any] | None:
+def _per_row(step: Step, shape: Any) -> tuple[Any, Any, Any] | None:
     """For a shape of this worker's rows: that of all rows, and where this worker's begin and end; None if it has no rows."""
     sizes = tf.unstack(shape) if tf.is_tensor(shape) else list(shape)
     if not sizes:
         return None
-    first, computed = tf.get_static_value(sizes[0]), rows.computed
-    if first is not None and not (isinstance(computed, int) and (first == computed or (computed > 1 and first % computed == 0))):
+    if not step.counts_rows(tf.get_static_value(sizes[0])):
         return None
-    per_row = rows.scaled(sizes[0])
+    rows, per_row = step.inner, step.inner.scaled(sizes[0])
     return tf.stack([rows.count * per_row, *sizes[1:]]), rows.start * per_row, (rows.start + rows.computed) * per_row
 
 
@@ -508,7 +553,7 @@ def _dropping(dropout: Callable[..., Any]) -> Callable[..., Any]:
         if step is None or rate in (0.0, 1.0):
             return dropout(inputs, rate, noise_shape, seed)
         shape, drawn = keras_random._get_concrete_noise_shape(inputs, noise_shape), keras_random._cast_seed(keras_random.draw_seed(seed))
-        whole, start, stop = _per_row(step.inner, shape) or (shape, 0, None)
+        whole, start, stop = _per_row(step, shape) or (shape, 0, None)
         kept = tf.random.stateless_uniform(whole, seed=drawn, dtype=inputs.dtype)[start:stop] >= rate
         return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 

@@ -165,11 +165,7 @@ def attempt(program: Program) -> str:
     try:
         every = by_workers(program)
     except Exception as error:
-        if type(error) is type(alone):
-            return f"{FAILING}: {error!s:.200}"
-        if isinstance(error, LockstepError):
-            return f"{REFUSED}{error}"
-        return f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
+        return _told(program, error, alone)
     if isinstance(alone, Exception):
         return f"no error, where fit has: {alone!r:.300}"
     for rank, one in enumerate(every):
@@ -177,6 +173,27 @@ def attempt(program: Program) -> str:
             return f"rank {rank} and rank 0 differ: {difference(every[0], one) or 'in rounding'}"
     differs = difference(alone, every[0], program.way)
     return ROUNDING if differs and difference(alone, by_fit(program, shaken(model_of(program))), program.way) else differs
+
+
+def _told(program: Program, error: Exception, alone: Any) -> str:
+    """What is said of an error on several workers; `alone`: what `fit` alone left, or its error."""
+    if type(error) is type(alone):
+        return f"{FAILING}: {error!s:.200}"
+    if isinstance(error, LockstepError):
+        return f"{REFUSED}{error}"
+    # A run's steps are traced.
+    if program.way == "run" and program.eager and _fails(replace(program, eager=False)):
+        return f"{FAILING} where it is traced: {error!s:.200}"
+    return f"an error: {''.join(traceback.format_exception(error)[-3:])[-900:]}"
+
+
+def _fails(program: Program) -> bool:
+    """Whether `fit` alone fails."""
+    try:
+        by_fit(program, model_of(program))
+    except Exception:
+        return True
+    return False
 
 
 def kind_of(found: str) -> str:

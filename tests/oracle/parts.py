@@ -191,6 +191,36 @@ class Latent(layers.Layer):
         return mean + ops.exp(spread / 2) * keras.random.normal(ops.shape(mean), dtype=mean.dtype, seed=self.seed_generator)
 
 
+@keras.saving.register_keras_serializable("oracle")
+class Connecting(keras.Layer):
+    """Drops weights, not outputs; their first dimension may be as large as a batch (Wan et al. 2013, DropConnect)."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.seed_generator = keras.random.SeedGenerator(9)
+
+    def build(self, shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(shape[-1], 5))
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        drawn = keras.random.uniform(self.kernel.shape, dtype=self.kernel.dtype, seed=self.seed_generator)
+        return ops.matmul(x, self.kernel * ops.cast(drawn < 0.7, self.kernel.dtype) if training else self.kernel)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Growing(keras.Layer):
+    """Counts its steps in a variable that Keras does not know."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.steps = tf.Variable(0.0, trainable=False, dtype="float64")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1.0)
+        return x * (1 + 0.1 * ops.cast(self.steps, x.dtype))
+
+
 BODY: dict[str, Callable[[], keras.Layer]] = {
     "dense": lambda: layers.Dense(7, activation="relu"),
     "penalised": lambda: layers.Dense(6, activation="tanh", kernel_regularizer="l2", bias_regularizer=regularizers.L1(0.01)),
@@ -215,6 +245,8 @@ BODY: dict[str, Callable[[], keras.Layer]] = {
     "measuring": Measuring,
     "latent": Latent,
     "twice": Twice,
+    "connecting": Connecting,
+    "growing": Growing,
     "nested": nested,
     "centred": lambda: layers.Lambda(lambda x: x - ops.mean(x, axis=0)),
     "cast": lambda: layers.Lambda(lambda x: ops.log(1 + ops.abs(x))),
@@ -440,7 +472,10 @@ class Own(keras.Model):
         return cls(keras.saving.deserialize_keras_object(config["inner"]), config["kind"])
 
     def call(self, x: Any, training: bool = False) -> Any:
-        return self.inner(x, training=training)
+        output = self.inner(x, training=training)
+        if self.kind == "keeping":
+            self.kept = ops.square(tf.nest.flatten(output)[0])
+        return output
 
     @property
     def metrics(self) -> list[Any]:
@@ -510,6 +545,8 @@ class Judging(Own):
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True) -> Any:
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if self.kind == "keeping":
+            return loss + 0.1 * ops.sqrt(ops.mean(self.kept) + 1e-3)
         return loss + 0.1 * ops.std(tf.nest.flatten(y_pred)[0]) if self.kind == "judging" else loss
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
@@ -584,6 +621,7 @@ class Bare(Own):
 MODELS: dict[str, type[Own]] = {
     "judging": Judging,
     "reporting": Judging,
+    "keeping": Judging,
     "evaluating": Judging,
     "two": Rivals,
     "saving_up": Rivals,

@@ -44,7 +44,7 @@ def results(logs, **options):
     model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
     step.build(model, SPEC)
     local = step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(seeing_all=set()))
-    program = Program(local, additive.Additive(model, set(), model.train_step), adds_up=False)
+    program = Program(local, additive.Additive(model, model.train_step, set()), adds_up=False)
     call = step.make_train_call(program)
     rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])

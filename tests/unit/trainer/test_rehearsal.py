@@ -79,7 +79,7 @@ def adds_up(loss, *metrics):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     model.compile("sgd", loss, metrics=list(metrics))
     rehearsal.rehearse(model.train_step, SPECS, set())
-    return rehearsal.adds_up(additive.Additive(model, set(), model.train_step), SPECS)
+    return rehearsal.adds_up(additive.Additive(model, model.train_step, set()), SPECS)
 
 unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), set()
 unseeded.compile("sgd", "mse")
@@ -119,7 +119,7 @@ found["lossless"] = [one.name for one in lossless_sees]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")
 agreement = rehearsal.Placements(elastic, Two(), warnings.append)
-agreement.adds_up(additive.Additive(elastic, set(), elastic.train_step), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
+agreement.adds_up(additive.Additive(elastic, elastic.train_step, set()), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
 found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
@@ -132,7 +132,7 @@ scaled = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, name="scaled
 scaled.quantize("float8")
 scaled.compile("sgd", "mse")
 agreement = rehearsal.Placements(scaled, Two(), print_nothing)
-found["scaled adds up"] = agreement.adds_up(additive.Additive(scaled, agreement.seeing_all, scaled.train_step), SPECS)
+found["scaled adds up"] = agreement.adds_up(additive.Additive(scaled, scaled.train_step, agreement.seeing_all), SPECS)
 found["scaled"] = sorted(one.name for one in agreement.seeing_all)
 print(json.dumps(found))
 """

@@ -1,0 +1,221 @@
+"""Programs as users write them, trained by `fit` alone and by `lockstep.distribute` on two workers, which are threads."""
+
+import json
+
+import pytest
+
+from tests.unit import forked
+
+PROGRAM = """
+import json
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+from trainer import distribute, rehearsal
+from trainer.member import Member
+
+keras.config.set_floatx("float64")
+X = np.random.default_rng(0).normal(size=(22, 5))
+Y = X[:, :3] ** 2
+
+def fitted(model, x=X, y=Y, batch=8, **more):
+    model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0, **more)
+    return np.concatenate([np.ravel(one.numpy()) for one in model.trainable_variables])
+
+def apart(build, fit=fitted):
+    keras.utils.set_random_seed(1)
+    alone, threads = fit(build()), rehearsal.Threads(2)
+    keras.utils.set_random_seed(1)
+    models, hosts = [build(), build()], ["127.0.0.1:0", "127.0.0.1:1"]
+    models[1].set_weights(models[0].get_weights()) if models[0].built else None
+    def work(member):
+        return fit(distribute.distribute(models[member.rank], distribute.Peers(Member(member.rank, hosts), member)))
+    return max(float(np.max(np.abs(alone - one))) for one in threads.run(work))
+
+def net(*more):
+    return keras.Sequential([keras.Input((5,)), layers.Dense(6, activation="tanh"), *more, layers.Dense(3)])
+
+def compiled(model, loss="mse", **more):
+    model.compile(keras.optimizers.SGD(0.1), loss, **more)
+    return model
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+        self.built = True
+    def call(self, x, training=False):
+        return self.net(x)
+    def update(self, loss, tape):
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables))
+        return {"loss": loss}
+
+class Critic(Own):
+    calls = 0
+    def train_step(self, data):
+        self.calls += 1
+        with tf.GradientTape() as tape:
+            loss = ops.mean((self(data[0]) - data[1]) ** 2)
+        return self.update(loss, tape) if self.calls % 3 == 0 else {"loss": loss}
+
+class Mixup(Own):
+    def __init__(self):
+        super().__init__()
+        self.rng, self.drawn = np.random.default_rng(3), []
+    def train_step(self, data):
+        share = float(self.rng.uniform())
+        self.drawn.append(share)
+        with tf.GradientTape() as tape:
+            loss = ops.mean((self(share * data[0]) - data[1]) ** 2) * len(self.drawn)
+        return self.update(loss, tape)
+
+class FirstOnly(layers.Layer):
+    done = False
+    def build(self, shape):
+        self.g = self.add_weight(shape=(), initializer="ones", trainable=False)
+    def call(self, x, training=False):
+        if training and not self.done:
+            self.g.assign(1 / ops.std(x))
+            self.done = True
+        return x * self.g
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+class Boxing(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = net()
+        self.built = True
+    def call(self, x):
+        return Box(self.inner(x))
+
+class Boxed(Own):
+    def __init__(self):
+        super().__init__()
+        self.boxing = Boxing()
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = ops.sqrt(ops.mean((self.boxing(data[0]).value - 1.0) ** 2))
+        gradients = tape.gradient(loss, self.boxing.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.boxing.trainable_variables))
+        return {"loss": loss}
+
+class Similar(layers.Layer):
+    def call(self, both):
+        return ops.matmul(both[0], ops.transpose(both[1]))
+
+class Queue(Own):
+    def __init__(self):
+        super().__init__()
+        self.similar, self.queue = Similar(), tf.constant(np.random.default_rng(2).normal(size=(64, 3)))
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.logsumexp(self.similar([self(data[0]), self.queue]), -1))
+        return self.update(loss, tape)
+
+class Nodes(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.x = ops.convert_to_tensor(np.random.default_rng(5).normal(size=(36, 5)) * np.linspace(1, 9, 36)[:, None])
+        self.first, self.normal, self.last = layers.Dense(6), layers.BatchNormalization(), layers.Dense(3)
+        self.first.build((36, 5)), self.normal.build((36, 6)), self.last.build((36, 6))
+        self.built = True
+    def call(self, index, training=False):
+        nodes = ops.tanh(self.normal(self.first(self.x), training=training))
+        return self.last(ops.take(nodes, ops.reshape(ops.cast(index, "int32"), (-1,)), axis=0))
+
+class Halves(layers.Layer):
+    def call(self, x):
+        first, second = ops.split(x, 2, axis=0)
+        return ops.concatenate([first - second, second - first], 0)
+
+class Graph(layers.Layer):
+    def call(self, nodes, edges):
+        return ops.matmul(edges, nodes)
+
+def graph():
+    x, edges = keras.Input((5,)), keras.Input((12,))
+    return keras.Model([x, edges], layers.Dense(3)(Graph()(layers.Dense(6, activation="tanh")(x), edges)))
+
+class Traced(Own):
+    @tf.function
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            output = self(data[0])
+            loss = self.compute_loss(y=data[1], y_pred=output)
+        self.update(loss, tape)
+        return self.compute_metrics(data[0], data[1], output)
+
+class Strings(Own):
+    def __init__(self):
+        super().__init__()
+        self.lookup = layers.StringLookup(vocabulary=["a", "b"], invert=True)
+    def train_step(self, data):
+        names = self.lookup(tf.cast(data[0][:, 0] > 0, tf.int64) + 1)
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.cast(names == "a", "float64")[:, None] * (self(data[0]) - data[1]) ** 2)
+        return self.update(loss, tape)
+
+class Halving(keras.callbacks.ModelCheckpoint):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.5
+
+def listed(model):
+    return fitted(model, callbacks=keras.callbacks.CallbackList([], add_history=True, model=model))
+
+index, edges = np.random.default_rng(1).integers(0, 36, (40, 1)), np.random.default_rng(1).random((12, 12)) / 12
+print(json.dumps({
+    "a count of its steps, eager": apart(lambda: compiled(Critic(), run_eagerly=True)),
+    "a generator and a list, eager": apart(lambda: compiled(Mixup(), run_eagerly=True)),
+    "something at the first call only, eager": apart(lambda: compiled(net(FirstOnly()), run_eagerly=True)),
+    "an object that a layer returns": apart(lambda: compiled(Boxed())),
+    "a queue of a multiple of the rows": apart(lambda: compiled(Queue()), lambda model: fitted(model, X[:16], Y[:16])),
+    "statistics of nodes, not of rows": apart(
+        lambda: compiled(Nodes()), lambda model: fitted(model, index, np.sin(np.arange(120.0)).reshape(40, 3), 10)
+    ),
+    "halves of a batch": apart(lambda: compiled(net(Halves())), lambda model: fitted(model, X[:16], Y[:16])),
+    "rows with each other by an input": apart(
+        lambda: compiled(graph()), lambda model: fitted(model, [X[:12], edges], Y[:12], 12)
+    ),
+    "a step that is traced on its own": apart(lambda: compiled(Traced(), metrics=["mae"])),
+    "a layer that returns strings": apart(lambda: compiled(Strings())),
+    "noise of one number for all rows": apart(
+        lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), lambda model: fitted(model, X[:20], Y[:20], 2)
+    ),
+    "a writer that also sets the rate": apart(
+        lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving("a.weights.h5")])
+    ),
+    "a list of callbacks of Keras' own": apart(lambda: compiled(net()), listed),
+}))
+"""
+NAMES = [
+    "a count of its steps, eager",
+    "a generator and a list, eager",
+    "something at the first call only, eager",
+    "an object that a layer returns",
+    "a queue of a multiple of the rows",
+    "statistics of nodes, not of rows",
+    "halves of a batch",
+    "rows with each other by an input",
+    "a step that is traced on its own",
+    "a layer that returns strings",
+    "noise of one number for all rows",
+    "a writer that also sets the rate",
+    "a list of callbacks of Keras' own",
+]
+
+
+@pytest.fixture(scope="module")
+def differences():
+    done = forked.run("-c", PROGRAM)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_workers_train_as_one(differences, name):
+    """The largest difference of a weight."""
+    assert differences[name] < 1e-9

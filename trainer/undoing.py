@@ -1,0 +1,108 @@
+"""What Python code of the user's own changes while it is only tried: attributes, and the states of random generators."""
+
+import contextlib
+import functools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.layers.layer import Layer
+from tensorflow.python.eager import context
+
+_Kept = tuple[Any, Callable[[], None]]
+"""A value, and what puts its contents back."""
+
+
+class State:
+    """Attributes of objects, lists and dicts in them, and all random generators that are known, as they are when this is made."""
+
+    def __init__(self, objects: Iterable[Any]):
+        """Note them."""
+        self._generators = [_state(one) for one in (random, np.random, getattr(context.context(), "_rng", None))]
+        self._objects = [(one, {name: _state(value) for name, value in _attributes(one).items()}) for one in objects]
+
+    def restore(self) -> None:
+        """Put them back.
+
+        Attributes in which variables or layers were made stay, and so do the others of their object, which may tell that they were.
+        """
+        for _, restore in self._generators:
+            restore()
+        for one, attributes in self._objects:
+            now = _attributes(one)
+            changed = {name for name in {*now, *attributes} if name not in attributes or now.get(name) is not attributes[name][0]}
+            if any(_holds_state(now.get(name)) for name in changed):
+                continue
+            for name, (value, restore) in attributes.items():
+                if name in changed:
+                    setattr(one, name, value)
+                restore()
+            for name in changed - attributes.keys():
+                delattr(one, name)
+
+
+@contextlib.contextmanager
+def undone(objects: Iterable[Any]) -> Iterator[None]:
+    """Undo what changes of the `State` of objects."""
+    before = State(objects)
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _attributes(one: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(one).items() if name not in by_keras()}
+
+
+@functools.cache
+def by_keras() -> frozenset[str]:
+    """Attributes of layers, models, metrics and losses that are not the user's."""
+    kinds = (keras.Model(name="any"), Layer(name="any"), keras.metrics.Metric(name="any"), keras.losses.Loss(name="any"))
+    return frozenset(name for one in kinds for name in vars(one)) | {"_metrics_lock"}
+
+
+def _state(value: Any) -> _Kept:
+    if value is np.random:
+        state = np.random.get_state()
+        return value, functools.partial(np.random.set_state, state)
+    if value is random or isinstance(value, random.Random):
+        return value, functools.partial(value.setstate, value.getstate())
+    if isinstance(value, np.random.Generator):
+        return value, functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return value, functools.partial(value.set_state, value.get_state())
+    if isinstance(value, list | dict | set) and not _holds_state(value):
+        return value, functools.partial(_refill, value, type_of(value)(value))
+    return value, _nothing
+
+
+def type_of(value: Any) -> Any:
+    """The plain kind of a list, dict or set, of which Keras' own that track layers are subclasses."""
+    return next(kind for kind in (list, dict, set) if isinstance(value, kind))
+
+
+def _refill(value: Any, contents: Any) -> None:
+    every = [list(one.items()) if isinstance(one, dict) else [(each, each) for each in one] for one in (value, contents)]
+    if list(map(_identities, every[0])) != list(map(_identities, every[1])):
+        value.clear()
+        (value.extend if isinstance(value, list) else value.update)(contents)
+
+
+def _identities(pair: tuple[Any, Any]) -> tuple[int, int]:
+    return id(pair[0]), id(pair[1])
+
+
+def _nothing() -> None:
+    pass
+
+
+def _holds_state(value: Any) -> bool:
+    """Whether a value is or has a layer, a metric or a variable."""
+    kinds = (keras.Layer, keras.metrics.Metric, keras.Variable, tf.Variable, keras.random.SeedGenerator)
+    if isinstance(value, list | tuple | set | dict):
+        return any(map(_holds_state, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, kinds)
