@@ -29,6 +29,9 @@ class Engine:
     _drawn: list[np.ndarray] | None = None
     """By how much a batch of the validation moves each random generator; None: not known yet."""
 
+    _takes_one = True
+    """Whether a step can be tried on a single example."""
+
     def __init__(self, job: Job, steps: step.Steps, choice: Choice, shares: Sequence[int] = ()):
         """Trace nothing yet.
 
@@ -88,10 +91,7 @@ class Engine:
                 self.steps.local.placements.see_all(error)
                 self._make_calls()
         if self.steps.undoable:
-            # A step may need more rows than one, or an even number; then its first call is slower.
-            with contextlib.suppress(tf.errors.InvalidArgumentError), self.undone() as (blank, rate):
-                for call in self._training_calls:
-                    call(blank, rate)
+            self._try(*self._training_calls)
         # After the first call, unless that call could be profiled itself.
         if self.profile_every <= self._in_a_call:
             self.trace_profiled()
@@ -99,8 +99,17 @@ class Engine:
     def trace_profiled(self) -> None:
         """Trace what profiles a step, if it is not yet."""
         if self.profile_every and self.profiled_call and not self.profiled_call.traced:
-            with self.undone() as (blank, rate):
-                self.profiled_call(blank, rate)
+            self._try(self.profiled_call)
+
+    def _try(self, *calls: Callable[..., Any]) -> None:
+        """Run calls with one blank example, and undo them. A step may need more rows, or an even number: then its first one is slower."""
+        if self._takes_one:
+            try:
+                with self.undone() as (blank, rate):
+                    for call in calls:
+                        call(blank, rate)
+            except tf.errors.InvalidArgumentError:
+                self._takes_one = False
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[tuple[Batch, np.ndarray]]:
