@@ -29,6 +29,8 @@ class Engine:
     _drawn: list[np.ndarray] | None = None
     """By how much a batch of the validation moves each random generator; None: not known yet."""
 
+    _others: Sequence[tf.Variable] = ()
+    """Variables of a compiled model's own code that Keras does not know."""
     _takes_one = True
     """Whether a step can be tried on a single example."""
 
@@ -67,7 +69,7 @@ class Engine:
     @property
     def variables(self) -> list[Any]:
         """What training changes and a state holds, known once it is traced."""
-        return self.steps.variables
+        return [*self.steps.variables, *self._others]
 
     @functools.cached_property
     def seeds(self) -> list[tf.Variable]:
@@ -90,11 +92,18 @@ class Engine:
                 assert self.steps.local.placements is not None
                 self.steps.local.placements.see_all(error)
                 self._make_calls()
+        self._others = [] if self.steps.local.placements is None else self._unknown()
         if self.steps.undoable:
             self._try(*self._training_calls)
         # After the first call, unless that call could be profiled itself.
         if self.profile_every <= self._in_a_call:
             self.trace_profiled()
+
+    def _unknown(self) -> list[tf.Variable]:
+        """Variables of the traced step that are none of the model, its metrics or its optimizers."""
+        known = [*self.model.variables, *keras_metrics.states(self.model)]
+        mine = {id(one) for one in [*(variable.value for variable in known), *self.steps.variables, *self.memory]}
+        return [one for one in self._train_call.get_concrete_function().variables if id(one) not in mine]
 
     def trace_profiled(self) -> None:
         """Trace what profiles a step, if it is not yet."""
