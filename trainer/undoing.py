@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras.src.layers.layer import Layer
 from tensorflow.python.eager import context
 
-_Kept = tuple[Any, Callable[[], None]]
-"""A value, and what puts its contents back."""
+_Kept = tuple[Any, Callable[[], None], bool]
+"""A value, what puts its contents back, and whether it is or has a layer, a metric or a variable."""
 
 
 class State:
@@ -29,14 +29,15 @@ class State:
 
         Attributes in which variables or layers were made stay, and so do the others of their object, which may tell that they were.
         """
-        for _, restore in self._generators:
+        for _, restore, _ in self._generators:
             restore()
         for one, attributes in self._objects:
             now = _attributes(one)
             changed = {name for name in {*now, *attributes} if name not in attributes or now.get(name) is not attributes[name][0]}
-            if any(_holds_state(now.get(name)) for name in changed):
+            held = {name for name, (*_, holds) in attributes.items() if holds} - changed
+            if any(_holds_state(value) for name, value in now.items() if name not in held):
                 continue
-            for name, (value, restore) in attributes.items():
+            for name, (value, restore, _) in attributes.items():
                 if name in changed:
                     setattr(one, name, value)
                 restore()
@@ -55,7 +56,8 @@ def undone(objects: Iterable[Any]) -> Iterator[None]:
 
 
 def _attributes(one: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(one).items() if name not in by_keras()}
+    # TensorFlow's own begin so.
+    return {name: value for name, value in vars(one).items() if name not in by_keras() and not name.startswith("_self_")}
 
 
 @functools.cache
@@ -66,18 +68,23 @@ def by_keras() -> frozenset[str]:
 
 
 def _state(value: Any) -> _Kept:
+    holds = _holds_state(value)
+    return value, _nothing if holds else _restoring(value), holds
+
+
+def _restoring(value: Any) -> Callable[[], None]:
+    """What puts the contents of a value back, if it has any that are known."""
     if value is np.random:
-        state = np.random.get_state()
-        return value, functools.partial(np.random.set_state, state)
+        return functools.partial(np.random.set_state, np.random.get_state())
     if value is random or isinstance(value, random.Random):
-        return value, functools.partial(value.setstate, value.getstate())
+        return functools.partial(value.setstate, value.getstate())
     if isinstance(value, np.random.Generator):
-        return value, functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+        return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
-        return value, functools.partial(value.set_state, value.get_state())
-    if isinstance(value, list | dict | set) and not _holds_state(value):
-        return value, functools.partial(_refill, value, type_of(value)(value))
-    return value, _nothing
+        return functools.partial(value.set_state, value.get_state())
+    if isinstance(value, list | dict | set):
+        return functools.partial(_refill, value, type_of(value)(value))
+    return _nothing
 
 
 def type_of(value: Any) -> Any:

@@ -80,6 +80,17 @@ class FirstOnly(layers.Layer):
             self.done = True
         return x * self.g
 
+class Building(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.calls = [], 0
+    def build(self, shape):
+        self.blocks.append(layers.Dense(5, kernel_initializer=keras.initializers.GlorotUniform(2)))
+        self.blocks[0].build(shape)
+        self.calls += 1
+    def call(self, x):
+        return self.blocks[0](x) * self.calls
+
 class Box:
     def __init__(self, value):
         self.value = value
@@ -171,6 +182,7 @@ print(json.dumps({
     "a count of its steps, eager": apart(lambda: compiled(Critic(), run_eagerly=True)),
     "a generator and a list, eager": apart(lambda: compiled(Mixup(), run_eagerly=True)),
     "something at the first call only, eager": apart(lambda: compiled(net(FirstOnly()), run_eagerly=True)),
+    "layers that are made when it is built": apart(lambda: compiled(keras.Sequential([Building(), layers.Dense(3, kernel_initializer="ones")]))),
     "an object that a layer returns": apart(lambda: compiled(Boxed())),
     "a queue of a multiple of the rows": apart(lambda: compiled(Queue()), lambda model: fitted(model, X[:16], Y[:16])),
     "statistics of nodes, not of rows": apart(
@@ -195,6 +207,7 @@ NAMES = [
     "a count of its steps, eager",
     "a generator and a list, eager",
     "something at the first call only, eager",
+    "layers that are made when it is built",
     "an object that a layer returns",
     "a queue of a multiple of the rows",
     "statistics of nodes, not of rows",
