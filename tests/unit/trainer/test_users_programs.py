@@ -182,7 +182,9 @@ print(json.dumps({
     "a count of its steps, eager": apart(lambda: compiled(Critic(), run_eagerly=True)),
     "a generator and a list, eager": apart(lambda: compiled(Mixup(), run_eagerly=True)),
     "something at the first call only, eager": apart(lambda: compiled(net(FirstOnly()), run_eagerly=True)),
-    "layers that are made when it is built": apart(lambda: compiled(keras.Sequential([Building(), layers.Dense(3, kernel_initializer="ones")]))),
+    "layers that are made when it is built": apart(
+        lambda: compiled(keras.Sequential([Building(), layers.Dense(3, kernel_initializer="ones")]))
+    ),
     "an object that a layer returns": apart(lambda: compiled(Boxed())),
     "a queue of a multiple of the rows": apart(lambda: compiled(Queue()), lambda model: fitted(model, X[:16], Y[:16])),
     "statistics of nodes, not of rows": apart(
