@@ -351,6 +351,12 @@ def made_up(specs: Any, rows: int = ROWS) -> Any:
     return tf.nest.map_structure(leaf, specs)
 
 
+def rows_of(specs: Any) -> int | None:
+    """Rows of a batch, where its structure says how many."""
+    shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(specs)]
+    return next((shape[0] for shape in shapes if shape is not None and shape.rank), None)
+
+
 def stretched(data: Any) -> Iterator[Any]:
     """Made-up rows in other bounds, which may mean nothing."""
     kinds = {kind for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor) for kind, *_ in STRETCHED if getattr(leaf.dtype, kind)}
@@ -394,7 +400,7 @@ class Placements:
             batch: rows of most of them, if `specs` does not say.
         """
         before, rehearsed, why = set(self.seeing_all), None, ""
-        known = whole.leading(specs).shape[0]
+        known = rows_of(specs)
         real, counted = known or batch or 0, known is not None or bool(self._model.run_eagerly)
         for self._rows in dict.fromkeys((ROWS, *([real] if FEWEST <= real <= MOST else []))):
             try:
@@ -430,7 +436,7 @@ class Placements:
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
         optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
-        for layer in layers if whole.leading(specs).shape[0] is None else ():
+        for layer in layers if rows_of(specs) is None else ():
             if isinstance(layer, keras.layers.RandomElasticTransform):
                 self._warn(f"{layer.name} {FIRST_IMAGE}")
         if self._workers.member.workers == 1:

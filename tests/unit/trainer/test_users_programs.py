@@ -151,6 +151,14 @@ def graph():
     x, edges = keras.Input((5,)), keras.Input((12,))
     return keras.Model([x, edges], layers.Dense(3)(Graph()(layers.Dense(6, activation="tanh")(x), edges)))
 
+class Given(layers.Layer):
+    def call(self, x, more=None):
+        return x if more is None else x + more
+
+def optional():
+    x, more = keras.Input((5,)), keras.Input((5,), optional=True)
+    return compiled(keras.Model([x, more], layers.Dense(3)(Given()(x, more))))
+
 class Traced(Own):
     @tf.function
     def train_step(self, data):
@@ -199,6 +207,7 @@ print(json.dumps({
     "noise of one number for all rows": apart(
         lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), lambda model: fitted(model, X[:20], Y[:20], 2)
     ),
+    "an input that is not given": apart(optional, lambda model: fitted(model, [X, None])),
     "a writer that also sets the rate": apart(
         lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving("a.weights.h5")])
     ),
@@ -218,6 +227,7 @@ NAMES = [
     "a step that is traced on its own",
     "a layer that returns strings",
     "noise of one number for all rows",
+    "an input that is not given",
     "a writer that also sets the rate",
     "a list of callbacks of Keras' own",
 ]
