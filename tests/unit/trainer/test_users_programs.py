@@ -157,7 +157,7 @@ class Given(layers.Layer):
 
 def optional():
     x, more = keras.Input((5,)), keras.Input((5,), optional=True)
-    return compiled(keras.Model([x, more], layers.Dense(3)(Given()(x, more))))
+    return compiled(keras.Model([more, x], layers.Dense(3)(Given()(x, more))))
 
 class Traced(Own):
     @tf.function
@@ -207,7 +207,7 @@ print(json.dumps({
     "noise of one number for all rows": apart(
         lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), lambda model: fitted(model, X[:20], Y[:20], 2)
     ),
-    "an input that is not given": apart(optional, lambda model: fitted(model, [X, None])),
+    "an input that is not given": apart(optional, lambda model: fitted(model, [None, X])),
     "a writer that also sets the rate": apart(
         lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving("a.weights.h5")])
     ),
