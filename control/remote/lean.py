@@ -14,18 +14,17 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.errors import AnsibleActionFail
 
 from control.project import ROOT
-from control.remote.answers import believed
+from control.remote.answers import believed, documented
 from trainer.errors import LockstepError
 from trainer.terminal import printable
 
 PLUGINS = ROOT / "plugins"
 RUNTIME = Path(__file__).with_name("lean_runtime.py")
 UTILITY = re.compile(r"^from ansible\.module_utils import (\w+)", re.MULTILINE)
-DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|EXAMPLES|RETURN) = """(.*?)^"""$', re.MULTILINE | re.DOTALL)
+DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|EXAMPLES|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
 
 
@@ -70,9 +69,8 @@ def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, An
 
 def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
     """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
-    text = (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8")
-    documented, source = yaml.safe_load(DOCUMENTATION.findall(text)[0]), DOCUMENTATION.sub("", text)
-    options = {name: {**option, "description": None} for name, option in documented["options"].items()}
+    source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))
+    options = {name: {**option, "description": None} for name, option in documented(module, "DOCUMENTATION")["options"].items()}
     sent: dict[str, Any] = {"name": module, "module": source, "utilities": _utilities(source), "options": options, "params": arguments}
     sent |= {"check_mode": check_mode, "mark": mark}
     # As a string in the source: Python's literals and JSON's differ (true, null).
