@@ -45,12 +45,17 @@ def overwrites(model: keras.Model) -> bool:
     return any(variable.overwrite_with_gradient for variable in model.trainable_variables)
 
 
-def unknown(model: keras.Model) -> list[str]:
-    """Names of a compiled model's losses and metrics that are not Keras' own: whether they add up may depend on the data."""
+def compiled_with(model: keras.Model) -> list[Any]:
+    """The losses and metrics that `compile` was given, without names of Keras' own: objects, functions."""
     losses, metrics = model._compile_loss, model._compile_metrics
     every = [losses._user_loss if losses is not None else None]
     every += [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
-    return [_name(one) for one in tf.nest.flatten(every) if not (one is None or isinstance(one, str) or _known(one))]
+    return [one for one in tf.nest.flatten(every) if not (one is None or isinstance(one, str))]
+
+
+def unknown(model: keras.Model) -> list[str]:
+    """Names of a compiled model's losses and metrics that are not Keras' own: whether they add up may depend on the data."""
+    return [_name(one) for one in compiled_with(model) if not _known(one)]
 
 
 def _name(one: Any) -> str:

@@ -24,6 +24,7 @@ from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address, named
 from trainer.processors import FromChief
+from trainer.undoing import is_users
 
 START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
@@ -389,7 +390,7 @@ class _Agree(keras.callbacks.Callback):
         """`others`: the user's, on any worker."""
         super().__init__()
         self._distributed, self._training = distributed, False
-        self._acts = any(type(one).__module__.partition(".")[0] != "keras" for one in others)
+        self._acts = any(map(is_users, others))
         """Whether code of the user's own runs at the hooks."""
         self._may_stop = overrides([one for one in others if not isinstance(one, WRITERS)], BATCH_HOOKS)
 

@@ -48,12 +48,12 @@ class Engine:
         self.memory, self.feeds_all, self.from_chief = steps.memory, steps.feeds_all, steps.from_chief
         self.warmup = config.reduction.warmup_steps if steps.memory else 0
         """How many of the run's first steps send uncompressed."""
-        self.profile_every = config.telemetry.profile_every if steps.profiled() else 0
-        """Every how many steps one is profiled; 0: none."""
         self._in_a_call, self._cluster = config.train.steps_per_call, steps.local.cluster
         self._test_logs = None if steps.logs is None else keras_metrics.StepLogs()
         self._test_call = step.make_test_call(steps.local, self._test_logs)
         self._make_calls()
+        self.profile_every = config.telemetry.profile_every if self.profiled_call else 0
+        """Every how many steps one is profiled; 0: none."""
         job.metrics.record("reduction", name=choice.name, why=choice.why, measured=choice.measured)
 
     def _make_calls(self) -> None:

@@ -22,7 +22,7 @@ from trainer.agreement import Agreement
 from trainer.optimizer import copies_weights, inner
 from trainer.replacing import replaced
 from trainer.terminal import printable
-from trainer.undoing import State, undone
+from trainer.undoing import State, is_users, undone
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
@@ -123,12 +123,12 @@ class Rehearsal(whole.Step):
     """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
 
     keeps = False
+    _static: int
 
     def __init__(self, seeing_all: set[Operation], fixed: dict[Operation, set[int]] | None = None, rows: int = ROWS, counted: bool = False):
         """`seeing_all`, `fixed`: where to add what is found; `rows`: of the batch; `counted`: whether real batches' rows are known."""
         self._found, self._counted = {} if fixed is None else fixed, counted
         super().__init__(collective.Alone(), seeing_all, rows, fixed=self._found)
-        self._count = rows
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.sparse = False
@@ -139,13 +139,13 @@ class Rehearsal(whole.Step):
     def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
         """See `Step`."""
         leading = {leaf.shape[0] for leaf in tf.nest.flatten(arguments) if whole.leads(leaf)}
-        self._found.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._count)
-        own = _own_layers(layer)
+        self._found.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._static)
+        own = whole.own_layers(layer)
         before = State(own)
         with self.everything():
             results = call(layer, *arguments[0], **arguments[1])
         tensors = [one for one in tf.nest.flatten(results) if isinstance(one, tf.Tensor)]
-        self.row_bytes += sum(one.dtype.size * (one.shape.num_elements() or 0) // self._count for one in tensors)
+        self.row_bytes += sum(one.dtype.size * (one.shape.num_elements() or 0) // self._static for one in tensors)
         if any(self.has_rows(layer, leaf) for leaf in tf.nest.flatten(arguments)):
             # The next call of a layer forgets those of the last.
             losses = [(one, list(one._losses)) for one in layer._flatten_layers()]
@@ -163,7 +163,7 @@ class Rehearsal(whole.Step):
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
-        alone = _Part(collective.Alone(), self._seeing_all, self._count)
+        alone = _Part(collective.Alone(), self._seeing_all, self._static)
         with alone(), alone.everything():
             agree = self._try_with(layer, arguments)
             for others in stretched(arguments) if any(not whole.of_keras(one) for one in operations(layer)) else ():
@@ -178,7 +178,7 @@ class Rehearsal(whole.Step):
         with _noting(layer, calls):
             expected, scope = _called(layer, arguments)
         seeing = self._seeing_all
-        seeing |= _keeping(layer, scope) | _mixing(calls, self._count)
+        seeing |= _keeping(layer, scope) | _mixing(calls, self._static)
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
             if self._agrees(layer, arguments, expected, tried):
@@ -191,7 +191,7 @@ class Rehearsal(whole.Step):
             parts = list[whole.Step]()
 
             def part(member: Member, parts: list[whole.Step] = parts) -> list[Any]:
-                step = _Part(collective.OnHost(member), seeing, self._count, unequal(self._count), self._found)
+                step = _Part(collective.OnHost(member), seeing, self._static, unequal(self._static), self._found)
                 parts.append(step)
                 with step():
                     return _called(layer, arguments)[0]
@@ -286,12 +286,7 @@ def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]
 
 def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:
     """The user's own layers in a layer that would assign variables: what they keep may be a sum, a mean, or a count."""
-    return {one for one in _own_layers(layer) if any(scope.get_current_value(each) is not None for each in _own_variables(one))}
-
-
-def _own_layers(layer: keras.Layer) -> list[keras.Layer]:
-    """The user's own layers in a layer, which may be itself."""
-    return [one for one in layer._flatten_layers() if not whole.of_keras(one)]
+    return {one for one in whole.own_layers(layer) if any(scope.get_current_value(each) is not None for each in _own_variables(one))}
 
 
 def _own_variables(layer: keras.Layer) -> list[keras.Variable]:
@@ -422,13 +417,8 @@ class Placements:
 
     def _own(self) -> list[Any]:
         """What has code of the user's own."""
-        model = self._model
-        losses, metrics = model._compile_loss, model._compile_metrics
-        given = [losses._user_loss if losses is not None else None]
-        given += [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
-        every = {id(one): one for one in [*tf.nest.flatten(given), *model.metrics]}.values()
-        others = [one for one in every if hasattr(one, "__dict__") and type(one).__module__.partition(".")[0] != "keras"]
-        return [*_own_layers(model), *others]
+        every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics]}.values()
+        return [*whole.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
     def adds_up(self, step: additive.Additive, specs: Any, batch: int | None = None) -> bool:
         """Whether a step is computed by rows: all workers try it on made-up ones, and agree; `batch` as of `rehearse`.

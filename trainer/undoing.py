@@ -1,4 +1,4 @@
-"""What Python code of the user's own changes while it is only tried: attributes, and the states of random generators."""
+"""What Python code of the user's own keeps: attributes, and the states of random generators, which are put back where it is only tried."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ class State:
     def __init__(self, objects: Iterable[Any]):
         """Note them."""
         self._generators = [_state(one) for one in (random, np.random, getattr(context.context(), "_rng", None))]
-        self._objects = [(one, {name: _state(value) for name, value in _attributes(one).items()}) for one in objects]
+        self._objects = [(one, {name: _state(value) for name, value in attributes(one).items()}) for one in objects]
 
     def restore(self) -> None:
         """Put them back.
@@ -31,17 +31,17 @@ class State:
         """
         for _, restore, _ in self._generators:
             restore()
-        for one, attributes in self._objects:
-            now = _attributes(one)
-            changed = {name for name in {*now, *attributes} if name not in attributes or now.get(name) is not attributes[name][0]}
-            held = {name for name, (*_, holds) in attributes.items() if holds} - changed
+        for one, before in self._objects:
+            now = attributes(one)
+            changed = {name for name in {*now, *before} if name not in before or now.get(name) is not before[name][0]}
+            held = {name for name, (*_, holds) in before.items() if holds} - changed
             if any(_holds_state(value) for name, value in now.items() if name not in held):
                 continue
-            for name, (value, restore, _) in attributes.items():
+            for name, (value, restore, _) in before.items():
                 if name in changed:
                     setattr(one, name, value)
                 restore()
-            for name in changed - attributes.keys():
+            for name in changed - before.keys():
                 delattr(one, name)
 
 
@@ -55,13 +55,19 @@ def undone(objects: Iterable[Any]) -> Iterator[None]:
         before.restore()
 
 
-def _attributes(one: Any) -> dict[str, Any]:
+def is_users(one: Any) -> bool:
+    """Whether an object's class is not one of Keras' own."""
+    return type(one).__module__.partition(".")[0] != "keras"
+
+
+def attributes(one: Any) -> dict[str, Any]:
+    """Those of a layer, a metric or a loss that its own code has set, by name."""
     # TensorFlow's own begin so.
-    return {name: value for name, value in vars(one).items() if name not in by_keras() and not name.startswith("_self_")}
+    return {name: value for name, value in vars(one).items() if name not in _by_keras() and not name.startswith("_self_")}
 
 
 @functools.cache
-def by_keras() -> frozenset[str]:
+def _by_keras() -> frozenset[str]:
     """Attributes of layers, models, metrics and losses that are not the user's."""
     kinds = (keras.Model(name="any"), Layer(name="any"), keras.metrics.Metric(name="any"), keras.losses.Loss(name="any"))
     return frozenset(name for one in kinds for name in vars(one)) | {"_metrics_lock"}
@@ -83,24 +89,18 @@ def _restoring(value: Any) -> Callable[[], None]:
     if isinstance(value, np.random.RandomState):
         return functools.partial(value.set_state, value.get_state())
     if isinstance(value, list | dict | set):
-        return functools.partial(_refill, value, type_of(value)(value))
+        return functools.partial(_refill, value, _type_of(value)(value))
     return _nothing
 
 
-def type_of(value: Any) -> Any:
+def _type_of(value: Any) -> Any:
     """The plain kind of a list, dict or set, of which Keras' own that track layers are subclasses."""
     return next(kind for kind in (list, dict, set) if isinstance(value, kind))
 
 
 def _refill(value: Any, contents: Any) -> None:
-    every = [list(one.items()) if isinstance(one, dict) else [(each, each) for each in one] for one in (value, contents)]
-    if list(map(_identities, every[0])) != list(map(_identities, every[1])):
-        value.clear()
-        (value.extend if isinstance(value, list) else value.update)(contents)
-
-
-def _identities(pair: tuple[Any, Any]) -> tuple[int, int]:
-    return id(pair[0]), id(pair[1])
+    value.clear()
+    (value.extend if isinstance(value, list) else value.update)(contents)
 
 
 def _nothing() -> None:

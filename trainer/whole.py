@@ -30,7 +30,7 @@ from trainer.collective import Group
 from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
-from trainer.undoing import by_keras
+from trainer.undoing import attributes, is_users
 
 MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 """Layers of Keras' own that mix rows, which made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
@@ -226,7 +226,7 @@ class Step:
         try:
             check_rows(divided, count)
             given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if has_rows(leaf) else leaf, arguments)
-            before = {id(one): dict(vars(one)) for one in layer._flatten_layers()}
+            before = {id(one): attributes(one) for one in own_layers(layer)}
             results = self.inside(call, layer, given, named)
             self._check(layer, tf.nest.flatten(results), "returns")
             self._gather_kept(layer, before)
@@ -244,13 +244,12 @@ class Step:
 
     def _gather_kept(self, layer: Layer, before: Mapping[int, Mapping[str, Any]]) -> None:
         """Let tensors that layers of the user's own have kept as attributes be of the whole batch: a loss may use them."""
-        for one in layer._flatten_layers():
+        for one in own_layers(layer):
             old = before.get(id(one), {})
-            for name, value in list(vars(one).items()) if not of_keras(one) else ():
-                if name in by_keras() or value is old.get(name) or not any(map(_is_tensor, leaves := tf.nest.flatten(value))):
-                    continue
-                self._check(layer, leaves, f"keeps as its {name}")
-                setattr(one, name, tf.nest.map_structure(self.whole, value))
+            for name, value in attributes(one).items():
+                if value is not old.get(name) and any(map(_is_tensor, leaves := tf.nest.flatten(value))):
+                    self._check(layer, leaves, f"keeps as its {name}")
+                    setattr(one, name, tf.nest.map_structure(self.whole, value))
 
     def has_rows(self, layer: Operation, leaf: Any) -> bool:
         """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
@@ -415,7 +414,12 @@ def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
 
 def of_keras(layer: Operation) -> bool:
     """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
-    return isinstance(layer, Layer) and type(layer).__module__.partition(".")[0] == "keras" and not isinstance(layer, keras.layers.Lambda)
+    return isinstance(layer, Layer) and not is_users(layer) and not isinstance(layer, keras.layers.Lambda)
+
+
+def own_layers(layer: Layer) -> list[Layer]:
+    """The user's own layers in a layer, which may be itself."""
+    return [one for one in layer._flatten_layers() if not of_keras(one)]
 
 
 def _seeding(following: Callable[..., Any]) -> Callable[..., Any]:
