@@ -141,6 +141,8 @@ class Distributed:
         processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
+        self._apart: list[int] = []
+        """Ranks that differed from the chief when some did last."""
         self._adds_up: dict[str, bool] = {}
         """By kind of step, once it was tried."""
         self._tried: dict[str, Any] = {}
@@ -292,13 +294,15 @@ class Distributed:
         """Where a callback has left other numbers on some worker, take the chief's, which is said."""
         digests = self.peers.digests(digest(_numbers(self.variables)))
         others = [rank for rank, one in enumerate(digests) if one != digests[0]]
-        if others:
-            self.agree()
-        # What optimizers keep differs where processors do.
-        if others and not self._from_chief.on:
+        if not others:
+            return
+        self.agree()
+        # What optimizers keep differs where processors do; a callback may act in every epoch.
+        if others != self._apart and not self._from_chief.on:
             who = named(self.peers.member.hosts, others)
             why = "as where a callback acts on one worker or draws without a seed"
             self._warn(f"{when}, the weights or the optimizer of {who} differed from the chief's, {why}; all go on with the chief's")
+        self._apart = others
 
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
