@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 from keras.src.losses import loss as keras_loss
+from keras.src.losses import losses as keras_losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers.trainer import Trainer
 
@@ -281,6 +282,20 @@ def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str, kin
     return ops.divide_no_nan(valid * ops.cast(ops.size(ops.convert_to_tensor(values)), kind), masked)
 
 
+def _converting(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """`convert_binary_labels_to_hinge`: 0 becomes -1 where no label of the batch is another than 0 and 1."""
+
+    @functools.wraps(convert)
+    def converted(y_true: Any) -> Any:
+        if (step := _apart()) is None:
+            return convert(y_true)
+        other = tf.reduce_any(tf.logical_and(tf.not_equal(y_true, 0), tf.not_equal(y_true, 1)))
+        (others,) = step.group.sum([step.if_any(tf.cast(other, tf.float32))[tf.newaxis]])
+        return tf.where(others[0] > 0, y_true, 2 * y_true - 1)
+
+    return converted
+
+
 def _unscaling(unscale: Callable[..., Any]) -> Callable[..., Any]:
     """`unscale_loss_for_distribution`: what a tracker sees, and multiplies by the rows."""
 
@@ -329,6 +344,7 @@ def _tracking(update: Callable[..., Any]) -> Callable[..., Any]:
 HOOKS = (
     (BaseOptimizer, "apply_gradients", _applying),
     (keras_loss, "reduce_weighted_values", _reducing),
+    (keras_losses, "convert_binary_labels_to_hinge", _converting),
     (keras_loss, "scale_loss_for_distribution", _scaling),
     (keras_loss, "unscale_loss_for_distribution", _unscaling),
     (Trainer, "_aggregate_additional_loss", _aggregating),

@@ -19,7 +19,9 @@ from trainer.program import Program
 from trainer.reduction import Method, Setting, chain
 
 
-def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Callable[[str], None] = print) -> step.Local | Program:
+def build(
+    cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Callable[[str], None] = print, sample: Callable[[], Any] = rehearsal.no_batch
+) -> step.Local | Program:
     """A configuration's model with its initial weights, the same on all workers.
 
     A compiled model's steps are those of one worker: by a `Program` where a step may be more than the sum of its rows' parts.
@@ -30,6 +32,7 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Call
         classes: number of classes of a classifier of images.
         spec: of the examples.
         warn: shows the user which layers see the whole batch.
+        sample: returns the first batch, padded perhaps further than it need be.
 
     Raises:
         ConfigError: the model is not one that can be trained here.
@@ -40,7 +43,7 @@ def build(cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Call
     placements = rehearsal.Placements(local.model, cluster, warn)
     local = dataclasses.replace(local, placements=placements)
     by_rows = placements.by_rows(local.model.train_step)
-    adds_up = placements.adds_up(by_rows, step.rows(local.spec), config.train.global_batch)
+    adds_up = placements.adds_up(by_rows, step.rows(local.spec), sample)
     return local if adds_up and not placements.one_by_one else Program(local, by_rows, adds_up)
 
 

@@ -4,17 +4,19 @@ Keras' own `fit` runs on every worker, with its callbacks and history. Every wor
 (see `trainer.whole`). So a batch is the global one, and the result is that of one worker with it.
 """
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.eager import context
 
 from trainer import collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
@@ -30,6 +32,8 @@ START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
 DIFFERENT = "the workers have different batches"
 KINDS = ("train", "test")
+DISTRIBUTED = "_self_distributed"
+"""Attribute of a model."""
 
 
 class Peers(Agreement):
@@ -113,7 +117,7 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     connected = connected or peers()
     if not model.compiled:
         raise LockstepError("lockstep.distribute(model): the model is not compiled, so there is no step yet; call model.compile(...) first")
-    if connected is None or isinstance(vars(model).get("fit"), _Fit):
+    if connected is None or of(model) is not None:
         return model
     if strategy.multi_worker(model):
         strategy.take_out(model)
@@ -124,11 +128,15 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
         make, step = distributed.function(kind), distributed.step(kind)
         setattr(model, f"make_{kind}_function", make)
         setattr(model, f"{kind}_step", step)
-    model.fit = _Fit(distributed, model.fit)
-    model.evaluate = distributed.method(model.evaluate, distributed.callbacks)
-    model.predict = distributed.method(model.predict)
+    vars(model)[DISTRIBUTED] = distributed
     model.train_function = model.test_function = None
+    whole.install(HOOKS)
     return model
+
+
+def of(model: keras.Model) -> "Distributed | None":
+    """What makes a model's steps those of all workers, if it was distributed."""
+    return vars(model).get(DISTRIBUTED)
 
 
 class Distributed:
@@ -181,15 +189,13 @@ class Distributed:
 
             def again(iterator: Any) -> Any:
                 nonlocal run
-                self._rehearse(kind, iterator.element_spec)
-                batches = _Again(iterator) if self.model.run_eagerly else iterator
+                batches = _Batches(iterator, self.model)
+                self._rehearse(kind, iterator.element_spec, batches.first)
                 while True:
                     try:
-                        return run(batches)
+                        return run(batches.given())
                     except whole.SeesAll as error:
                         self._placements.see_all(error)
-                    if isinstance(batches, _Again):
-                        batches.again = True
                     make(force=True)
                     run = getattr(self.model, name)
                     setattr(self.model, name, again)
@@ -198,13 +204,13 @@ class Distributed:
 
         return made
 
-    def _rehearse(self, kind: str, specs: Any) -> None:
-        """Try the first step of a kind on made-up rows; all workers make the same variables, and the chief's count."""
+    def _rehearse(self, kind: str, specs: Any, first: Callable[[], Any]) -> None:
+        """Try the first step of a kind; all workers make the same variables, and the chief's count."""
         compiled = [self.model._compile_loss, self.model._compile_metrics, self.model.optimizer]
         if self._tried.get(kind) == compiled:
             return
         self._tried[kind], self._adds_up[kind], before = compiled, False, len(self.variables)
-        self._adds_up[kind] = self._placements.adds_up(self._by_rows[kind], specs)
+        self._adds_up[kind] = self._placements.adds_up(self._by_rows[kind], specs, first)
         if len(self.variables) > before:
             self.agree()
 
@@ -224,21 +230,33 @@ class Distributed:
         mark = tf.cast(tf.math.floormod(functools.reduce(lambda all_, one: all_ * 31 + one, marks), MARKS), tf.float32)
         return tf.one_hot(self.peers.member.rank, self.peers.member.workers) * mark
 
-    def method(self, function: Callable[..., Any], wrapped: Callable[[Any], list[Any]] | None = None) -> Callable[..., Any]:
-        """A method of the model that is in no strategy's scope and prints on the chief only; `wrapped` changes its callbacks."""
+    def call(self, method: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Call `fit`, `evaluate` or `predict`, in no strategy's scope; it prints on the chief only."""
+        given = inspect.signature(method).bind(self.model, *arguments, **named)
+        if not self.chief:
+            given.arguments["verbose"] = 0
+        if method.__name__ != "predict":
+            given.arguments["callbacks"] = self.callbacks(given.arguments.get("callbacks"))
+        # XLA can't compile an exchange.
+        self.model.jit_compile = False
+        with strategy.outside(), self._explained() if method.__name__ == "fit" else contextlib.nullcontext():
+            return method(*given.args, **given.kwargs)
 
-        def called(*arguments: Any, **named: Any) -> Any:
-            given = inspect.signature(function).bind(*arguments, **named)
-            if not self.chief:
-                given.arguments["verbose"] = 0
-            if wrapped is not None:
-                given.arguments["callbacks"] = wrapped(given.arguments.get("callbacks"))
-            # XLA can't compile an exchange.
-            self.model.jit_compile = False
-            with strategy.outside():
-                return function(*given.args, **given.kwargs)
-
-        return called
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Where Keras' `fit` runs; batches that are not the same on all workers end it with what to do."""
+        self.same_order()
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            if whole.UNLIKE in str(error):
+                raise LockstepError(f"{whole.UNLIKE}. Fix: give what is not of a row to the model itself, not in the data") from None
+            if DIFFERENT not in str(error):
+                raise
+            raise LockstepError(
+                f"{DIFFERENT}, and each takes its rows of the same one. Fix: shuffle by a seed, as in keras.utils.set_random_seed(1) at "
+                "the start of the script or dataset.shuffle(1000, seed=1), and read the same files everywhere"
+            ) from None
 
     def alone(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`train_on_batch` or `test_on_batch` with the model's own step, which `distribute` has not replaced yet."""
@@ -314,21 +332,38 @@ class Distributed:
             tf.random.set_seed(int(every[0][1]))
 
 
-class _Again:
-    """An iterator that gives its last batch again if a step could not take it: eager steps have taken it from the data by then."""
+class _Batches:
+    """The batches of a call, of which some can be taken from the data before it."""
 
-    def __init__(self, batches: Any):
-        """Take the first batch; StopIteration if there is none."""
-        self._batches, self._last, self.again = batches, next(batches), True
+    def __init__(self, iterator: Any, model: keras.Model):
+        """`iterator`: of TensorFlow."""
+        self._iterator, self._model, self._taken = iterator, model, list[Any]()
 
-    def __iter__(self) -> "_Again":
-        return self
+    def first(self) -> Any:
+        """The first batch; None if there is none."""
+        self._take()
+        return self._taken[0] if self._taken else None
 
-    def __next__(self) -> Any:
-        if not self.again:
-            self._last = next(self._batches)
-        self.again = False
-        return self._last
+    def _take(self) -> None:
+        for _ in range(self._model.steps_per_execution if not self._taken else 0):
+            try:
+                self._taken.append(next(self._iterator))
+            except StopIteration:
+                break
+
+    def given(self) -> Any:
+        """What the call takes; eager steps, of which one may fail and be made again, take batches that are kept."""
+        if self._model.run_eagerly:
+            self._take()
+        if not self._taken:
+            return self._iterator
+        return iter(self._taken) if self._model.run_eagerly else _iterator_of(self._taken, self._iterator.element_spec)
+
+
+def _iterator_of(batches: Sequence[Any], spec: Any) -> Any:
+    """An iterator of TensorFlow over some batches whose spec is another's."""
+    every = functools.reduce(lambda one, other: one.concatenate(other), map(tf.data.Dataset.from_tensors, batches))
+    return iter(tf.data.experimental.from_variant(tf.data.experimental.to_variant(every), spec))
 
 
 def _numbers(variables: Sequence[keras.Variable]) -> list[np.ndarray]:
@@ -365,26 +400,19 @@ def _mixed(numbers: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(spread, tf.bitwise.right_shift(spread, 15))
 
 
-class _Fit:
-    """`fit` on one of several workers."""
+def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Keras' trainer, which a method of the model's own may call."""
 
-    def __init__(self, distributed: Distributed, fit: Callable[..., Any]):
-        self._distributed, self._fit = distributed, distributed.method(fit, distributed.callbacks)
+    @functools.wraps(method)
+    def called(model: keras.Model, *arguments: Any, **named: Any) -> Any:
+        distributed = of(model)
+        return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """As Keras' `fit`; `batch_size` is of all workers together."""
-        self._distributed.same_order()
-        try:
-            return self._fit(*arguments, **named)
-        except tf.errors.InvalidArgumentError as error:
-            if whole.UNLIKE in str(error):
-                raise LockstepError(f"{whole.UNLIKE}. Fix: give what is not of a row to the model itself, not in the data") from None
-            if DIFFERENT not in str(error):
-                raise
-            raise LockstepError(
-                f"{DIFFERENT}, and each takes its rows of the same one. Fix: shuffle by a seed, as in keras.utils.set_random_seed(1) at "
-                "the start of the script or dataset.shuffle(1000, seed=1), and read the same files everywhere"
-            ) from None
+    return called
+
+
+HOOKS = tuple((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict"))
+"""As `whole.HOOKS`."""
 
 
 class _Agree(keras.callbacks.Callback):

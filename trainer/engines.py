@@ -34,7 +34,8 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
         if cluster.member.is_chief:
             job.metrics.warning(what)
 
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, lambda what: warn(f"model: {what}"))
+    about = lambda what: warn(f"model: {what}")  # noqa: E731
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, about, job.first_batch)
     engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
     steps = engine.steps
     if not steps.local.l2_in_update and cluster.member.workers > 1:

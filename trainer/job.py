@@ -1,12 +1,18 @@
 """What a worker is asked to do, and its inputs."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from trainer.config import Config
+from trainer.data.feeding import Feeding
 from trainer.data.manifest import Manifest
-from trainer.data.pipeline import Examples
+from trainer.data.partition import EpochPlan
+from trainer.data.pipeline import Call, Examples, Feeder
 from trainer.metrics import Metrics
 from trainer.schedule import Counts
 
@@ -33,3 +39,31 @@ class Job:
     """File of `train.weights` on the shared folder."""
     room_asked: Callable[[], bool] = bool
     """Whether this worker was asked to end with its epoch, so that a host that was lost can join."""
+
+    @functools.cached_property
+    def _chosen(self) -> np.ndarray:
+        """The examples that train."""
+        held_out = self.counts.validation_images
+        return self.manifest.order[held_out : held_out + self.counts.train_images]
+
+    @functools.cached_property
+    def _feeding(self) -> Feeding:
+        return Feeding(self.config, self.manifest.classes, self.examples.spec)
+
+    def feeder(self, shares: Sequence[int], rank: int) -> Feeder:
+        """What feeds a worker, whose part of a batch is proportional to its share."""
+        return Feeder(self.examples, self._chosen, shares, rank, self._feeding)
+
+    @functools.cached_property
+    def _lengths(self) -> np.ndarray | None:
+        return self._feeding.lengths(self.examples, self._chosen)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """The batches of an epoch, counted from 1."""
+        sizes = self.counts.train_images, self.counts.global_batch, self.counts.steps_per_epoch
+        return EpochPlan(*sizes, self.config.seed, epoch, self._lengths, self.config.data.bucket)
+
+    def first_batch(self) -> Any:
+        """What the training's first step takes, of all workers."""
+        _, batch = next(self.feeder([1], 0).epoch(self.plan(1), iter([Call(0, 1)])))
+        return batch.at(0).data

@@ -13,9 +13,8 @@ from trainer import backend, balance, kept, monitor, schedule
 from trainer.agreement import Agreed, digest
 from trainer.asks import SAVE, STOP, SUMS, requests
 from trainer.checkpoint import Memories, States, save_snapshot
-from trainer.data.feeding import Feeding
-from trainer.data.partition import EpochPlan, share
-from trainer.data.pipeline import Batch, Call, Feeder, calls
+from trainer.data.partition import share
+from trainer.data.pipeline import Batch, Call, calls
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
 from trainer.job import Job
 from trainer.member import named
@@ -88,16 +87,10 @@ class Trainer:
         self._prepare_data()
 
     def _prepare_data(self) -> None:
-        counts, member = self.job.counts, self.cluster.member
-        order = self.job.manifest.order
-        chosen = order[counts.validation_images : counts.validation_images + counts.train_images]
-        config, examples = self.job.config, self.job.examples
-        feeding = Feeding(config, self.job.manifest.classes, examples.spec)
-        shares, rank = ([1], 0) if self.engine.feeds_all else (self.engine.shares, member.rank)
-        self._feeder = Feeder(examples, chosen, shares, rank, feeding)
-        self._lengths = feeding.lengths(examples, chosen)
+        shares, rank = ([1], 0) if self.engine.feeds_all else (self.engine.shares, self.cluster.member.rank)
+        self._feeder = self.job.feeder(shares, rank)
         # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
-        held_out = np.sort(order[: counts.validation_images])
+        held_out = np.sort(self.job.manifest.order[: self.job.counts.validation_images])
         batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
         self._validation = batches if self.engine.validates else []
 
@@ -186,15 +179,13 @@ class Trainer:
 
     def epoch_begins(self, epoch: int) -> None:
         """See `Loop`."""
-        counts, done = self.job.counts, self.progress.step - epoch * self.job.counts.steps_per_epoch
+        done = self.progress.step - epoch * self.job.counts.steps_per_epoch
         self._last, self._begun = None, done
         # A callback may have asked for the end before the first batch; `fit` takes that one.
         asked = self.callbacks.anywhere and self._any(bool(self.model.stop_training))
         self._by_block = self.callbacks.per_batch or asked
         self.job.metrics.phase("training", f"epoch {epoch + 1}")
-        sizes = counts.train_images, counts.global_batch, counts.steps_per_epoch
-        plan = EpochPlan(*sizes, self.job.config.seed, epoch + 1, self._lengths, self.job.config.data.bucket)
-        self._feed = self._timed(self._feeder.epoch(plan, self._calls(epoch + 1)))
+        self._feed = self._timed(self._feeder.epoch(self.job.plan(epoch + 1), self._calls(epoch + 1)))
         if self.progress.metrics:
             # `fit` has reset them.
             self.engine.results.show(self.progress.metrics)

@@ -9,7 +9,7 @@ import copy
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ from keras.src.layers.normalization.batch_normalization import BatchNormalizatio
 from keras.src.ops.operation import Operation
 
 from trainer import additive, collective, whole
-from trainer.agreement import Agreement
+from trainer.agreement import Agreement, digest
 from trainer.optimizer import copies_weights, inner
 from trainer.replacing import replaced
 from trainer.terminal import printable
@@ -27,10 +27,14 @@ from trainer.undoing import State, is_users, undone
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
 FEWEST, MOST = 3, 512
-"""Rows of a batch of the real size, which is made up where a step can't be tried on `ROWS`."""
+"""Rows of a real batch that is tried."""
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
 between 0 and 1, or 0."""
+MISSING = 0.3
+"""Part of the numbers that are NaN in one more trial: what fills them in may be a mean of others."""
+SAMPLE_BYTES = 2**22
+"""Most bytes of real rows that are tried, unless fewer than `ROWS` have as many."""
 FIRST_IMAGE = (
     "gives every row the first image, distorted, as in Keras' own fit where the last batch is smaller: it transforms as many images "
     "as are known when a step is traced. Fix: distort images in the data"
@@ -125,9 +129,16 @@ class Rehearsal(whole.Step):
     keeps = False
     _static: int
 
-    def __init__(self, seeing_all: set[Operation], fixed: dict[Operation, set[int]] | None = None, rows: int = ROWS, counted: bool = False):
-        """`seeing_all`, `fixed`: where to add what is found; `rows`: of the batch; `counted`: whether real batches' rows are known."""
-        self._found, self._counted = {} if fixed is None else fixed, counted
+    def __init__(
+        self,
+        seeing_all: set[Operation],
+        fixed: dict[Operation, set[int]] | None = None,
+        rows: int = ROWS,
+        counted: bool = False,
+        real: bool = False,
+    ):
+        """As `rehearse`; `real`: whether the data is."""
+        self._found, self._counted, self._real = {} if fixed is None else fixed, counted, real
         super().__init__(collective.Alone(), seeing_all, rows, fixed=self._found)
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
@@ -166,7 +177,8 @@ class Rehearsal(whole.Step):
         alone = _Part(collective.Alone(), self._seeing_all, self._static)
         with alone(), alone.everything():
             agree = self._try_with(layer, arguments)
-            for others in stretched(arguments) if any(not whole.of_keras(one) for one in operations(layer)) else ():
+            own = not self._real and any(not whole.of_keras(one) for one in operations(layer))
+            for others in stretched(arguments) if own else ():
                 # A number may be an index, which has other bounds.
                 with contextlib.suppress(Exception):
                     agree = self._try_with(layer, others) and agree
@@ -269,18 +281,28 @@ def _mixing(calls: Sequence[Call], count: int) -> set[Operation]:
 
 
 def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any], count: int) -> bool:
-    """Whether the first row's results move with other rows' numbers, however little."""
+    """Whether the first row's results move with other rows' numbers, however little, or would if these were no numbers."""
 
     def has_rows(leaf: Any) -> bool:
         return isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and bool(leaf.shape.rank) and leaf.shape[0] % count == 0
+
+    def spoiled(leaf: Any) -> Any:
+        return tf.concat([leaf[: len(leaf) // count], leaf[len(leaf) // count :] * np.nan], 0) if has_rows(leaf) else leaf
+
+    def first(given: Any, named: Any) -> list[Any]:
+        return [one[: len(one) // count] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
 
     rows = list(filter(has_rows, tf.nest.flatten((given, named))))
     # A function that has no gradient shows nothing; its values are tried, too.
     with contextlib.suppress(Exception), keras.StatelessScope(), tf.GradientTape() as tape:
         tape.watch(rows)
-        first = [one[: len(one) // count] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
-        moves = zip(rows, tape.gradient(first, rows), strict=True)
-        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // count :]) for row, move in moves)
+        results = first(given, named)
+        moves = zip(rows, tape.gradient(results, rows), strict=True)
+        if any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // count :]) for row, move in moves):
+            return True
+        # Even what is multiplied by 0, such as by a gate that is closed at first.
+        others = first(*tf.nest.map_structure(spoiled, (given, named)))
+        return any(bool(np.any(np.isnan(other) & ~np.isnan(one))) for one, other in zip(results, others, strict=True))
     return False
 
 
@@ -330,10 +352,11 @@ def made_up(specs: Any, rows: int = ROWS) -> Any:
     numbers = np.random.default_rng(0)
 
     def leaf(spec: Any) -> Any:
-        if spec is None:
+        if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             return None
         if isinstance(spec, tf.RaggedTensorSpec):
-            return tf.RaggedTensor.from_tensor(dense(spec), ragged_rank=spec.ragged_rank)
+            lengths = [1 + row % UNKNOWN for row in range(rows)] if spec.ragged_rank == 1 and spec.shape[1] is None else None
+            return tf.RaggedTensor.from_tensor(dense(spec), lengths, ragged_rank=spec.ragged_rank)
         return tf.sparse.from_dense(dense(spec)) if isinstance(spec, tf.SparseTensorSpec) else dense(spec)
 
     def dense(spec: Any) -> tf.Tensor:
@@ -353,17 +376,40 @@ def rows_of(specs: Any) -> int | None:
 
 
 def stretched(data: Any) -> Iterator[Any]:
-    """Made-up rows in other bounds, which may mean nothing."""
-    kinds = {kind for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor) for kind, *_ in STRETCHED if getattr(leaf.dtype, kind)}
+    """Made-up rows in other bounds, with gaps, and with texts of several words, which may mean nothing."""
+    tensors = [leaf for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)]
     for kind, least, most in STRETCHED:
-        if kind in kinds:
+        if any(getattr(leaf.dtype, kind) for leaf in tensors):
             yield tf.nest.map_structure(functools.partial(_between, kind, least, most), data)
+    if any(leaf.dtype.is_floating for leaf in tensors):
+        numbers = np.random.default_rng(1)
+        yield tf.nest.map_structure(functools.partial(_with_gaps, numbers), data)
+    if any(leaf.dtype == tf.string for leaf in tensors):
+        yield tf.nest.map_structure(_longer, data)
+
+
+def _with_gaps(numbers: np.random.Generator, leaf: Any) -> Any:
+    if not isinstance(leaf, tf.Tensor) or not leaf.dtype.is_floating:
+        return leaf
+    return tf.where(numbers.random(leaf.shape) < MISSING, np.nan, leaf)
+
+
+def _longer(leaf: Any) -> Any:
+    """Texts of 1 to `UNKNOWN` words, by row."""
+    if not isinstance(leaf, tf.Tensor) or leaf.dtype != tf.string or not leaf.shape.rank:
+        return leaf
+    counts = 1 + np.arange(len(leaf)) % UNKNOWN
+    return tf.constant((np.asarray(leaf).T + b" ") * counts).T
 
 
 def _between(kind: str, least: float, most: float, leaf: Any) -> Any:
     if not isinstance(leaf, tf.Tensor) or not getattr(leaf.dtype, kind):
         return leaf
     return tf.cast(least, leaf.dtype) + tf.cast(most - least, leaf.dtype) * leaf
+
+
+def no_batch() -> None:
+    """There is none yet."""
 
 
 class Placements:
@@ -375,7 +421,8 @@ class Placements:
         self.seeing_all = set[Operation]()
         self.fixed: dict[Operation, set[int]] = {}
         """As of `whole.Step`."""
-        self._rows = ROWS
+        self._trials = list[Trial]()
+        """Those that a step can take."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
         if copies_weights(model.optimizer):
@@ -386,42 +433,51 @@ class Placements:
         """A `train_step` or `test_step` of the model, computed by rows."""
         return additive.Additive(self._model, own, self.seeing_all, self.fixed)
 
-    def rehearse(self, step: Callable[[Any], Any], specs: Any, batch: int | None = None) -> Rehearsal | None:
-        """Try a step of a kind as `rehearse`; all workers do, and agree. None if it failed.
+    def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
+        """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
 
         Args:
             step: of the model.
             specs: of its batches.
-            batch: rows of most of them, if `specs` does not say.
+            sample: returns the first of them, or None.
         """
-        before, rehearsed, why = set(self.seeing_all), None, ""
-        known = rows_of(specs)
-        real, counted = known or batch or 0, known is not None or bool(self._model.run_eagerly)
-        for self._rows in dict.fromkeys((ROWS, *([real] if FEWEST <= real <= MOST else []))):
+        before, rehearsed, why = set(self.seeing_all), list[Rehearsal](), ""
+        counted, self._trials = rows_of(specs) is not None or bool(self._model.run_eagerly), []
+        for trial in self._batches(specs, sample):
             try:
                 with undone(self._own()):
-                    rehearsed = rehearse(step, specs, self.seeing_all, self.fixed, self._rows, counted)
-                break
+                    rehearsed.append(rehearse(step, trial, self.seeing_all, self.fixed, counted))
+                self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
-        else:
+        if not rehearsed:
             self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {printable(why)}")
         every = operations(self._model)
         table = self._workers.gather([one in self.seeing_all for one in every])
         self.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
-        for name in rehearsed.differing if rehearsed is not None else ():
+        for name in dict.fromkeys(name for one in rehearsed for name in one.differing):
             self._warn(f"{name} has other results on several workers than on one")
         for one in self.seeing_all - before:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
+
+    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator["Trial"]:
+        """Made-up rows, then real ones if there is code of the user's own, or if the step has not taken those."""
+        yield Trial.made_up(specs)
+        model = self._model
+        own = additive.overridden(model) or additive.unknown(model) or not all(map(whole.of_keras, operations(model)))
+        if (own or not self._trials) and (real := Trial.of(sample())) is not None:
+            # Where workers have different ones, the first step says so.
+            if len(set(self._workers.digests(real.digest))) == 1:
+                yield real
 
     def _own(self) -> list[Any]:
         """What has code of the user's own."""
         every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics]}.values()
         return [*whole.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
-    def adds_up(self, step: additive.Additive, specs: Any, batch: int | None = None) -> bool:
-        """Whether a step is computed by rows: all workers try it on made-up ones, and agree; `batch` as of `rehearse`.
+    def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = no_batch) -> bool:
+        """Whether a step is computed by rows: all workers try it, as `rehearse` does, and agree.
 
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
@@ -435,13 +491,13 @@ class Placements:
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
             self.seeing_all |= {*layers}
-        rehearsed, names = self.rehearse(step.own, specs, batch), additive.unknown(self._model)
-        sparse = rehearsed is not None and rehearsed.sparse and not additive.linear(optimizer)
+        rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
+        sparse = any(one.sparse for one in rehearsed) and not additive.linear(optimizer)
         self.one_by_one = bool(self._workers.gather([sparse]).any())
-        size = 0 if rehearsed is None else rehearsed.row_bytes
-        may = rehearsed is not None and additive.of_keras(self._model) and (not names or size > GATHERED)
+        size = max((one.row_bytes for one in rehearsed), default=0)
+        may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
         with undone(self._own()):
-            may = may and adds_up(step, specs, self._rows)
+            may = may and all(adds_up(step, trial) for trial in self._trials)
         if not self._workers.gather([may]).all():
             return False
         if names:
@@ -458,26 +514,68 @@ class Placements:
 
 def rehearse(
     step: Callable[[Any], Any],
-    specs: Any,
+    trial: "Trial",
     seeing_all: set[Operation],
     fixed: dict[Operation, set[int]] | None = None,
-    rows: int = ROWS,
     counted: bool = False,
 ) -> Rehearsal:
-    """Try a step on made-up rows, which makes all variables that the first one would make.
+    """Try a step, which makes all variables that the first one would make.
 
     Args:
         step: a model's own `train_step`.
-        specs: of the batch that it takes.
+        trial: what it takes.
         seeing_all: where to add the layers that must see the whole batch.
         fixed: where to add what has none of its rows, as of `whole.Step`.
-        rows: of the batch.
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal = Rehearsal(seeing_all, fixed, rows, counted)
+    rehearsal = Rehearsal(seeing_all, fixed, trial.rows, counted, trial.real)
     with rehearsal(), _Eagerly():
-        step(made_up(specs, rows))
+        step(trial.data)
     return rehearsal
+
+
+class Trial(NamedTuple):
+    """A batch that a step is tried on."""
+
+    data: Any
+    rows: int
+    real: bool = False
+
+    @classmethod
+    def made_up(cls, specs: Any) -> "Trial":
+        """See `made_up`."""
+        return cls(made_up(specs), ROWS)
+
+    @classmethod
+    def of(cls, batch: Any) -> "Trial | None":
+        """Some rows of a real batch, if there are enough."""
+        if batch is None:
+            return None
+        data = tf.nest.map_structure(_tensor, batch)
+        rows = int(whole.first(whole.leading(data)))
+        size = sum(one.size * one.itemsize for one in _arrays(data))
+        rows = min(rows, MOST, max(ROWS, SAMPLE_BYTES * rows // max(size, 1)))
+        if rows < FEWEST:
+            return None
+        some = whole.Rows(rows, 0, rows)
+        return cls(tf.nest.map_structure(lambda leaf: some.take(leaf) if whole.leads(leaf) else leaf, data), rows, real=True)
+
+    @property
+    def digest(self) -> str:
+        """Of its numbers and texts."""
+        texts = [repr(one.tolist()).encode() if one.dtype == object else one for one in _arrays(self.data)]
+        return digest([np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in texts])
+
+
+def _tensor(leaf: Any) -> Any:
+    """A leaf as a tensor; None where Keras gives a step none."""
+    if leaf is None or isinstance(leaf, tf.experimental.Optional):
+        return None
+    return leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
+
+
+def _arrays(data: Any) -> list[np.ndarray]:
+    return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
 
 
 class _Eagerly:
@@ -502,13 +600,14 @@ class _Eagerly:
                 tf.config.run_functions_eagerly(_Eagerly._before)
 
 
-def adds_up(step: additive.Additive, specs: Any, rows: int = ROWS) -> bool:
-    """Whether two workers' parts of a step on made-up rows add up to what one computes."""
-    data, trial = made_up(specs, rows), copy.copy(step)
-    trial.keeps = False
-    if not _parts_add_up(trial, data, rows):
+def adds_up(step: additive.Additive, trial: Trial) -> bool:
+    """Whether two workers' parts of a step add up to what one computes."""
+    step = copy.copy(step)
+    step.keeps = False
+    if not _parts_add_up(step, trial.data, trial.rows):
         return False
-    return all(_parts_add_up(trial, others, rows, may_fail=True) for others in (stretched(data) if additive.unknown(step.model) else ()))
+    more = stretched(trial.data) if additive.unknown(step.model) and not trial.real else ()
+    return all(_parts_add_up(step, others, trial.rows, may_fail=True) for others in more)
 
 
 def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:

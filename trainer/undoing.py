@@ -1,8 +1,15 @@
-"""What Python code of the user's own keeps: attributes, and the states of random generators, which are put back where it is only tried."""
+"""What Python code of the user's own keeps, and the states of random generators, which are put back where it is only tried."""
 
+import collections
 import contextlib
+import copy
 import functools
+import itertools
 import random
+import sys
+import sysconfig
+import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,39 +17,113 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.layers.layer import Layer
+from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
 
-_Kept = tuple[Any, Callable[[], None], bool]
-"""A value, what puts its contents back, and whether it is or has a layer, a metric or a variable."""
+MOST_BYTES, MOST_ITEMS = 2**26, 10**5
+"""Of an array, and of a list whose items are looked into: larger ones are data, which no step changes."""
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+OBJECTS = (types.SimpleNamespace, threading.local)
+"""Classes of Python's own whose objects have attributes of the user's."""
+Restore = Callable[[], Any]
+"""Puts the contents of a value back as they were, and returns the value."""
 
 
 class State:
-    """Attributes of objects, lists and dicts in them, and all random generators that are known, as they are when this is made."""
+    """What objects of the user's own keep, and all random generators that are known, as they are when this is made.
+
+    That is their attributes, what their functions use of a module and of a closure, and what is in lists, dicts and further objects.
+    """
 
     def __init__(self, objects: Iterable[Any]):
         """Note them."""
-        self._generators = [_state(one) for one in (random, np.random, getattr(context.context(), "_rng", None))]
-        self._objects = [(one, {name: _state(value) for name, value in attributes(one).items()}) for one in objects]
+        self._seen: dict[int, Any] = {}
+        generators = random, np.random, getattr(context.context(), "_rng", None), stateful_random_ops.global_generator
+        self._restores = [*map(self._value, generators), *(restore for one in objects for restore in self._parts(one))]
 
     def restore(self) -> None:
         """Put them back.
 
         Attributes in which variables or layers were made stay, and so do the others of their object, which may tell that they were.
         """
-        for _, restore, _ in self._generators:
+        for restore in self._restores:
             restore()
-        for one, before in self._objects:
-            now = attributes(one)
-            changed = {name for name in {*now, *before} if name not in before or now.get(name) is not before[name][0]}
-            held = {name for name, (*_, holds) in before.items() if holds} - changed
-            if any(_holds_state(value) for name, value in now.items() if name not in held):
-                continue
-            for name, (value, restore, _) in before.items():
-                if name in changed:
-                    setattr(one, name, value)
-                restore()
-            for name in changed - before.keys():
-                delattr(one, name)
+
+    def _parts(self, one: Any) -> Iterator[Restore]:
+        """Of an object or a function: its attributes, and what its code uses."""
+        self._seen[id(one)] = one
+        if not isinstance(one, types.FunctionType):
+            yield self._namespace(vars(one), lambda: attributes(one))
+        for function in _functions(one):
+            self._seen[id(function)] = function
+            yield self._namespace(function.__globals__, functools.partial(_used, function))
+            yield from map(self._cell, function.__closure__ or ())
+
+    def _namespace(self, values: dict[str, Any], names: Callable[[], Iterable[str]]) -> Restore:
+        """Of values by name, of which those count that `names` returns."""
+        before = {name: values[name] for name in names()}
+        held = {name for name, value in before.items() if _holds_state(value)}
+        restores = {name: self._value(value) for name, value in before.items()}
+        for name in [name for name, value in before.items() if isinstance(value, types.GeneratorType)]:
+            values[name], later = itertools.tee(before[name])
+            before[name], restores[name] = values[name], functools.partial(_same, later)
+
+        def restore() -> None:
+            now = {name: values[name] for name in names()}
+            same = {name for name in held if now.get(name) is before[name]}
+            if any(_holds_state(value) for name, value in now.items() if name not in same):
+                return
+            for name, value in restores.items():
+                values[name] = value()
+            for name in now.keys() - before.keys():
+                del values[name]
+
+        return restore
+
+    def _cell(self, cell: Any) -> Restore:
+        """Of a variable of a closure."""
+        if cell == types.CellType():
+            return _nothing
+        before = self._value(cell.cell_contents)
+        return lambda: setattr(cell, "cell_contents", before())
+
+    def _value(self, value: Any) -> Restore:
+        """Of anything; what can't be read, or is not known to have contents, stays as it is."""
+        if id(value) not in self._seen and not _holds_state(value):
+            self._seen[id(value)] = value
+            with contextlib.suppress(Exception):
+                return self._contents(value) or functools.partial(_same, value)
+        return functools.partial(_same, value)
+
+    def _contents(self, value: Any) -> Restore | None:
+        if restore := _of_generator(value):
+            return functools.partial(_same, value, restore)
+        if isinstance(value, list | dict | set | collections.deque):
+            return self._items(value)
+        if isinstance(value, np.ndarray) and value.nbytes <= MOST_BYTES:
+            return functools.partial(_same, value, functools.partial(np.copyto, value, value.copy()))
+        if isinstance(value, types.FunctionType) or _is_of_users_class(value):
+            parts = [*self._parts(value)]
+            return functools.partial(_same, value, *parts)
+        # Such as a count of itertools.
+        return functools.partial(_same, copy.copy(value)) if isinstance(value, Iterator) else None
+
+    def _items(self, value: Any) -> Restore:
+        """Of a list, dict, set or deque, of which Keras' own that track layers are subclasses."""
+        keys, items = (list(value), list(value.values())) if isinstance(value, dict) else (None, list(value))
+        restores = [*map(self._value, items)] if len(items) <= MOST_ITEMS else [functools.partial(_same, one) for one in items]
+
+        def restore() -> Any:
+            before = [one() for one in restores]
+            value.clear()
+            if isinstance(value, list | collections.deque):
+                value.extend(before)
+            else:
+                value.update(before if keys is None else dict(zip(keys, before, strict=True)))
+            return value
+
+        return restore
 
 
 @contextlib.contextmanager
@@ -73,13 +154,8 @@ def _by_keras() -> frozenset[str]:
     return frozenset(name for one in kinds for name in vars(one)) | {"_metrics_lock"}
 
 
-def _state(value: Any) -> _Kept:
-    holds = _holds_state(value)
-    return value, _nothing if holds else _restoring(value), holds
-
-
-def _restoring(value: Any) -> Callable[[], None]:
-    """What puts the contents of a value back, if it has any that are known."""
+def _of_generator(value: Any) -> Callable[[], Any] | None:
+    """What puts back the state of a random generator, or of an iterator over a dataset of TensorFlow."""
     if value is np.random:
         return functools.partial(np.random.set_state, np.random.get_state())
     if value is random or isinstance(value, random.Random):
@@ -88,23 +164,55 @@ def _restoring(value: Any) -> Callable[[], None]:
         return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     if isinstance(value, np.random.RandomState):
         return functools.partial(value.set_state, value.get_state())
-    if isinstance(value, list | dict | set):
-        return functools.partial(_refill, value, _type_of(value)(value))
-    return _nothing
+    if isinstance(value, tf.random.Generator):
+        return functools.partial(value.state.assign, value.state.numpy())
+    if isinstance(value, OwnedIterator):
+        place = tf.raw_ops.SerializeIterator(resource_handle=value._iterator_resource)
+        return functools.partial(tf.raw_ops.DeserializeIterator, resource_handle=value._iterator_resource, serialized=place)
+    return None
 
 
-def _type_of(value: Any) -> Any:
-    """The plain kind of a list, dict or set, of which Keras' own that track layers are subclasses."""
-    return next(kind for kind in (list, dict, set) if isinstance(value, kind))
-
-
-def _refill(value: Any, contents: Any) -> None:
-    value.clear()
-    (value.extend if isinstance(value, list) else value.update)(contents)
+def _same(value: Any, *restores: Callable[[], Any]) -> Any:
+    for restore in restores:
+        restore()
+    return value
 
 
 def _nothing() -> None:
     pass
+
+
+def _functions(one: Any) -> Iterator[types.FunctionType]:
+    """A function, or those of an object's class, of the user's own."""
+    if isinstance(one, types.FunctionType):
+        every: list[Any] = [one]
+    else:
+        every = [each for kind in type(one).__mro__ if _is_users_module(kind.__module__) for each in vars(kind).values()]
+    for each in every:
+        # A property, a class method, or a function of TensorFlow's.
+        inner = next((getattr(each, name) for name in ("fget", "__func__", "python_function") if getattr(each, name, None)), each)
+        if isinstance(inner, types.FunctionType) and _is_users_module(inner.__module__):
+            yield inner
+
+
+def _used(function: types.FunctionType) -> list[str]:
+    """The variables of its module that a function uses, or a function in it."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    names = {name for code in codes for name in code.co_names if name in function.__globals__}
+    return sorted(name for name in names if not isinstance(function.__globals__[name], types.ModuleType | type))
+
+
+def _is_of_users_class(value: Any) -> bool:
+    return isinstance(value, OBJECTS) or (hasattr(value, "__dict__") and _is_users_module(type(value).__module__))
+
+
+def _is_users_module(name: str) -> bool:
+    """Whether it is of no library, and not ours."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    known = name in sys.builtin_module_names or name.partition(".")[0] == "trainer" or name not in sys.modules
+    return not known and (file is None or not file.startswith(LIBRARIES))
 
 
 def _holds_state(value: Any) -> bool:

@@ -22,8 +22,12 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import random as keras_random
 from keras.src.layers.layer import Layer
 from keras.src.layers.normalization.batch_normalization import BatchNormalization
+from keras.src.layers.preprocessing.text_vectorization import TextVectorization
 from keras.src.ops.operation import Operation
 from keras.src.random.seed_generator import SeedGenerator
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
+from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from trainer.collective import Group
@@ -37,6 +41,7 @@ MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray)
 """What a layer may return besides tensors: the same whatever its rows are."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
+BYTES = [bytes([code]) for code in range(256)]
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
 
@@ -104,7 +109,9 @@ class Step:
         """By layer, known first dimensions of what it draws and normalises for its rows."""
         self.layers: list[Layer] = []
         """Those whose calls are under way, the innermost last."""
-        self.drawing = 0
+        self.drawing = self.differentiating = 0
+        self.penalized: Layer | None = None
+        """Whose penalty of the whole batch is added; Keras then adds what it takes for that of these rows."""
 
     rows: Rows | None
     """Of the outermost call, inside of it."""
@@ -149,14 +156,14 @@ class Step:
         return gathered
 
     def _gathered_ragged(self, tensor: tf.RaggedTensor) -> tf.RaggedTensor:
-        flat, here = tensor.flat_values, tf.one_hot(self.group.rank, self.group.workers, dtype=tf.int32)
-        lengths = self.group.concatenated(list(tensor.nested_row_lengths()))
-        sizes = self.group.sum([here * tf.shape(flat)[0]])[0]
-        start = tf.reduce_sum(sizes[: self.group.rank])
+        flat, lengths = tensor.flat_values, self.group.concatenated(list(tensor.nested_row_lengths()))
+        start = tf.reduce_sum(self.counts(tf.shape(flat)[0])[: self.group.rank])
         return tf.RaggedTensor.from_nested_row_lengths(self._gathered_at(flat, start, start + tf.shape(flat)[0]), lengths, validate=False)
 
     def _gathered_at(self, tensor: tf.Tensor, start: Any, stop: Any) -> tf.Tensor:
         """The entries of all workers, of which this worker's are `start` to `stop`; any others of `tensor` are a placeholder's."""
+        if tensor.dtype == tf.string:
+            return self._gathered_strings(tensor[: stop - start])
 
         @tf.custom_gradient
         def gather(local: tf.Tensor) -> Any:
@@ -168,6 +175,14 @@ class Step:
             return self.group.concatenated([local[: stop - start]])[0], gradient
 
         return gather(tensor)
+
+    def _gathered_strings(self, strings: tf.Tensor) -> tf.Tensor:
+        """Those of all workers, which exchange their bytes."""
+        split = tf.strings.bytes_split(tf.reshape(strings, [-1]))
+        lengths, codes = split.row_lengths(), tf.reshape(tf.io.decode_raw(split.flat_values, tf.uint8), [-1])
+        lengths, codes = self.group.concatenated([lengths, tf.cast(codes, tf.int32)])
+        joined = tf.strings.reduce_join(tf.RaggedTensor.from_row_lengths(tf.gather(BYTES, codes), lengths), axis=1)
+        return tf.reshape(joined, tf.concat([[-1], tf.shape(strings)[1:]], 0))
 
     def part(self, tensor: Any) -> Any:
         """This worker's rows of what is of the whole batch."""
@@ -192,6 +207,10 @@ class Step:
         result = add(*tensors)
         return list(result) if isinstance(result, list | tuple) else [result]
 
+    def counts(self, count: tf.Tensor) -> tf.Tensor:
+        """Every worker's count of something, in order of rank, int32."""
+        return self.group.sum([tf.one_hot(self.group.rank, self.group.workers, dtype=tf.int32) * count])[0]
+
     def by_worker(self, numbers: tf.Tensor) -> tf.Tensor:
         """Every worker's numbers, in order of rank, differentiable; shapes are equal everywhere."""
         mine = tf.reshape(tf.one_hot(self.group.rank, self.group.workers, dtype=numbers.dtype), [-1] + [1] * len(numbers.shape))
@@ -214,6 +233,16 @@ class Step:
     def sees_all(self, layer: Operation) -> bool:
         """Whether a layer is given the whole batch."""
         return self.replicated or layer in self._seeing_all or isinstance(layer, MIXING) or getattr(layer, "stateful", False)
+
+    @contextlib.contextmanager
+    def again(self, rows: Rows | None, layers: Sequence[Layer], replicated: bool) -> Iterator[None]:
+        """Be where an earlier call was."""
+        before = self.rows, self.layers, self.replicated
+        self.rows, self.layers, self.replicated = rows, [*layers], replicated
+        try:
+            yield
+        finally:
+            self.rows, self.layers, self.replicated = before
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""
@@ -313,6 +342,7 @@ class Step:
             with self.everything():
                 penalty = regularizer(every)
                 layer.add_loss(tf.math.divide_no_nan(penalty, tf.cast(rows.count, penalty.dtype)))
+            self.penalized = layer
             return tf.zeros_like(penalty)
 
         return regularized
@@ -456,8 +486,10 @@ def _adding(add_loss: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(add_loss)
     def added(layer: Layer, loss: Any) -> Any:
-        if _inside() is not None and layer.activity_regularizer is None:
-            raise SeesAll(layer, "adds a loss")
+        if (step := _inside()) is not None:
+            if step.penalized is not layer:
+                raise SeesAll(layer, "adds a loss")
+            step.penalized = None
         return add_loss(layer, loss)
 
     return added
@@ -468,12 +500,68 @@ def _differentiating(gradient: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(gradient)
     def differentiated(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
-        local, step = gradient(tape, *given, **named), current()
-        if step is None or step.rows is not None:
-            return local
-        return tf.nest.pack_sequence_as(local, step.gradients(tf.nest.flatten(local)))
+        if (step := current()) is None or step.rows is not None:
+            return gradient(tape, *given, **named)
+        # What a function of the user's own differentiates to give its gradient is part of this one.
+        step.differentiating += 1
+        try:
+            local = gradient(tape, *given, **named)
+        finally:
+            step.differentiating -= 1
+        return local if step.differentiating else tf.nest.pack_sequence_as(local, step.gradients(tf.nest.flatten(local)))
 
     return differentiated
+
+
+def _recomputing(recompute: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.recompute_grad`: what is computed again while a tape differentiates has the rows that it had first."""
+
+    @functools.wraps(recompute)
+    def made(function: Any) -> Any:
+        last: Any = None
+
+        @functools.wraps(function, updated=())
+        def computed(*given: Any, **named: Any) -> Any:
+            nonlocal last
+            if (step := current()) is None:
+                return function(*given, **named)
+            if not step.differentiating:
+                last = step.rows, list(step.layers), step.replicated
+            with step.again(*last):
+                return function(*given, **named)
+
+        result = recompute(computed)
+        result.__wrapped__ = function
+        return result
+
+    return made
+
+
+def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a `tf.function`, which is part of the step that is traced: XLA can't compile an exchange, nor may it be kept for others."""
+
+    @functools.wraps(call)
+    def called(function: Function, *given: Any, **named: Any) -> Any:
+        if current() is None or not (tf.inside_function() or function._jit_compile):
+            return call(function, *given, **named)
+        own = function.python_function
+        return (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if function._autograph else own)(*given, **named)
+
+    return called
+
+
+def _padding(vectorize: Callable[..., Any]) -> Callable[..., Any]:
+    """`TextVectorization.call`, which pads its rows to the longest of the batch."""
+
+    @functools.wraps(vectorize)
+    def padded(layer: TextVectorization, *given: Any, **named: Any) -> Any:
+        numbers, step = vectorize(layer, *given, **named), _inside()
+        if step is None or layer._output_mode != "int" or layer._output_sequence_length or not isinstance(numbers, tf.Tensor):
+            return numbers
+        width = tf.shape(numbers)[-1]
+        return tf.pad(numbers, [*([0, 0] for _ in numbers.shape[1:]), [0, tf.reduce_max(step.counts(width)) - width]])
+
+    return padded
 
 
 def _unknown(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -589,7 +677,10 @@ HOOKS = (
     (tf.GradientTape, "gradient", _differentiating),
     (tf.GradientTape, "jacobian", _unknown),
     (tf.GradientTape, "batch_jacobian", _unknown),
+    (tf, "recompute_grad", _recomputing),
+    (Function, "__call__", _inlining),
     (BatchNormalization, "_moments", _normalizing),
+    (TextVectorization, "call", _padding),
     *((keras_random, name, _drawing) for name in ("normal", "uniform", "randint", "truncated_normal")),
     (keras_random, "dropout", _dropping),
     *((keras_random, name, _drawing_for_all) for name in ("beta", "binomial", "categorical", "gamma", "shuffle")),

@@ -30,6 +30,18 @@ class BelowZero(keras.layers.Layer):
     def call(self, x):
         return x + ops.mean(ops.relu(-x), axis=0, keepdims=True)
 
+class Gated(keras.layers.Layer):
+    def build(self, shape):
+        self.gate = self.add_weight(shape=(), initializer="zeros")
+    def call(self, x):
+        return x + self.gate * ops.mean(x, axis=0, keepdims=True)
+
+class Filling(keras.layers.Layer):
+    def call(self, x):
+        there = ops.cast(~ops.isnan(x), x.dtype)
+        mean = ops.sum(ops.nan_to_num(x), axis=0) / ops.maximum(ops.sum(there, axis=0), 1.0)
+        return ops.where(ops.isnan(x), mean, x)
+
 class Hardly(keras.layers.Layer):
     def call(self, x):
         return x + 1e-9 * ops.mean(x, axis=0, keepdims=True)
@@ -74,16 +86,21 @@ def print_nothing(text):
 
 SPECS = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 3]))
 
+def trial(*shapes):
+    return rehearsal.Trial.made_up(tuple(map(tf.TensorSpec, shapes)))
+
+MADE_UP = trial([None, 3], [None, 3])
+
 def adds_up(loss, *metrics):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     model.compile("sgd", loss, metrics=list(metrics))
-    rehearsal.rehearse(model.train_step, SPECS, set())
-    return rehearsal.adds_up(additive.Additive(model, model.train_step, set()), SPECS)
+    rehearsal.rehearse(model.train_step, MADE_UP, set())
+    return rehearsal.adds_up(additive.Additive(model, model.train_step, set()), MADE_UP)
 
 unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), set()
 unseeded.compile("sgd", "mse")
-rehearsal.rehearse(unseeded.train_step, SPECS, unseeded_sees)
+rehearsal.rehearse(unseeded.train_step, MADE_UP, unseeded_sees)
 found = {
     "unseeded": [one.name for one in unseeded_sees],
     "mean": adds_up("mse", keras.metrics.R2Score()),
@@ -99,22 +116,22 @@ except whole.SeesAll as error:
 mixing = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.MixUp(name="mixing"), keras.layers.Flatten(), keras.layers.Dense(3)])
 mixing.compile("sgd", "mse")
 seeing = set()
-found["differing"] = rehearsal.rehearse(mixing.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 3])), seeing).differing
+found["differing"] = rehearsal.rehearse(mixing.train_step, trial([None, 4, 4, 3], [None, 3]), seeing).differing
 found["mixing"] = sorted(one.name for one in seeing)
 def seeing_all(*layers):
     keras.utils.set_random_seed(1)
     model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), set()
     model.compile("sgd", "mse")
-    rehearsal.rehearse(model.train_step, SPECS, seeing)
+    rehearsal.rehearse(model.train_step, MADE_UP, seeing)
     return [one.name for one in seeing]
 
 equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), keras.layers.CutMix(name="cutting"), keras.layers.Flatten()])
 equal.compile("sgd", "mse")
-rehearsal.rehearse(equal.train_step, (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 48])), equal_sees := set())
+rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := set())
 found["equal rows"] = [one.name for one in equal_sees]
 lossless = keras.Sequential([keras.Input((3,)), Adding(name="adding")])
 lossless.compile("sgd")
-rehearsal.rehearse(lossless.train_step, SPECS, lossless_sees := set())
+rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := set())
 found["lossless"] = [one.name for one in lossless_sees]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")
@@ -124,6 +141,8 @@ found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
+found["gated"] = seeing_all(Gated(name="gated"))
+found["missing"] = seeing_all(Filling(name="filling"))
 counting = Counting(name="counting")
 found["counts"] = seeing_all(counting, Measuring(name="measuring"))
 found["counted"] = float(counting.seen.numpy())
@@ -163,7 +182,15 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "layer"), [("bytes", "common"), ("hardly", "hardly"), ("signed", "below_zero"), ("logarithms", "logarithm")]
+    ("numbers", "layer"),
+    [
+        ("bytes", "common"),
+        ("hardly", "hardly"),
+        ("signed", "below_zero"),
+        ("logarithms", "logarithm"),
+        ("gated", "gated"),
+        ("missing", "filling"),
+    ],
 )
 def test_mixing_shows_in_some_range(actual, numbers, layer):
     """What rows have in common may be too small between 0 and 1, or 0."""

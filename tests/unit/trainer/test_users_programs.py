@@ -180,6 +180,78 @@ class Strings(Own):
             loss = ops.mean(ops.cast(names == "a", "float64")[:, None] * (self(data[0]) - data[1]) ** 2)
         return self.update(loss, tape)
 
+class Penalized(layers.Layer):
+    def call(self, x):
+        self.add_loss(0.1 * ops.sum(ops.abs(x)))
+        return x
+
+class Cut(layers.Layer):
+    def call(self, x, lengths):
+        return ops.mean(x[:, : tf.reduce_max(lengths)], axis=1)
+
+def cut():
+    x, lengths = keras.Input((6, 4)), keras.Input((), dtype="int32")
+    return compiled(keras.Model([x, lengths], layers.Dense(3)(Cut()(x, lengths))))
+
+class Words(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embed = layers.Embedding(50, 4)
+        self.embed.build((None, None))
+    def call(self, x):
+        words = tf.strings.split(tf.reshape(x, [-1])).to_tensor()
+        return ops.mean(self.embed(tf.strings.to_hash_bucket_fast(words, 50)), axis=1)
+
+def reading(*more):
+    return compiled(keras.Sequential([keras.Input((1,), dtype="string"), *more, layers.Dense(3)]))
+
+def vectorized():
+    words = layers.TextVectorization(vocabulary=list("abcdefg"))
+    return reading(words, layers.Embedding(12, 4), layers.GlobalAveragePooling1D())
+
+class Strongest(layers.Layer):
+    def call(self, x):
+        strength = ops.sum(x**2, axis=-1)
+        least = tf.math.top_k(strength, tf.minimum(tf.shape(x)[0], 5)).values[-1]
+        return ops.where(strength[:, None] >= least, x, 0.0 * x)
+
+class Fitting(Own):
+    def fit(self, *given, **named):
+        return super().fit(*given, **named)
+
+def begun_apart(model):
+    distributed = distribute.of(model)
+    if distributed is not None and not distributed.chief:
+        model.set_weights([2 * weight for weight in model.get_weights()])
+    return fitted(model)
+
+class Again(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.inner = layers.Dense(7, activation="tanh")
+        self.inner.build((None, 6))
+    def call(self, x):
+        return tf.recompute_grad(lambda z: self.inner(z))(x)
+
+class Jitted(Own):
+    @tf.function(jit_compile=True)
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = ops.mean((self(data[0]) - data[1]) ** 2)
+        return self.update(loss, tape)
+
+class Function(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dropout = layers.Dropout(0.3, seed=4)
+    @tf.function
+    def call(self, x, training=False):
+        return self.dropout(ops.tanh(x), training=training)
+
+def twice(model):
+    fitted(model)
+    return fitted(compiled(model))
+
 class Halving(keras.callbacks.ModelCheckpoint):
     def on_epoch_end(self, epoch, logs=None):
         self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.5
@@ -188,6 +260,7 @@ def listed(model):
     return fitted(model, callbacks=keras.callbacks.CallbackList([], add_history=True, model=model))
 
 told = io.StringIO()
+texts = tf.constant([[" ".join("abcdefg"[: 1 + 2 * row % 7])] for row in range(22)])
 with contextlib.redirect_stderr(told):
     halving = apart(lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving("a.weights.h5")]))
 index, edges = np.random.default_rng(1).integers(0, 36, (40, 1)), np.random.default_rng(1).random((12, 12)) / 12
@@ -216,6 +289,20 @@ print(json.dumps({
     "a writer that also sets the rate": halving,
     "sentences about it, but one": told.getvalue().count("differed from the chief's") - 1,
     "a list of callbacks of Keras' own": apart(lambda: compiled(net()), listed),
+    "a penalty of its own, and one of its outputs": apart(lambda: compiled(net(Penalized(activity_regularizer="l2")))),
+    "hinge of labels that are -1 in some rows": apart(
+        lambda: compiled(net(layers.Dense(1)), "hinge"), lambda model: fitted(model, X, np.arange(22.0)[:, None] % 8 // 3 - 1)
+    ),
+    "rows cut to the longest of the batch": apart(
+        cut, lambda model: fitted(model, [np.sin(np.arange(528.0)).reshape(22, 6, 4), 1 + np.arange(22) % 6])
+    ),
+    "words padded to the longest text": apart(lambda: reading(Words()), lambda model: fitted(model, texts)),
+    "words padded by Keras": apart(vectorized, lambda model: fitted(model, texts)),
+    "the five strongest rows": apart(lambda: compiled(net(Strongest()))),
+    "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
+    "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
+    "a step that XLA compiles": apart(lambda: compiled(Jitted())),
+    "a layer that is traced on its own, fitted twice": apart(lambda: compiled(net(Function())), twice),
 }))
 """
 NAMES = [
@@ -235,6 +322,16 @@ NAMES = [
     "a writer that also sets the rate",
     "sentences about it, but one",
     "a list of callbacks of Keras' own",
+    "a penalty of its own, and one of its outputs",
+    "hinge of labels that are -1 in some rows",
+    "rows cut to the longest of the batch",
+    "words padded to the longest text",
+    "words padded by Keras",
+    "the five strongest rows",
+    "a fit of its own",
+    "layers that are computed again",
+    "a step that XLA compiles",
+    "a layer that is traced on its own, fitted twice",
 ]
 
 
