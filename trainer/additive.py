@@ -86,13 +86,12 @@ class Apart(whole.Step):
         model: keras.Model,
         group: collective.Group,
         rows: whole.Rows,
-        seeing_all: set[Any] | None = None,
-        fixed: whole.Fixed = whole.NONE,
+        layout: whole.Layout | None = None,
     ):
-        """`seeing_all`, `fixed`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
-        super().__init__(group, seeing_all or set(), fixed=fixed)
-        self.replicated = seeing_all is not None and group.workers == 1
-        self._mine, self.rows = rows, None if seeing_all is None or self.replicated else rows
+        """`layout`: as of `Step`; None: batch statistics and random numbers are each worker's own."""
+        super().__init__(group, layout or whole.Layout())
+        self.replicated = layout is not None and group.workers == 1
+        self._mine, self.rows, self._latest = rows, None if layout is None or self.replicated else rows, rows
         self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
         """This worker's rows divided by those of the whole batch."""
         self.taken: list[Any] = []
@@ -134,7 +133,7 @@ class Added:
     moved: list[tf.Tensor]
     """Changes of the metrics' states."""
     gradients: list[Any]
-    """Dense, sparse or None."""
+    """Dense, sparse in parts, or None."""
     variables: list[keras.Variable]
     """That the gradients are for."""
 
@@ -146,20 +145,20 @@ class Added:
             own(data)
         # A placeholder counts in no metric.
         counted = [step.if_any(one) for one in moved]
-        return cls(counted, [gradient for gradient, _ in step.taken], [variable for _, variable in step.taken])
+        gradients = [step.parted(one) if isinstance(one, tf.IndexedSlices) else one for one, _ in step.taken]
+        return cls(counted, gradients, [variable for _, variable in step.taken])
 
     def summed(self, group: collective.Group, also: Sequence[tf.Tensor] = ()) -> tuple["Added", list[tf.Tensor]]:
         """The sum over all workers, and that of other tensors; in one exchange, and one more for sparse gradients."""
-        slices = [one for one in self.gradients if isinstance(one, tf.IndexedSlices)]
-        dense = [tf.convert_to_tensor(one) for one in self.gradients if one is not None and not isinstance(one, tf.IndexedSlices)]
+        given = [one for one in self.gradients if one is not None]
+        dense = [part for one in given for part in (one.shared if isinstance(one, whole.Parted) else [tf.convert_to_tensor(one)])]
         every = iter(group.sum([*also, *self.moved, *dense]))
         others, moved = [next(every) for _ in also], [next(every) for _ in self.moved]
-        rows = iter(group.concatenated([part for one in slices for part in (one.values, one.indices)]) if slices else ())
+        parts = [part for one in given if isinstance(one, whole.Parted) for part in one.of_rows]
+        rows = iter(group.concatenated(parts) if parts else ())
 
         def total(one: Any) -> Any:
-            if isinstance(one, tf.IndexedSlices):
-                return tf.IndexedSlices(next(rows), next(rows), one.dense_shape)
-            return None if one is None else next(every)
+            return None if one is None else one.joined(rows, every) if isinstance(one, whole.Parted) else next(every)
 
         return Added(moved, [total(one) for one in self.gradients], self.variables), others
 
@@ -167,9 +166,9 @@ class Added:
 class Additive:
     """A model's own step, each worker with its rows."""
 
-    def __init__(self, model: keras.Model, own: Callable[[Any], Any], seeing_all: set[Any], fixed: whole.Fixed = whole.NONE):
-        """`own`: the model's `train_step` or `test_step`; the others as of `Step`."""
-        self.model, self.own, self._seeing_all, self._fixed = model, own, seeing_all, fixed
+    def __init__(self, model: keras.Model, own: Callable[[Any], Any], layout: whole.Layout):
+        """`own`: the model's `train_step` or `test_step`; `layout` as of `Step`."""
+        self.model, self.own, self.layout = model, own, layout
         self.keeps = True
         """Whether variables change."""
 
@@ -190,7 +189,7 @@ class Additive:
             return Added.of(self.model, step, self.own, data)
 
     def _step(self, group: collective.Group, data: Any, shares: Sequence[int] | None = None) -> Apart:
-        step = Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self._seeing_all, self._fixed)
+        step = Apart(self.model, group, whole.Rows.of(group, shares, whole.first(whole.leading(data))), self.layout)
         step.keeps = self.keeps
         return step
 
@@ -219,7 +218,7 @@ class Additive:
             every, sums = self.added(group, data, shares).summed(group, marks)
             with check(*sums):
                 return self.finish(every)
-        with check(*(group.sum(marks) if marks else ())), whole.Step(group, self._seeing_all, static, shares, self._fixed)():
+        with check(*(group.sum(marks) if marks else ())), whole.Step(group, self.layout, static, shares)():
             # As new tensors, that the check comes before.
             return self.own(tf.nest.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data))
 

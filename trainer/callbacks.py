@@ -1,5 +1,6 @@
 """Keras callbacks from the user's own file, in Keras' list of them: every worker calls them with the same numbers, so all do the same."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,7 @@ from keras.src.utils.python_utils import is_default
 from trainer import own
 from trainer.errors import ConfigError
 from trainer.own import Function
+from trainer.undoing import is_users
 
 WRITERS = (
     keras.callbacks.ModelCheckpoint,
@@ -20,7 +22,9 @@ WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
 )
-"""Callbacks that write files or send reports, for which the chief is enough."""
+"""Callbacks that write files or send reports."""
+SILENCED = (keras.callbacks.ModelCheckpoint, keras.callbacks.CSVLogger)
+"""Those that can be kept from writing."""
 LEFT_OUT = (keras.callbacks.BackupAndRestore,)
 """Callbacks that restore weights when a training begins, on one worker, over the state that the run continues from."""
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -86,6 +90,26 @@ def sorted_out(given: dict[str, str]) -> tuple[list[keras.callbacks.Callback], l
     return [one for one in made if not isinstance(one, LEFT_OUT)], out
 
 
+def writes_only(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback is known to do nothing but write, for which the chief is enough; one of the user's own may do anything."""
+    return isinstance(callback, WRITERS) and not (is_users(callback) and isinstance(callback, SILENCED))
+
+
+def on_worker(callbacks: Sequence[keras.callbacks.Callback], is_chief: bool) -> list[keras.callbacks.Callback]:
+    """Those that a worker calls; elsewhere than on the chief, the user's own writers write nothing."""
+    here = [one for one in callbacks if is_chief or not writes_only(one)]
+    for one in here if not is_chief else ():
+        if isinstance(one, keras.callbacks.CSVLogger):
+            one.filename = os.devnull
+        if isinstance(one, keras.callbacks.ModelCheckpoint):
+            one._save_model = _nothing
+    return here
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 def overrides(callbacks: Sequence[keras.callbacks.Callback], hooks: Sequence[str]) -> bool:
     """Whether any of the callbacks has one of the hooks."""
     return any(not is_default(getattr(one, hook)) for one in callbacks for hook in hooks)
@@ -102,7 +126,7 @@ class Callbacks(keras.callbacks.CallbackList):
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, steps: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`, `steps` are those of an epoch."""
         self._every = load(given) if given else []
-        self._here = [one for one in self._every if is_chief or not isinstance(one, WRITERS)]
+        self._here = on_worker(self._every, is_chief)
         super().__init__([*self._here], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
         # Without hooks of batches, Keras would call the empty list in another thread after every batch.
         self._async_train = self._async_test = self._async_predict = False

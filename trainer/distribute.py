@@ -19,9 +19,9 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.eager import context
 
-from trainer import collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
+from trainer import additive, collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
 from trainer.agreement import Agreement, digest
-from trainer.callbacks import BATCH_HOOKS, WRITERS, overrides
+from trainer.callbacks import BATCH_HOOKS, on_worker, overrides, writes_only
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address, named
@@ -291,7 +291,7 @@ class Distributed:
         kept = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else [] if given is None else tf.nest.flatten(given)
         if any(isinstance(one, _Agree) for one in kept):
             return given
-        here = [*(one for one in kept if self.chief or not isinstance(one, WRITERS)), _Agree(self, kept)]
+        here = [*on_worker(kept, self.chief), _Agree(self, kept)]
         if not isinstance(given, keras.callbacks.CallbackList):
             return here
         here[-1].set_model(self.model)
@@ -300,7 +300,9 @@ class Distributed:
 
     def agree(self) -> None:
         """Take the chief's weights, optimizer, random states and first epoch."""
-        if self.model.built and isinstance(self.model.optimizer, keras.optimizers.Optimizer) and not self.model.optimizer.built:
+        # A step of the model's own builds it with the variables that it trains.
+        builds = self.model.built and "train_step" not in additive.overridden(self.model)
+        if builds and isinstance(self.model.optimizer, keras.optimizers.Optimizer) and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         every = self.variables
         *values, epoch = self.peers.from_chief([*_numbers(every), np.array([self.model._initial_epoch or 0], np.int32)])
@@ -384,7 +386,7 @@ SPREADING = 0x9E3779B1 - 2**32
 def _mark_of(leaf: tf.Tensor) -> tf.Tensor:
     """A digest of a batch's tensor in whole numbers, which all processors add up alike; it depends on the order of the rows."""
     numbers = tf.convert_to_tensor(leaf)
-    kinds = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int32}
+    kinds = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int32, 16: tf.int32}
     if numbers.dtype == tf.string:
         numbers = tf.strings.to_hash_bucket_fast(numbers, MARKS)
     elif numbers.dtype == tf.bool:
@@ -424,7 +426,7 @@ class _Agree(keras.callbacks.Callback):
         self._distributed, self._training = distributed, False
         self._acts = any(map(is_users, others))
         """Whether code of the user's own runs at the hooks."""
-        self._may_stop = overrides([one for one in others if not isinstance(one, WRITERS)], BATCH_HOOKS)
+        self._may_stop = overrides([one for one in others if not writes_only(one)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
         """All workers begin alike."""

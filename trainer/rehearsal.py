@@ -6,7 +6,10 @@ keep must be the same. No variable changes meanwhile.
 
 import contextlib
 import copy
+import dataclasses
 import functools
+import itertools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +34,8 @@ FEWEST, MOST = 3, 512
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
 between 0 and 1, or 0."""
+SPOILED = (np.nan, None), (1e9, 0.0), (-1e9, 0.5), (0.0, 0.999), (np.nan, 0.0)
+"""Numbers that take the place of all rows' but the first, and `Step.drawn`, as a layer may mix rows now and then."""
 MISSING = 0.3
 """Part of the numbers that are NaN in one more trial: what fills them in may be a mean of others."""
 SAMPLE_BYTES = 2**22
@@ -131,15 +136,14 @@ class Rehearsal(whole.Step):
 
     def __init__(
         self,
-        seeing_all: set[Operation],
-        fixed: dict[Operation, set[int]] | None = None,
+        layout: whole.Layout,
         rows: int = ROWS,
         counted: bool = False,
         real: bool = False,
     ):
         """As `rehearse`; `real`: whether the data is."""
-        self._found, self._counted, self._real = {} if fixed is None else fixed, counted, real
-        super().__init__(collective.Alone(), seeing_all, rows, fixed=self._found)
+        self._counted, self._real = counted, real
+        super().__init__(collective.Alone(), layout, rows)
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.sparse = False
@@ -150,7 +154,7 @@ class Rehearsal(whole.Step):
     def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
         """See `Step`."""
         leading = {leaf.shape[0] for leaf in tf.nest.flatten(arguments) if whole.leads(leaf)}
-        self._found.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._static)
+        self._layout.fixed.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._static)
         own = whole.own_layers(layer)
         before = State(own)
         with self.everything():
@@ -174,7 +178,7 @@ class Rehearsal(whole.Step):
         return list(local)
 
     def _try(self, layer: keras.Layer, arguments: Any) -> None:
-        alone = _Part(collective.Alone(), self._seeing_all, self._static)
+        alone = _Part(collective.Alone(), self._layout, self._static)
         with alone(), alone.everything():
             agree = self._try_with(layer, arguments)
             own = not self._real and any(not whole.of_keras(one) for one in operations(layer))
@@ -189,7 +193,7 @@ class Rehearsal(whole.Step):
         calls = list[Call]()
         with _noting(layer, calls):
             expected, scope = _called(layer, arguments)
-        seeing = self._seeing_all
+        seeing = self._layout.seeing_all
         seeing |= _keeping(layer, scope) | _mixing(calls, self._static)
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
@@ -199,11 +203,12 @@ class Rehearsal(whole.Step):
         return False
 
     def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
+        layout = dataclasses.replace(self._layout, seeing_all=seeing)
         while True:
             parts = list[whole.Step]()
 
             def part(member: Member, parts: list[whole.Step] = parts) -> list[Any]:
-                step = _Part(collective.OnHost(member), seeing, self._static, unequal(self._static), self._found)
+                step = _Part(collective.OnHost(member), layout, self._static, unequal(self._static))
                 parts.append(step)
                 with step():
                     return _called(layer, arguments)[0]
@@ -226,8 +231,8 @@ class Rehearsal(whole.Step):
         """
         new = False
         for layer in parts[0].sizes.keys() & parts[-1].sizes.keys():
-            more = parts[0].sizes[layer] & parts[-1].sizes[layer] - self._found.setdefault(layer, set())
-            self._found[layer] |= more
+            more = parts[0].sizes[layer] & parts[-1].sizes[layer] - self._layout.fixed.setdefault(layer, set())
+            self._layout.fixed[layer] |= more
             new = new or bool(more)
             if more and self._counted:
                 seeing.add(layer)
@@ -238,8 +243,8 @@ def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.Statel
     """What a call returns, and what it would assign, by variable; and where that is."""
     with keras.StatelessScope() as scope:
         results = layer(*arguments[0], **arguments[1])
-    kept = [scope.get_current_value(variable) for variable in layer.variables]
-    return [*tf.nest.flatten(results), *kept], scope
+    kept, leaves = [scope.get_current_value(variable) for variable in layer.variables], tf.nest.flatten(results)
+    return [*leaves, *(getattr(one, "_keras_mask", None) for one in leaves), *kept], scope
 
 
 Call = tuple[Operation, Callable[..., Any], Sequence[Any], dict[str, Any]]
@@ -262,7 +267,8 @@ def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
     with contextlib.ExitStack() as patched:
         for one in operations(layer):
             if not whole.of_keras(one) and not any(isinstance(each, (BatchNormalization, *whole.MIXING)) for each in _layers_of(one)):
-                patched.enter_context(replaced(one, "call", noting(one, one.call)))
+                for name in ("call", "compute_mask") if isinstance(one, keras.Layer) else ("call",):
+                    patched.enter_context(replaced(one, name, noting(one, getattr(one, name))))
         yield
 
 
@@ -275,35 +281,62 @@ def _mixing(calls: Sequence[Call], count: int) -> set[Operation]:
     """Those that mix rows themselves, or in what is no operation; `count`: rows."""
     found = set[Operation]()
     for one, call, given, named in calls:
-        if found.isdisjoint(_layers_of(one)) and _mixes(call, given, named, count):
-            found.add(one)
+        if found.isdisjoint(_layers_of(one)):
+            first = _First(one, functools.partial(_flattened, call), (given, named), count)
+            # A function that has no gradient shows nothing; its values are tried, too.
+            for mixes in (first.moves, *(functools.partial(first.differs, *how) for how in SPOILED)):
+                with contextlib.suppress(Exception), keras.StatelessScope():
+                    if mixes():
+                        found.add(one)
+                        break
     return found
 
 
-def _mixes(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any], count: int) -> bool:
-    """Whether the first row's results move with other rows' numbers, however little, or would if these were no numbers."""
+def _flattened(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    return tf.nest.flatten(call(*given, **named))
 
-    def has_rows(leaf: Any) -> bool:
-        return isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating and bool(leaf.shape.rank) and leaf.shape[0] % count == 0
 
-    def spoiled(leaf: Any) -> Any:
-        return tf.concat([leaf[: len(leaf) // count], leaf[len(leaf) // count :] * np.nan], 0) if has_rows(leaf) else leaf
+class _First:
+    """The first row of a batch, in a call of an operation that may depend on the others."""
 
-    def first(given: Any, named: Any) -> list[Any]:
-        return [one[: len(one) // count] for one in tf.nest.flatten(call(*given, **named)) if has_rows(one)]
+    def __init__(self, operation: Operation, call: Callable[..., list[Any]], arguments: Any, count: int):
+        """`count`: rows."""
+        self._operation, self._call, self._arguments, self._count = operation, call, arguments, count
 
-    rows = list(filter(has_rows, tf.nest.flatten((given, named))))
-    # A function that has no gradient shows nothing; its values are tried, too.
-    with contextlib.suppress(Exception), keras.StatelessScope(), tf.GradientTape() as tape:
-        tape.watch(rows)
-        results = first(given, named)
-        moves = zip(rows, tape.gradient(results, rows), strict=True)
-        if any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // count :]) for row, move in moves):
-            return True
-        # Even what is multiplied by 0, such as by a gate that is closed at first.
-        others = first(*tf.nest.map_structure(spoiled, (given, named)))
-        return any(bool(np.any(np.isnan(other) & ~np.isnan(one))) for one, other in zip(results, others, strict=True))
-    return False
+    def _has_rows(self, leaf: Any) -> bool:
+        return isinstance(leaf, tf.Tensor) and bool(leaf.shape.rank) and leaf.shape[0] % self._count == 0
+
+    def _of(self, arguments: Any) -> list[Any]:
+        return [one[: len(one) // self._count] for one in self._call(*arguments) if self._has_rows(one)]
+
+    def moves(self) -> bool:
+        """Whether its results move with other rows' numbers, however little."""
+        rows = [leaf for leaf in tf.nest.flatten(self._arguments) if self._has_rows(leaf) and leaf.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(rows)
+            results = [one for one in self._of(self._arguments) if one.dtype.is_floating]
+        every = zip(rows, tape.gradient(results, rows), strict=True)
+        return any(
+            move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // self._count :]) for row, move in every
+        )
+
+    def differs(self, number: float, drawn: float | None) -> bool:
+        """Whether it has other results where all other rows are some number, even if these are multiplied by 0, or compared."""
+
+        def spoiled(leaf: Any) -> Any:
+            if not self._has_rows(leaf) or not leaf.dtype.is_floating:
+                return leaf
+            first = leaf[: len(leaf) // self._count]
+            return tf.concat([first, tf.fill(tf.shape(leaf[len(first) :]), tf.cast(number, leaf.dtype))], 0)
+
+        step = whole.current()
+        assert step is not None
+        with replaced(step, "drawn", drawn):
+            expected = self._of(self._arguments)
+        with keras.StatelessScope(), replaced(step, "drawn", drawn):
+            found = self._of(tf.nest.map_structure(spoiled, self._arguments))
+        layers = _layers_of(self._operation)
+        return not (_same(layers[0], expected, found) if layers else all(map(_alike, expected, found, itertools.repeat(TOLERANCE))))
 
 
 def _keeping(layer: keras.Layer, scope: keras.StatelessScope) -> set[Operation]:
@@ -412,16 +445,19 @@ def no_batch() -> None:
     """There is none yet."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Placements:
     """Layers of a model that see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
 
     def __init__(self, model: keras.Model, workers: Agreement, warn: Callable[[str], None]):
         """Begin with none; warnings go to the user."""
         self._model, self._workers, self._warn = model, workers, warn
-        self.seeing_all = set[Operation]()
-        self.fixed: dict[Operation, set[int]] = {}
-        """As of `whole.Step`."""
+        self.layout = whole.Layout()
         self._trials = list[Trial]()
+        self._look, self._sparse = _nothing, False
         """Those that a step can take."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
@@ -431,7 +467,7 @@ class Placements:
 
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
-        return additive.Additive(self._model, own, self.seeing_all, self.fixed)
+        return additive.Additive(self._model, own, self.layout)
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
@@ -441,23 +477,23 @@ class Placements:
             specs: of its batches.
             sample: returns the first of them, or None.
         """
-        before, rehearsed, why = set(self.seeing_all), list[Rehearsal](), ""
+        before, rehearsed, why = set(self.layout.seeing_all), list[Rehearsal](), ""
         counted, self._trials = rows_of(specs) is not None or bool(self._model.run_eagerly), []
         for trial in self._batches(specs, sample):
             try:
                 with undone(self._own()):
-                    rehearsed.append(rehearse(step, trial, self.seeing_all, self.fixed, counted))
+                    rehearsed.append(rehearse(step, trial, self.layout, counted))
                 self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
         if not rehearsed:
             self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {printable(why)}")
         every = operations(self._model)
-        table = self._workers.gather([one in self.seeing_all for one in every])
-        self.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
+        table = self._workers.gather([one in self.layout.seeing_all for one in every])
+        self.layout.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
         for name in dict.fromkeys(name for one in rehearsed for name in one.differing):
             self._warn(f"{name} has other results on several workers than on one")
-        for one in self.seeing_all - before:
+        for one in self.layout.seeing_all - before:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
@@ -490,33 +526,42 @@ class Placements:
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
-            self.seeing_all |= {*layers}
+            self.layout.seeing_all |= {*layers}
+            return False
         rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
-        sparse = any(one.sparse for one in rehearsed) and not additive.linear(optimizer)
-        self.one_by_one = bool(self._workers.gather([sparse]).any())
+        self._sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
+        self.one_by_one = self._sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
         with undone(self._own()):
             may = may and all(adds_up(step, trial) for trial in self._trials)
-        if not self._workers.gather([may]).all():
-            return False
-        if names:
+        may = bool(self._workers.gather([may]).all())
+        self._look = functools.partial(self._looked_up, step, may)
+        self._look()
+        if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
-        return True
+        return may
+
+    def _looked_up(self, step: additive.Additive, adds_up: bool) -> None:
+        """Find what no row looks up, or all workers for all rows."""
+        self.layout.common = []
+        for trial in self._trials[:1] if self._sparse else ():
+            with undone(self._own()), _Eagerly():
+                self.layout.common = common(step, trial, adds_up, self.layout)
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
-        self.seeing_all.add(error.layer)
+        self.layout.seeing_all.add(error.layer)
         for layer in self._model._flatten_layers():
             layer._clear_losses()
+        self._look()
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
 def rehearse(
     step: Callable[[Any], Any],
     trial: "Trial",
-    seeing_all: set[Operation],
-    fixed: dict[Operation, set[int]] | None = None,
+    layout: whole.Layout,
     counted: bool = False,
 ) -> Rehearsal:
     """Try a step, which makes all variables that the first one would make.
@@ -524,11 +569,10 @@ def rehearse(
     Args:
         step: a model's own `train_step`.
         trial: what it takes.
-        seeing_all: where to add the layers that must see the whole batch.
-        fixed: where to add what has none of its rows, as of `whole.Step`.
+        layout: where to add what is found.
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal = Rehearsal(seeing_all, fixed, trial.rows, counted, trial.real)
+    rehearsal = Rehearsal(layout, trial.rows, counted, trial.real)
     with rehearsal(), _Eagerly():
         step(trial.data)
     return rehearsal
@@ -619,15 +663,41 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
             every, _ = step.added(group, data, unequal(rows)).summed(group)
         return _numbers(every)
 
+    known = {id(one) for one in [*step.variables, *step.model.variables]}
     try:
-        with _trying(step):
-            alone = _numbers(step.alone(data))
+        with _trying(step) as scope:
+            alone = _numbers(step.alone(data).summed(collective.Alone())[0])
     except Exception:
         return may_fail
+    # What a loss keeps is of the whole batch.
+    if scope.state_mapping.keys() - known:
+        return False
     try:
         return all(len(alone) == len(found) and _same(step.model, alone, found) for found in Threads(2, alternating=True).run(part))
     except (Exception, whole.SeesAll):
         return False
+
+
+def common(step: additive.Additive, trial: Trial, adds_up: bool, layout: whole.Layout) -> list[tuple[bool, ...]]:
+    """See `whole.Layout`: where two unequal parts of a step have as many entries. Nothing, if it can't be tried."""
+
+    def part(member: Member) -> list[list[int]]:
+        group, mine = collective.OnHost(member), copy.copy(step)
+        mine.keeps, mine.layout = False, dataclasses.replace(layout, noted=noted[member.rank])
+        if adds_up:
+            with _trying(mine):
+                mine.added(group, trial.data, unequal(trial.rows))
+        else:
+            with _Part(group, mine.layout, trial.rows, unequal(trial.rows))():
+                mine.own(trial.data)
+        return noted[member.rank]
+
+    noted = [list[list[int]](), list[list[int]]()]
+    try:
+        here, there = Threads(2, alternating=True).run(part)
+    except (Exception, whole.SeesAll):
+        return []
+    return [tuple(map(operator.eq, one, other)) for one, other in zip(here, there, strict=False)]
 
 
 def _trying(step: additive.Additive) -> keras.StatelessScope:

@@ -120,8 +120,7 @@ class Local:
         model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
         first = batch.places[0]
         rows = whole.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
-        fixed = whole.NONE if self.placements is None else self.placements.fixed
-        part = additive.Apart(model, self.cluster.group, rows, self.seeing_all, fixed)
+        part = additive.Apart(model, self.cluster.group, rows, None if self.placements is None else self.placements.layout)
         share = tf.cast(part.share, count.dtype)
         scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
         for variable in model.trainable_variables:
@@ -131,7 +130,7 @@ class Local:
             penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
             replaced(model, "get_metrics_result", dict),
             # What sees the whole batch is the same on all workers, and changes where Keras changes it.
-            scope if self.seeing_all is None else contextlib.nullcontext(),
+            scope if self.placements is None else contextlib.nullcontext(),
         ):
             added = additive.Added.of(model, part, model.train_step, data)
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
@@ -148,11 +147,6 @@ class Local:
         return make_forward_backward_call(self)
 
     @property
-    def seeing_all(self) -> set[Any] | None:
-        """Layers that see the whole batch; None without `placements`."""
-        return None if self.placements is None else self.placements.seeing_all
-
-    @property
     def seeds(self) -> list[tf.Variable]:
         """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
         return [] if self.placements is None else [variable.value for variable in seeds(self.model)]
@@ -160,7 +154,7 @@ class Local:
     @property
     def statistics(self) -> list[keras.Variable]:
         """Of the model, those that workers share."""
-        return statistics(self.model) if self.seeing_all is None else []
+        return statistics(self.model) if self.placements is None else []
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -191,7 +185,9 @@ def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
 
 def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
     """A gradient as one tensor: zeros if there is none."""
-    return tf.zeros(variable.shape, variable.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+    if gradient is None:
+        return tf.zeros(variable.shape, variable.dtype)
+    return tf.convert_to_tensor(gradient.local if isinstance(gradient, whole.Parted) else gradient)
 
 
 def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
@@ -212,14 +208,16 @@ def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
 
 def build(model: keras.Model, spec: Spec) -> None:
     """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
+    own, optimizer = additive.overridden(model), model.optimizer
+    # A step of the model's own builds it with the variables that it trains.
+    leaves_it = "train_step" in own and isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
     try:
-        model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
+        with replaced(optimizer, "built", True) if leaves_it else contextlib.nullcontext():
+            model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
     except Exception:
-        # A step of the model's own may apply the loss to something else than y.
-        if not additive.overridden(model):
+        # Such a step may apply the loss to something else than y.
+        if not own:
             raise
-        if isinstance(model.optimizer, keras.optimizers.Optimizer) and not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:

@@ -12,8 +12,12 @@ losses or count see the whole batch, and all workers compute the same.
 
 import contextlib
 import functools
+import inspect
+import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -27,6 +31,7 @@ from keras.src.ops.operation import Operation
 from keras.src.random.seed_generator import SeedGenerator
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.eager import backprop_util
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -41,6 +46,8 @@ MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray)
 """What a layer may return besides tensors: the same whatever its rows are."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
+USES = "_lockstep_uses"
+"""Attribute of a sparse gradient."""
 BYTES = [bytes([code]) for code in range(256)]
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -54,9 +61,18 @@ class SeesAll(BaseException):
         self.layer = layer
 
 
-Fixed = Mapping[Operation, Collection[int]]
-"""By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
-NONE: Fixed = {}
+@dataclass
+class Layout:
+    """How a step of a model lies on workers, as far as it is known."""
+
+    seeing_all: set[Operation] = field(default_factory=set)
+    """Layers that are given the whole batch."""
+    fixed: dict[Operation, set[int]] = field(default_factory=dict)
+    """By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
+    common: list[tuple[bool, ...]] = field(default_factory=list)
+    """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same, which is of no row."""
+    noted: list[list[int]] | None = None
+    """Of each sparse gradient, in a trial: entries by use of its variable on this worker."""
 
 
 class Rows:
@@ -92,19 +108,20 @@ class Step:
     """A step of a model on one of several workers, while it is traced, or while it runs."""
 
     def __init__(
-        self, group: Group, seeing_all: set[Operation], static: int | None = None, shares: Sequence[int] | None = None, fixed: Fixed = NONE
+        self, group: Group, layout: Layout, static: int | None = None, shares: Sequence[int] | None = None
     ):
         """Nothing is exchanged yet.
 
         Args:
             group: the workers.
-            seeing_all: layers that are given the whole batch.
+            layout: of the model.
             static: rows of the batch, where tensors have a known first dimension.
             shares: of the batch by rank; by default all workers have equal ones.
-            fixed: first dimensions that are not rows, though they may look like them.
         """
         self.group, self.rows, self._shares = group, None, shares
-        self._seeing_all, self._static, self._fixed = seeing_all, static, fixed
+        self._layout, self._static = layout, static
+        self._latest: Rows | None = None
+        self._sparse = itertools.count()
         self.sizes: dict[Operation, set[int]] = {}
         """By layer, known first dimensions of what it draws and normalises for its rows."""
         self.layers: list[Layer] = []
@@ -119,6 +136,8 @@ class Step:
     """Whether all workers compute the same of the whole batch, as they do inside `everything`."""
     keeps = True
     """Whether variables change."""
+    drawn: float | None = None
+    """Instead of what is random: the place between the least and the largest number, from 0 to 1; None: it is random."""
 
     @property
     def inner(self) -> Rows:
@@ -142,10 +161,7 @@ class Step:
             raise LockstepError("a layer's result is sparse, whose rows can't be gathered; make it dense, as in tf.sparse.to_dense(x)")
         if isinstance(tensor, tf.RaggedTensor):
             return self._gathered_ragged(tensor[: rows.stop - rows.start])
-        gathered = self._gathered(tensor, rows)
-        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
-            gathered._keras_mask = self._gathered(mask, rows)
-        return gathered
+        return self._with_companions(tensor, lambda one: self._gathered(one, rows))
 
     def _gathered(self, tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
         known = tensor.shape[0] is not None and isinstance(rows.computed, int)
@@ -189,10 +205,16 @@ class Step:
         rows = self.inner
         if not _is_tensor(tensor):
             return tensor
-        part = rows.take(tensor)
-        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
-            part._keras_mask = rows.take(mask)
-        return part
+        return self._with_companions(tensor, rows.take)
+
+    @staticmethod
+    def _with_companions(tensor: Any, function: Callable[[Any], Any]) -> Any:
+        """What a function returns of a tensor, and of its mask and the logits behind it, which Keras' losses look for."""
+        result = function(tensor)
+        for name, other in (("_keras_mask", getattr(tensor, "_keras_mask", None)), ("_keras_logits", _logits(tensor))):
+            if other is not None:
+                setattr(result, name, function(other))
+        return result
 
     def summed(self, tensors: Sequence[tf.Tensor], factor: float = 1.0) -> list[tf.Tensor]:
         """Differentiable sums over all workers, times a factor: every worker's result depends on all workers' tensors."""
@@ -225,14 +247,28 @@ class Step:
 
     def _slices(self, local: tf.IndexedSlices) -> tf.IndexedSlices:
         """In the order of the batch: Keras' optimizers treat repeated rows one by one."""
-        values, indices = self.group.concatenated([local.values / self.group.workers, local.indices])
-        return tf.IndexedSlices(values, indices, local.dense_shape)
+        total = self.total(self.parted(local))
+        return tf.IndexedSlices(total.values / self.group.workers, total.indices, total.dense_shape)
+
+    def parted(self, local: tf.IndexedSlices) -> "Parted":
+        """A step's next sparse gradient, in its parts."""
+        number, sizes = next(self._sparse), uses(local)
+        if self._layout.noted is not None:
+            self._layout.noted.append([int(size) for size in sizes])
+        common = self._layout.common[number] if number < len(self._layout.common) else ()
+        return Parted(local, sizes, common if len(common) == len(sizes) else (False,) * len(sizes), self._latest)
+
+    def total(self, parted: "Parted") -> tf.IndexedSlices:
+        """A sparse gradient of all workers: the rows of each, and sums of what is of no row."""
+        rows = iter(self.group.concatenated(parted.of_rows) if parted.of_rows else ())
+        sums = iter(self.group.sum(parted.shared) if parted.shared else ())
+        return parted.joined(rows, sums)
 
     # --- layers
 
     def sees_all(self, layer: Operation) -> bool:
         """Whether a layer is given the whole batch."""
-        return self.replicated or layer in self._seeing_all or isinstance(layer, MIXING) or getattr(layer, "stateful", False)
+        return self.replicated or layer in self._layout.seeing_all or isinstance(layer, MIXING) or getattr(layer, "stateful", False)
 
     @contextlib.contextmanager
     def again(self, rows: Rows | None, layers: Sequence[Layer], replicated: bool) -> Iterator[None]:
@@ -251,7 +287,7 @@ class Step:
         if not divided or self.sees_all(layer):
             return call(layer, *arguments[0], **arguments[1])
         count = first(divided[0])
-        self.rows = Rows.of(self.group, self._shares, count)
+        self.rows = self._latest = Rows.of(self.group, self._shares, count)
         try:
             check_rows(divided, count)
             given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if has_rows(leaf) else leaf, arguments)
@@ -285,14 +321,14 @@ class Step:
         if not leads(leaf):
             return False
         first = leaf.shape[0]
-        return first is None or bool(first and self._static and first % self._static == 0 and first not in self._fixed.get(layer, ()))
+        return first is None or bool(first and self._static and first % self._static == 0 and first not in self._layout.fixed.get(layer, ()))
 
     def counts_rows(self, first: int | None) -> bool:
         """Whether a first dimension inside of a call is that of this worker's rows."""
         layer, computed = self.layers[-1] if self.layers else None, self.inner.computed
         if first is None or not isinstance(computed, int):
             return first is None
-        is_fixed = layer is not None and first in self._fixed.get(layer, ())
+        is_fixed = layer is not None and first in self._layout.fixed.get(layer, ())
         looks = first == computed or (computed > 1 and first > 0 and first % computed == 0)
         if layer is not None:
             self.sizes.setdefault(layer, set()).add(first)
@@ -348,6 +384,34 @@ class Step:
         return regularized
 
 
+class Parted:
+    """A worker's sparse gradient, by the uses of its variable."""
+
+    def __init__(self, local: tf.IndexedSlices, sizes: Sequence[tf.Tensor], common: Sequence[bool], rows: Rows | None):
+        """`sizes`: entries of each use; `common`: as of `Layout`; `rows`: of the batch on this worker."""
+        self.local, self._shape, self._common = local, local.dense_shape, common
+        values, indices = (tf.split(one, sizes, num=len(sizes)) if len(sizes) > 1 else [one] for one in (local.values, local.indices))
+        if rows is not None:
+            # Entries of a placeholder are none.
+            real = tf.cast(tf.sign(rows.stop - rows.start), tf.int32)
+            values, indices = ([one if same else one[: tf.shape(one)[0] * real] for one, same in zip(every, common, strict=True)] for every in (values, indices))
+        self._indices = indices
+        pairs = list(zip(values, indices, common, strict=True))
+        self.of_rows: list[tf.Tensor] = [one for value, index, same in pairs if not same for one in (value, index)]
+        self.shared: list[tf.Tensor] = [value for value, _, same in pairs if same]
+
+    def joined(self, rows: Iterator[tf.Tensor], sums: Iterator[tf.Tensor]) -> tf.IndexedSlices:
+        """All of it, from what all workers' `of_rows` and `shared` give together."""
+        pairs = [(next(sums), index) if same else (next(rows), next(rows)) for index, same in zip(self._indices, self._common, strict=True)]
+        values, indices = zip(*pairs, strict=True)
+        return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), self._shape)
+
+
+def uses(gradient: tf.IndexedSlices) -> list[tf.Tensor]:
+    """Entries of a sparse gradient by use of its variable, in order."""
+    return getattr(gradient, USES, None) or [tf.shape(gradient.indices)[0]]
+
+
 def current() -> Step | None:
     """This thread's step, if it is in one."""
     return getattr(_thread, "step", None)
@@ -366,6 +430,13 @@ def _inside() -> Step | None:
 
 def _is_tensor(leaf: Any) -> bool:
     return bool(tf.is_tensor(leaf))
+
+
+def _logits(tensor: Any) -> Any:
+    """What Keras' cross-entropies use in the place of probabilities; None if these are none."""
+    if (noted := getattr(tensor, "_keras_logits", None)) is not None or not isinstance(tensor, tf.Tensor) or hasattr(tensor, "numpy"):
+        return noted
+    return tensor.op.inputs[0] if tensor.op.type in ("Softmax", "Sigmoid") else None
 
 
 def leads(leaf: Any) -> bool:
@@ -444,7 +515,8 @@ def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
 
 def of_keras(layer: Operation) -> bool:
     """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
-    return isinstance(layer, Layer) and not is_users(layer) and not isinstance(layer, keras.layers.Lambda)
+    functions = (value for value in vars(layer).values() if isinstance(value, types.FunctionType))
+    return isinstance(layer, Layer) and not is_users(layer) and all(one.__module__.partition(".")[0] == "keras" for one in functions)
 
 
 def own_layers(layer: Layer) -> list[Layer]:
@@ -564,13 +636,38 @@ def _padding(vectorize: Callable[..., Any]) -> Callable[..., Any]:
     return padded
 
 
+def _deriving(gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.gradients`."""
+
+    @functools.wraps(gradients)
+    def derived(*given: Any, **named: Any) -> Any:
+        local, step = gradients(*given, **named), current()
+        return local if step is None or step.rows is not None else step.gradients(local)
+
+    return derived
+
+
+def _collecting(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """`AggregateIndexedSlicesGradients`: one gradient of several uses of a variable."""
+
+    @functools.wraps(aggregate)
+    def collected(gradients: Sequence[Any]) -> Any:
+        total = aggregate(gradients)
+        if current() is not None and isinstance(total, tf.IndexedSlices):
+            setattr(total, USES, [size for one in gradients if one is not None for size in uses(one)])
+        return total
+
+    return collected
+
+
 def _unknown(method: Callable[..., Any]) -> Callable[..., Any]:
     """Derivatives that are not summed."""
 
     @functools.wraps(method)
-    def refused(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
+    def refused(tape: Any, *given: Any, **named: Any) -> Any:
         if (step := current()) is not None and step.rows is None and step.group.workers > 1:
-            raise LockstepError(f"GradientTape.{method.__name__} in a train_step: only gradient() is that of all workers")
+            what = f"{type(tape).__name__}.{method.__name__}"
+            raise LockstepError(f"{what} in a train_step: only GradientTape.gradient() is that of all workers")
         return method(tape, *given, **named)
 
     return refused
@@ -616,6 +713,10 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(draw)
     def drawn(shape: Any, *given: Any, **named: Any) -> Any:
+        if (step := current()) is not None and step.drawn is not None:
+            bound = inspect.signature(draw).bind(shape, *given, **named)
+            bound.apply_defaults()
+            return _placed(draw(shape, *given, **named), step.drawn, bound.arguments)
         step = _inside()
         if step is None or not (per_row := _per_row(step, shape)):
             return draw(shape, *given, **named)
@@ -623,6 +724,15 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
         return draw(whole, *given, **named)[start:stop]
 
     return drawn
+
+
+def _placed(numbers: tf.Tensor, place: float, given: Mapping[str, Any]) -> tf.Tensor:
+    """Numbers of the same shape, all at one place of their range; that of normal ones ends at 3 deviations."""
+    if "stddev" in given:
+        least, most = (given["mean"] + side * 3 * given["stddev"] for side in (-1, 1))
+    else:
+        least, most = given["minval"], given["maxval"]
+    return tf.fill(tf.shape(numbers), tf.cast(least + place * (most - least), numbers.dtype))
 
 
 def _per_row(step: Step, shape: Any) -> tuple[Any, Any, Any] | None:
@@ -677,7 +787,10 @@ HOOKS = (
     (tf.GradientTape, "gradient", _differentiating),
     (tf.GradientTape, "jacobian", _unknown),
     (tf.GradientTape, "batch_jacobian", _unknown),
+    (tf.autodiff.ForwardAccumulator, "jvp", _unknown),
+    (backprop_util, "AggregateIndexedSlicesGradients", _collecting),
     (tf, "recompute_grad", _recomputing),
+    (tf, "gradients", _deriving),
     (Function, "__call__", _inlining),
     (BatchNormalization, "_moments", _normalizing),
     (TextVectorization, "call", _padding),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import additive, keras_metrics, step
+from trainer import additive, keras_metrics, step, whole
 from trainer.asks import SUMS
 from trainer.collective import Alone
 from trainer.data.spec import Leaf, Spec
@@ -43,8 +43,8 @@ def results(logs, **options):
     model = Own(logs, **options)
     model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
     step.build(model, SPEC)
-    local = step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(seeing_all=set()))
-    program = Program(local, additive.Additive(model, model.train_step, set()), adds_up=False)
+    local = step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(layout=whole.Layout()))
+    program = Program(local, additive.Additive(model, model.train_step, whole.Layout()), adds_up=False)
     call = step.make_train_call(program)
     rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])

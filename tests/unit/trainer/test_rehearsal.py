@@ -95,48 +95,48 @@ def adds_up(loss, *metrics):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     model.compile("sgd", loss, metrics=list(metrics))
-    rehearsal.rehearse(model.train_step, MADE_UP, set())
-    return rehearsal.adds_up(additive.Additive(model, model.train_step, set()), MADE_UP)
+    rehearsal.rehearse(model.train_step, MADE_UP, whole.Layout())
+    return rehearsal.adds_up(additive.Additive(model, model.train_step, whole.Layout()), MADE_UP)
 
-unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), set()
+unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole.Layout()
 unseeded.compile("sgd", "mse")
 rehearsal.rehearse(unseeded.train_step, MADE_UP, unseeded_sees)
 found = {
-    "unseeded": [one.name for one in unseeded_sees],
+    "unseeded": [one.name for one in unseeded_sees.seeing_all],
     "mean": adds_up("mse", keras.metrics.R2Score()),
     "pairs": adds_up(by_pairs),
     "one number": adds_up(lambda y, output: ops.mean(ops.square(y - output))),
 }
 model = keras.Sequential([keras.Input((3,)), Adding(name="adding"), keras.layers.Dense(1)])
 try:
-    with whole.Step(collective.Alone(), set(), 4)():
+    with whole.Step(collective.Alone(), whole.Layout(), 4)():
         model(tf.ones([4, 3]))
 except whole.SeesAll as error:
     found["adding"] = str(error)
 mixing = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.MixUp(name="mixing"), keras.layers.Flatten(), keras.layers.Dense(3)])
 mixing.compile("sgd", "mse")
-seeing = set()
+seeing = whole.Layout()
 found["differing"] = rehearsal.rehearse(mixing.train_step, trial([None, 4, 4, 3], [None, 3]), seeing).differing
-found["mixing"] = sorted(one.name for one in seeing)
+found["mixing"] = sorted(one.name for one in seeing.seeing_all)
 def seeing_all(*layers):
     keras.utils.set_random_seed(1)
-    model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), set()
+    model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), whole.Layout()
     model.compile("sgd", "mse")
     rehearsal.rehearse(model.train_step, MADE_UP, seeing)
-    return [one.name for one in seeing]
+    return [one.name for one in seeing.seeing_all]
 
 equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), keras.layers.CutMix(name="cutting"), keras.layers.Flatten()])
 equal.compile("sgd", "mse")
-rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := set())
-found["equal rows"] = [one.name for one in equal_sees]
+rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := whole.Layout())
+found["equal rows"] = [one.name for one in equal_sees.seeing_all]
 lossless = keras.Sequential([keras.Input((3,)), Adding(name="adding")])
 lossless.compile("sgd")
-rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := set())
-found["lossless"] = [one.name for one in lossless_sees]
+rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := whole.Layout())
+found["lossless"] = [one.name for one in lossless_sees.seeing_all]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")
 agreement = rehearsal.Placements(elastic, Two(), warnings.append)
-agreement.adds_up(additive.Additive(elastic, elastic.train_step, set()), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
+agreement.adds_up(additive.Additive(elastic, elastic.train_step, agreement.layout), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
 found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
@@ -151,8 +151,8 @@ scaled = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, name="scaled
 scaled.quantize("float8")
 scaled.compile("sgd", "mse")
 agreement = rehearsal.Placements(scaled, Two(), print_nothing)
-found["scaled adds up"] = agreement.adds_up(additive.Additive(scaled, scaled.train_step, agreement.seeing_all), SPECS)
-found["scaled"] = sorted(one.name for one in agreement.seeing_all)
+found["scaled adds up"] = agreement.adds_up(additive.Additive(scaled, scaled.train_step, agreement.layout), SPECS)
+found["scaled"] = sorted(one.name for one in agreement.layout.seeing_all)
 print(json.dumps(found))
 """
 

@@ -252,17 +252,91 @@ def twice(model):
     fitted(model)
     return fitted(compiled(model))
 
-class Halving(keras.callbacks.ModelCheckpoint):
+class Halving(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.5
+        distributed = distribute.of(self.model)
+        if distributed is None or distributed.chief:
+            self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * 0.5
+
+class Evaluating(keras.callbacks.ModelCheckpoint):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = self.model.evaluate(X, Y, verbose=0) < 1.0 or batch == 1
+
+class Logging(keras.callbacks.CSVLogger):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["rate"] = 1.0 / (1 + abs(epoch - 1))
+        super().on_epoch_end(epoch, logs)
+
+def logged(model):
+    stopping = keras.callbacks.EarlyStopping(monitor="rate", mode="max", patience=1, restore_best_weights=True)
+    return fitted(model, callbacks=[Logging("log.csv"), stopping])
+
+class Positions(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = layers.Embedding(6, 4), layers.Embedding(8, 4)
+    def build(self, shape):
+        self.tokens.build(shape)
+        self.positions.build(shape)
+    def call(self, x):
+        return ops.tanh(self.tokens(x) + self.positions(ops.arange(0, ops.shape(x)[-1])) + self.tokens(ops.arange(0, 4)[:, None] + 1)[:1])
+
+def text(loss="mse", *more):
+    tokens = keras.Input((8,), dtype="int32")
+    model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(Positions()(tokens))))
+    model.compile("adam", loss)
+    return model
+
+class Head(Own):
+    def train_step(self, data):
+        head = self.net.layers[-1].trainable_variables
+        if not self.optimizer.built:
+            self.optimizer.build(head)
+        with tf.GradientTape() as tape:
+            loss = ops.mean((self(data[0]) - data[1]) ** 2)
+        self.optimizer.apply(tape.gradient(loss, head))
+        return {"loss": loss}
+
+class Masking(layers.Layer):
+    def call(self, x):
+        return 1.0 * x
+    def compute_mask(self, x, mask=None):
+        return ops.sum(x**2, -1) <= ops.mean(ops.sum(x**2, -1))
+
+class Sometimes(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.seed = keras.random.SeedGenerator(11)
+    def call(self, x, training=False):
+        return ops.where(keras.random.uniform((), seed=self.seed, dtype=x.dtype) < 0.4, 0.5 * (x + ops.flip(x, axis=0)), x)
+
+class Center(keras.losses.Loss):
+    def __init__(self):
+        super().__init__()
+        self.center = keras.Variable(np.zeros(9000))
+    def call(self, y, found):
+        loss = ops.mean((found - self.center - y[:, :1]) ** 2, -1)
+        self.center.assign(0.9 * self.center + 0.1 * ops.mean(found, 0))
+        return loss
+
+class Graphed(Own):
+    def train_step(self, data):
+        loss = ops.mean((self(data[0]) - data[1]) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tf.gradients(loss, [one.value for one in variables]), variables))
+        return {"loss": loss}
+
+def activation(x):
+    return ops.tanh(x - 0.5 * ops.relu(ops.mean(x, axis=0) - 2.0))
 
 def listed(model):
     return fitted(model, callbacks=keras.callbacks.CallbackList([], add_history=True, model=model))
 
 told = io.StringIO()
+tokens = np.random.default_rng(1).integers(0, 6, (22, 8))
 texts = tf.constant([[" ".join("abcdefg"[: 1 + 2 * row % 7])] for row in range(22)])
 with contextlib.redirect_stderr(told):
-    halving = apart(lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving("a.weights.h5")]))
+    halving = apart(lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving()]))
 index, edges = np.random.default_rng(1).integers(0, 36, (40, 1)), np.random.default_rng(1).random((12, 12)) / 12
 print(json.dumps({
     "a count of its steps, eager": apart(lambda: compiled(Critic(), run_eagerly=True)),
@@ -286,7 +360,29 @@ print(json.dumps({
         lambda: compiled(net(layers.Dropout(0.5, noise_shape=(1, 6), seed=3))), lambda model: fitted(model, X[:20], Y[:20], 2)
     ),
     "an input that is not given": apart(optional, lambda model: fitted(model, [None, X])),
-    "a writer that also sets the rate": halving,
+    "a callback that acts on the chief": halving,
+    "a writer that also evaluates and stops": apart(
+        lambda: compiled(net()), lambda model: fitted(model, callbacks=[Evaluating("a.keras", save_freq=10**6)])
+    ),
+    "a writer that also adds to the logs": apart(lambda: compiled(net()), logged),
+    "positions, and tokens of all rows": apart(text, lambda model: fitted(model, tokens)),
+    "positions, and tokens of all rows, gathered": apart(
+        lambda: text(lambda y, found: ops.sqrt(ops.mean((y - found) ** 2))), lambda model: fitted(model, tokens)
+    ),
+    "tokens of fewer rows than workers": apart(text, lambda model: fitted(model, tokens[:17], Y[:17])),
+    "a head that is trained alone": apart(lambda: compiled(Head())),
+    "a mask of the whole batch": apart(lambda: compiled(net(Masking()))),
+    "rows that are mixed now and then": apart(lambda: compiled(net(Sometimes()))),
+    "a large loss that keeps a center": apart(lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(9000)]), Center())),
+    "gradients by tf.gradients": apart(lambda: compiled(Graphed())),
+    "logits behind probabilities, gathered": apart(
+        lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="softmax")]), "categorical_crossentropy", metrics=[lambda y, found: ops.max(found)]),
+        lambda model: fitted(model, 99 * X, np.eye(3)[np.arange(22) % 3])
+    ),
+    "an activation of its own": apart(
+        lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(6, activation=activation), layers.Dense(3)])),
+        lambda model: fitted(model, 6 * X + 6)
+    ),
     "sentences about it, but one": told.getvalue().count("differed from the chief's") - 1,
     "a list of callbacks of Keras' own": apart(lambda: compiled(net()), listed),
     "a penalty of its own, and one of its outputs": apart(lambda: compiled(net(Penalized(activity_regularizer="l2")))),
@@ -319,7 +415,19 @@ NAMES = [
     "a layer that returns strings",
     "noise of one number for all rows",
     "an input that is not given",
-    "a writer that also sets the rate",
+    "a callback that acts on the chief",
+    "a writer that also evaluates and stops",
+    "a writer that also adds to the logs",
+    "positions, and tokens of all rows",
+    "positions, and tokens of all rows, gathered",
+    "tokens of fewer rows than workers",
+    "a head that is trained alone",
+    "a mask of the whole batch",
+    "rows that are mixed now and then",
+    "a large loss that keeps a center",
+    "gradients by tf.gradients",
+    "logits behind probabilities, gathered",
+    "an activation of its own",
     "sentences about it, but one",
     "a list of callbacks of Keras' own",
     "a penalty of its own, and one of its outputs",
