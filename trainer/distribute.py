@@ -7,7 +7,9 @@ Keras' own `fit` runs on every worker, with its callbacks and history. Every wor
 import contextlib
 import functools
 import inspect
+import json
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from trainer.callbacks import BATCH_HOOKS, on_worker, overrides, writes_only
 from trainer.direct import AHEAD, Direct
 from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address, named
+from trainer.optimizer import inner
 from trainer.processors import FromChief
 from trainer.undoing import is_users
 
@@ -149,6 +152,7 @@ class Distributed:
         processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
+        self._saw_others = False
         self._apart: list[int] = []
         """Ranks that differed from the chief when some did last."""
         self._adds_up: dict[str, bool] = {}
@@ -324,6 +328,18 @@ class Distributed:
             self._warn(f"{when}, the weights or the optimizer of {who} differed from the chief's, {why}; all go on with the chief's")
         self._apart = others
 
+    def saw_others(self, epoch: int, logs: Mapping[str, Any]) -> bool:
+        """Whether workers have different logs of an epoch, which is said once."""
+        digests = self.peers.digests(digest([np.asarray(logs[name], np.float64) for name in sorted(logs)]))
+        others = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        if others and not self._saw_others:
+            self._saw_others, who = True, named(self.peers.member.hosts, others)
+            self._warn(
+                f"after epoch {epoch + 1}, the logs of {who} differ from the chief's, as where a step, a loss or an optimizer draws random "
+                "numbers without a seed. Fix: keras.utils.set_random_seed(1) at the start of the script, numpy.random.default_rng(1)"
+            )
+        return bool(others)
+
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
         seed = context.global_seed()
@@ -332,6 +348,16 @@ class Distributed:
         every = self.peers.gather(row)
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
+        # As they are where a script sets no seed.
+        drawing = json.dumps([random.getstate(), [*map(_plain, np.random.get_state())]])
+        if (chiefs := self.peers.text_from_chief(drawing)) != drawing:
+            (version, words, gauss), of_numpy = json.loads(chiefs)
+            random.setstate((version, tuple(words), gauss))
+            np.random.set_state(tuple(of_numpy))
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 class _Batches:
@@ -425,7 +451,7 @@ class _Agree(keras.callbacks.Callback):
         super().__init__()
         self._distributed, self._training = distributed, False
         self._acts = any(map(is_users, others))
-        """Whether code of the user's own runs at the hooks."""
+        """Whether code of the user's own runs at the hooks, or workers may be apart for another reason."""
         self._may_stop = overrides([one for one in others if not writes_only(one)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
@@ -433,7 +459,8 @@ class _Agree(keras.callbacks.Callback):
         self._training = True
         self._distributed.agree()
         self._may_stop = self._distributed.anywhere(self._may_stop or self.model.run_eagerly)
-        self._acts = self._distributed.anywhere(self._acts)
+        optimizer = self.model.optimizer
+        self._acts = self._distributed.anywhere(self._acts or (optimizer is not None and is_users(inner(optimizer))))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """All workers stop after the same batch."""
@@ -445,10 +472,11 @@ class _Agree(keras.callbacks.Callback):
         if self._acts:
             self._distributed.agree_again(f"before epoch {epoch + 1}")
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """All workers stop after the same epoch, alike."""
         if self._training:
             self._distributed.stop_together()
+            self._acts = self._distributed.saw_others(epoch, logs or {}) or self._acts
             if self._acts:
                 self._distributed.agree_again(f"after epoch {epoch + 1}")
 

@@ -22,6 +22,7 @@ from trainer.fixedsum import fixed_sum
 from trainer.hostarray import HostArray, RowPool, aligned
 from trainer.reduction import LowRank
 from trainer.replacing import replaced
+from trainer.undoing import is_users
 
 
 class Configured:
@@ -174,9 +175,14 @@ def several(optimizer: Any) -> list[Any]:
     return list(optimizer.optimizers) if isinstance(optimizer, keras.optimizers.MultiOptimizer) else [optimizer]
 
 
-def copies_weights(optimizer: Any) -> bool:
-    """Whether an optimizer begins with a copy of the weights, which Keras' `fit` forgets where it traces."""
-    return any(isinstance(one, keras.optimizers.ScheduleFreeAdamW) for one in several(inner(optimizer)))
+def copies_weights(optimizer: Any, weights: Sequence[keras.Variable] = ()) -> bool:
+    """Whether an optimizer begins with a copy of the weights, which Keras' `fit` forgets where it traces; one of the user's own, if built."""
+    every = several(inner(optimizer))
+    if any(isinstance(one, keras.optimizers.ScheduleFreeAdamW) for one in every):
+        return True
+    kept = [variable.numpy() for one in every if one is not None and is_users(one) for variable in one.variables]
+    values = [weight.numpy() for weight in weights] if kept else []
+    return any(value.any() and value.shape == one.shape and np.array_equal(value, one) for value in values for one in kept)
 
 
 def rate_of(optimizer: Any) -> float:

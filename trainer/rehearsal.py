@@ -25,7 +25,7 @@ from trainer.agreement import Agreement, digest
 from trainer.optimizer import copies_weights, inner
 from trainer.replacing import replaced
 from trainer.terminal import printable
-from trainer.undoing import State, is_users, undone
+from trainer.undoing import REPLACED, State, is_users, undone
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
@@ -43,6 +43,10 @@ SAMPLE_BYTES = 2**22
 FIRST_IMAGE = (
     "gives every row the first image, distorted, as in Keras' own fit where the last batch is smaller: it transforms as many images "
     "as are known when a step is traced. Fix: distort images in the data"
+)
+REPEATS = (
+    "draws other numbers in each step; Keras' own fit repeats those with which it was traced when the model was built. "
+    "Fix: leave out its @tf.function"
 )
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
@@ -146,6 +150,10 @@ class Rehearsal(whole.Step):
         super().__init__(collective.Alone(), layout, rows)
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
+        self.bending: list[str] = []
+        """Those whose gradient is not proportional to that of their results, row by row."""
+        self._at = dict[Operation, set[int]]()
+        """By layer, arguments that have had rows."""
         self.sparse = False
         """Whether a gradient is one of some rows, as that of an Embedding."""
         self.row_bytes = 0
@@ -153,8 +161,7 @@ class Rehearsal(whole.Step):
 
     def outermost(self, call: Callable[..., Any], layer: keras.Layer, arguments: Any) -> Any:
         """See `Step`."""
-        leading = {leaf.shape[0] for leaf in tf.nest.flatten(arguments) if whole.leads(leaf)}
-        self._layout.fixed.setdefault(layer, set()).update(size for size in leading if size is not None and size % self._static)
+        self._note_sizes(layer, tf.nest.flatten(arguments))
         own = whole.own_layers(layer)
         before = State(own)
         with self.everything():
@@ -166,11 +173,22 @@ class Rehearsal(whole.Step):
             losses = [(one, list(one._losses)) for one in layer._flatten_layers()]
             with undone(own):
                 # A layer may do something at its first call only.
-                before.restore()
+                self._before = before
                 self._try(layer, arguments)
             for one, added in losses:
                 one._losses[:] = added
         return results
+
+    def _note_sizes(self, layer: keras.Layer, arguments: Sequence[Any]) -> None:
+        sizes = {at: leaf.shape[0] for at, leaf in enumerate(arguments) if whole.leads(leaf) and leaf.shape[0] is not None}
+        others = {at for at, size in sizes.items() if size % self._static}
+        self._layout.fixed.setdefault(layer, set()).update(sizes[at] for at in others)
+        # Real data may have as many of something as rows.
+        if not self._real:
+            rows, beside = self._at.setdefault(layer, set()), self._layout.beside.setdefault(layer, set())
+            rows |= sizes.keys() - others
+            beside |= others
+            beside -= rows
 
     def gradients(self, local: Sequence[Any]) -> list[Any]:
         """See `Step`."""
@@ -192,9 +210,11 @@ class Rehearsal(whole.Step):
     def _try_with(self, layer: keras.Layer, arguments: Any) -> bool:
         calls = list[Call]()
         with _noting(layer, calls):
-            expected, scope = _called(layer, arguments)
-        seeing = self._layout.seeing_all
-        seeing |= _keeping(layer, scope) | _mixing(calls, self._static)
+            expected, scope = self._called(layer, arguments)
+        seeing, firsts = self._layout.seeing_all, [_First(call, self._static, self._before) for call in calls]
+        seeing |= _keeping(layer, scope) | _found(firsts, lambda first: any(map(_holds, first.mixes)))
+        apart = [first for first in firsts if seeing.isdisjoint({first.operation, *_layers_of(first.operation)})]
+        self.bending += [one.name for one in _found(apart, lambda first: _holds(first.bends))]
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
             if self._agrees(layer, arguments, expected, tried):
@@ -211,7 +231,7 @@ class Rehearsal(whole.Step):
                 step = _Part(collective.OnHost(member), layout, self._static, unequal(self._static))
                 parts.append(step)
                 with step():
-                    return _called(layer, arguments)[0]
+                    return self._called(layer, arguments)[0]
 
             try:
                 agree = all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
@@ -223,6 +243,14 @@ class Rehearsal(whole.Step):
                 agree = False
             if not self._finds_fixed(parts, seeing):
                 return agree
+
+    def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
+        """What a call returns, and what it would assign, by variable; and where that is. Its Python begins as before the first one."""
+        self._before.restore()
+        with keras.StatelessScope() as scope:
+            results = layer(*arguments[0], **arguments[1])
+        kept, leaves = [scope.get_current_value(variable) for variable in layer.variables], tf.nest.flatten(results)
+        return [*leaves, *(getattr(one, "_keras_mask", None) for one in leaves), *kept], scope
 
     def _finds_fixed(self, parts: Sequence[whole.Step], seeing: set[Operation]) -> bool:
         """Whether some first dimensions inside the call are found not to be rows: two unequal parts of it have the same.
@@ -237,14 +265,6 @@ class Rehearsal(whole.Step):
             if more and self._counted:
                 seeing.add(layer)
         return new
-
-
-def _called(layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
-    """What a call returns, and what it would assign, by variable; and where that is."""
-    with keras.StatelessScope() as scope:
-        results = layer(*arguments[0], **arguments[1])
-    kept, leaves = [scope.get_current_value(variable) for variable in layer.variables], tf.nest.flatten(results)
-    return [*leaves, *(getattr(one, "_keras_mask", None) for one in leaves), *kept], scope
 
 
 Call = tuple[Operation, Callable[..., Any], Sequence[Any], dict[str, Any]]
@@ -267,7 +287,7 @@ def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
     with contextlib.ExitStack() as patched:
         for one in operations(layer):
             if not whole.of_keras(one) and not any(isinstance(each, (BatchNormalization, *whole.MIXING)) for each in _layers_of(one)):
-                for name in ("call", "compute_mask") if isinstance(one, keras.Layer) else ("call",):
+                for name in REPLACED if isinstance(one, keras.Layer) else REPLACED[:1]:
                     patched.enter_context(replaced(one, name, noting(one, getattr(one, name))))
         yield
 
@@ -277,37 +297,44 @@ def _layers_of(operation: Operation) -> list[keras.Layer]:
     return list(operation._flatten_layers()) if isinstance(operation, keras.Layer) else []
 
 
-def _mixing(calls: Sequence[Call], count: int) -> set[Operation]:
-    """Those that mix rows themselves, or in what is no operation; `count`: rows."""
+def _found(firsts: Sequence["_First"], test: Callable[["_First"], bool]) -> set[Operation]:
+    """Those operations that pass a test themselves, or in what is no operation."""
     found = set[Operation]()
-    for one, call, given, named in calls:
-        if found.isdisjoint(_layers_of(one)):
-            first = _First(one, functools.partial(_flattened, call), (given, named), count)
-            # A function that has no gradient shows nothing; its values are tried, too.
-            for mixes in (first.moves, *(functools.partial(first.differs, *how) for how in SPOILED)):
-                with contextlib.suppress(Exception), keras.StatelessScope():
-                    if mixes():
-                        found.add(one)
-                        break
+    for first in firsts:
+        if found.isdisjoint(_layers_of(first.operation)) and test(first):
+            found.add(first.operation)
     return found
 
 
-def _flattened(call: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
-    return tf.nest.flatten(call(*given, **named))
+def _holds(test: Callable[[], bool]) -> bool:
+    """Whether a test succeeds; what can't be tried does not."""
+    with contextlib.suppress(Exception), keras.StatelessScope():
+        return test()
+    return False
 
 
 class _First:
     """The first row of a batch, in a call of an operation that may depend on the others."""
 
-    def __init__(self, operation: Operation, call: Callable[..., list[Any]], arguments: Any, count: int):
-        """`count`: rows."""
-        self._operation, self._call, self._arguments, self._count = operation, call, arguments, count
+    def __init__(self, call: Call, count: int, before: State):
+        """`count`: rows; `before`: the state of the user's own code in which it is called."""
+        self.operation, self._function, *self._arguments = call
+        self._count, self._before = count, before
+
+    def _call(self, given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+        self._before.restore()
+        return tf.nest.flatten(self._function(*given, **named))
 
     def _has_rows(self, leaf: Any) -> bool:
         return isinstance(leaf, tf.Tensor) and bool(leaf.shape.rank) and leaf.shape[0] % self._count == 0
 
     def _of(self, arguments: Any) -> list[Any]:
         return [one[: len(one) // self._count] for one in self._call(*arguments) if self._has_rows(one)]
+
+    @property
+    def mixes(self) -> list[Callable[[], bool]]:
+        """Tests of whether it depends on other rows: a function that has no gradient shows nothing, and its values are tried, too."""
+        return [self.moves, *(functools.partial(self.differs, *how) for how in SPOILED)]
 
     def moves(self) -> bool:
         """Whether its results move with other rows' numbers, however little."""
@@ -318,6 +345,21 @@ class _First:
         every = zip(rows, tape.gradient(results, rows), strict=True)
         return any(
             move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // self._count :]) for row, move in every
+        )
+
+    def bends(self) -> bool:
+        """Whether its gradient is another than half of that by twice as much, or than that by its own results alone."""
+        rows = [leaf for leaf in tf.nest.flatten(self._arguments) if self._has_rows(leaf) and leaf.dtype.is_floating]
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(rows)
+            results = [one for one in self._call(*self._arguments) if self._has_rows(one) and one.dtype.is_floating]
+        by = [tf.reshape(tf.linspace(tf.cast(1.0, one.dtype), 2.0, tf.size(one)), tf.shape(one)) for one in results]
+        mine = [tf.concat([one[: len(one) // self._count], tf.zeros_like(one[len(one) // self._count :])], 0) for one in by]
+        once, twice, alone = (tape.gradient(results, rows, output_gradients=each) for each in (by, [2 * one for one in by], mine))
+        return any(
+            not (_alike(2 * one, two, TOLERANCE) and _alike(*(each[: len(row) // self._count] for each in (one, other)), TOLERANCE))
+            for row, one, two, other in zip(rows, once, twice, alone, strict=True)
+            if isinstance(one, tf.Tensor)
         )
 
     def differs(self, number: float, drawn: float | None) -> bool:
@@ -335,7 +377,7 @@ class _First:
             expected = self._of(self._arguments)
         with keras.StatelessScope(), replaced(step, "drawn", drawn):
             found = self._of(tf.nest.map_structure(spoiled, self._arguments))
-        layers = _layers_of(self._operation)
+        layers = _layers_of(self.operation)
         return not (_same(layers[0], expected, found) if layers else all(map(_alike, expected, found, itertools.repeat(TOLERANCE))))
 
 
@@ -454,17 +496,14 @@ class Placements:
 
     def __init__(self, model: keras.Model, workers: Agreement, warn: Callable[[str], None]):
         """Begin with none; warnings go to the user."""
-        self._model, self._workers, self._warn = model, workers, warn
+        # Each sentence once.
+        self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole.Layout()
         self._trials = list[Trial]()
         self._look, self._sparse = _nothing, False
         """Those that a step can take."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
-        if copies_weights(model.optimizer):
-            name = type(inner(model.optimizer)).__name__
-            warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
-
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
         return additive.Additive(self._model, own, self.layout)
@@ -486,13 +525,19 @@ class Placements:
                 self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
-        if not rehearsed:
-            self._warn(f"the step could not be tried on made-up rows, so nobody knows whether its layers mix rows: {printable(why)}")
         every = operations(self._model)
+        if not rehearsed:
+            before.update(every)
+            self.layout.seeing_all |= {*every}
+            self._warn(f"the step could not be tried before it is traced, so each worker computes the whole batch: {printable(why)}")
         table = self._workers.gather([one in self.layout.seeing_all for one in every])
         self.layout.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
         for name in dict.fromkeys(name for one in rehearsed for name in one.differing):
             self._warn(f"{name} has other results on several workers than on one")
+        for name in dict.fromkeys(name for one in rehearsed for name in one.bending):
+            self._warn(f"{name} has other gradients on several workers than on one: its own gradient is not a sum over rows")
+        for name in sorted({name for one in rehearsed for name in one.repeating}):
+            self._warn(f"{name} {REPEATS}")
         for one in self.layout.seeing_all - before:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
@@ -509,7 +554,9 @@ class Placements:
 
     def _own(self) -> list[Any]:
         """What has code of the user's own."""
-        every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics]}.values()
+        optimizer = inner(self._model.optimizer)
+        others = [optimizer, getattr(optimizer, "_learning_rate", None), *(one.regularizer for one in self._model.trainable_variables)]
+        every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics, *others]}.values()
         return [*whole.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
     def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = no_batch) -> bool:
@@ -518,6 +565,9 @@ class Placements:
         It is where that is known, or was checked and is much cheaper than to gather outputs.
         """
         optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
+        if copies_weights(optimizer, self._model.trainable_variables):
+            name = type(inner(optimizer)).__name__
+            self._warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
         for layer in layers if rows_of(specs) is None else ():
             if isinstance(layer, keras.layers.RandomElasticTransform):
                 self._warn(f"{layer.name} {FIRST_IMAGE}")

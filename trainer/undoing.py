@@ -16,7 +16,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.layers.layer import Layer
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
@@ -40,7 +42,10 @@ class State:
         """Note them."""
         self._seen: dict[int, Any] = {}
         generators = random, np.random, getattr(context.context(), "_rng", None), stateful_random_ops.global_generator
-        self._restores = [*map(self._value, generators), *(restore for one in objects for restore in self._parts(one))]
+        # It draws its seed from Python's when it is made.
+        of_keras = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
+        self._restores = [functools.partial(global_state.set_global_attribute, GLOBAL_SEED_GENERATOR, of_keras)]
+        self._restores += [*map(self._value, generators), *(restore for one in objects for restore in self._parts(one))]
 
     def restore(self) -> None:
         """Put them back.
@@ -136,6 +141,34 @@ def undone(objects: Iterable[Any]) -> Iterator[None]:
         before.restore()
 
 
+REPLACED = ("call", "compute_mask")
+"""Methods of a layer that a trial replaces for a while."""
+Place = tuple[Any, Any]
+"""A dict or list, and a key of it."""
+
+
+def places(one: Any) -> Iterator[Place]:
+    """Where an object keeps what is no list, dict or object of the user's own, but may be in one."""
+    seen = set[int]()
+    yield from _places(vars(one), attributes(one), seen)
+    for function in _functions(one):
+        yield from _places(function.__globals__, _used(function), seen)
+
+
+def _places(values: Any, keys: Iterable[Any], seen: set[int]) -> Iterator[Place]:
+    for key in keys:
+        value, more = values[key], list[Any]()
+        if isinstance(value, dict | list):
+            more = [value, list(value) if isinstance(value, dict) else range(len(value))]
+        elif _is_of_users_class(value) and not _holds_state(value):
+            more = [vars(value), list(vars(value))]
+        if not more:
+            yield values, key
+        elif id(more[0]) not in seen and len(more[0]) <= MOST_ITEMS:
+            seen.add(id(more[0]))
+            yield from _places(*more, seen)
+
+
 def is_users(one: Any) -> bool:
     """Whether an object's class is not one of Keras' own."""
     return type(one).__module__.partition(".")[0] != "keras"
@@ -151,11 +184,11 @@ def attributes(one: Any) -> dict[str, Any]:
 def _by_keras() -> frozenset[str]:
     """Attributes of layers, models, metrics and losses that are not the user's."""
     kinds = (keras.Model(name="any"), Layer(name="any"), keras.metrics.Metric(name="any"), keras.losses.Loss(name="any"))
-    return frozenset(name for one in kinds for name in vars(one)) | {"_metrics_lock"}
+    return frozenset(name for one in kinds for name in vars(one)) | {"_metrics_lock", *REPLACED}
 
 
 def _of_generator(value: Any) -> Callable[[], Any] | None:
-    """What puts back the state of a random generator, or of an iterator over a dataset of TensorFlow."""
+    """What puts back the state of a random generator, or of a table of TensorFlow's or an iterator over a dataset."""
     if value is np.random:
         return functools.partial(np.random.set_state, np.random.get_state())
     if value is random or isinstance(value, random.Random):
@@ -166,10 +199,17 @@ def _of_generator(value: Any) -> Callable[[], Any] | None:
         return functools.partial(value.set_state, value.get_state())
     if isinstance(value, tf.random.Generator):
         return functools.partial(value.state.assign, value.state.numpy())
+    if isinstance(value, tf.lookup.experimental.MutableHashTable):
+        return functools.partial(_refill, value, *value.export())
     if isinstance(value, OwnedIterator):
         place = tf.raw_ops.SerializeIterator(resource_handle=value._iterator_resource)
         return functools.partial(tf.raw_ops.DeserializeIterator, resource_handle=value._iterator_resource, serialized=place)
     return None
+
+
+def _refill(table: Any, keys: tf.Tensor, values: tf.Tensor) -> None:
+    table.remove(table.export()[0])
+    table.insert(keys, values)
 
 
 def _same(value: Any, *restores: Callable[[], Any]) -> Any:

@@ -33,13 +33,13 @@ from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.eager import backprop_util
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, ResourceVariable
 
 from trainer.collective import Group
 from trainer.data.partition import share
 from trainer.errors import LockstepError
 from trainer.replacing import replaced
-from trainer.undoing import attributes, is_users
+from trainer.undoing import is_users, places
 
 MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 """Layers of Keras' own that mix rows, which made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
@@ -48,6 +48,8 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarr
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 USES = "_lockstep_uses"
 """Attribute of a sparse gradient."""
+KNOWN = {"keras", "tensorflow", "trainer"}
+"""Packages whose functions, such as activations, treat each row alone."""
 BYTES = [bytes([code]) for code in range(256)]
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -69,6 +71,8 @@ class Layout:
     """Layers that are given the whole batch."""
     fixed: dict[Operation, set[int]] = field(default_factory=dict)
     """By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
+    beside: dict[Operation, set[int]] = field(default_factory=dict)
+    """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
     common: list[tuple[bool, ...]] = field(default_factory=list)
     """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same, which is of no row."""
     noted: list[list[int]] | None = None
@@ -126,7 +130,9 @@ class Step:
         """By layer, known first dimensions of what it draws and normalises for its rows."""
         self.layers: list[Layer] = []
         """Those whose calls are under way, the innermost last."""
-        self.drawing = self.differentiating = 0
+        self.drawing = self.differentiating = self.draws = 0
+        self.repeating: set[str] = set()
+        """Functions of TensorFlow that draw, and were traced before: Keras' own step would repeat the numbers of that trace."""
         self.penalized: Layer | None = None
         """Whose penalty of the whole batch is added; Keras then adds what it takes for that of these rows."""
 
@@ -282,16 +288,18 @@ class Step:
 
     def outermost(self, call: Callable[..., Any], layer: Layer, arguments: Any) -> Any:
         """A layer's call with this worker's rows; its results have those of all."""
-        has_rows = functools.partial(self.has_rows, layer)
-        divided = [leaf for leaf in tf.nest.flatten(arguments) if has_rows(leaf)]
+        leaves, beside = tf.nest.flatten(arguments), self._layout.beside.get(layer, ())
+        have = [self.has_rows(layer, leaf) and at not in beside for at, leaf in enumerate(leaves)]
+        divided = list(itertools.compress(leaves, have))
         if not divided or self.sees_all(layer):
             return call(layer, *arguments[0], **arguments[1])
         count = first(divided[0])
         self.rows = self._latest = Rows.of(self.group, self._shares, count)
         try:
             check_rows(divided, count)
-            given, named = tf.nest.map_structure(lambda leaf: self.part(leaf) if has_rows(leaf) else leaf, arguments)
-            before = {id(one): attributes(one) for one in own_layers(layer)}
+            parts = [self.part(leaf) if has else leaf for leaf, has in zip(leaves, have, strict=True)]
+            given, named = tf.nest.pack_sequence_as(arguments, parts)
+            before = _kept(layer)
             results = self.inside(call, layer, given, named)
             self._check(layer, tf.nest.flatten(results), "returns")
             self._gather_kept(layer, before)
@@ -307,14 +315,12 @@ class Step:
             if _is_tensor(one) and (one.dtype == tf.string or not self._may_have_rows(one)):
                 raise SeesAll(layer, f"{verb} {'strings' if one.dtype == tf.string else 'what has no rows'}")
 
-    def _gather_kept(self, layer: Layer, before: Mapping[int, Mapping[str, Any]]) -> None:
-        """Let tensors that layers of the user's own have kept as attributes be of the whole batch: a loss may use them."""
-        for one in own_layers(layer):
-            old = before.get(id(one), {})
-            for name, value in attributes(one).items():
-                if value is not old.get(name) and any(map(_is_tensor, leaves := tf.nest.flatten(value))):
-                    self._check(layer, leaves, f"keeps as its {name}")
-                    setattr(one, name, tf.nest.map_structure(self.whole, value))
+    def _gather_kept(self, layer: Layer, before: Mapping[tuple[int, Any], Any]) -> None:
+        """Let tensors that a call of the user's own has kept somewhere be of the whole batch: a loss may use them."""
+        for (_, key), (values, value) in _kept(layer).items():
+            if value is not before.get((id(values), key), (None, None))[1]:
+                self._check(layer, tf.nest.flatten(value), f"keeps as its {key}")
+                values[key] = tf.nest.map_structure(self.whole, value)
 
     def has_rows(self, layer: Operation, leaf: Any) -> bool:
         """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
@@ -513,10 +519,19 @@ def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
     return assigned
 
 
+def _kept(layer: Layer) -> dict[tuple[int, Any], tuple[Any, Any]]:
+    """Tensors, or tuples of them, that a layer's own code keeps, and the dicts and lists that they are in, by these and keys."""
+    if not own_layers(layer):
+        return {}
+    every = ((values, key) for one in layer._flatten_layers() for values, key in places(one))
+    found = ((values, key, values[key]) for values, key in every if isinstance(values[key], tuple) or _is_tensor(values[key]))
+    return {(id(values), key): (values, value) for values, key, value in found if any(map(_is_tensor, tf.nest.flatten(value)))}
+
+
 def of_keras(layer: Operation) -> bool:
     """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
-    functions = (value for value in vars(layer).values() if isinstance(value, types.FunctionType))
-    return isinstance(layer, Layer) and not is_users(layer) and all(one.__module__.partition(".")[0] == "keras" for one in functions)
+    functions = (value.__module__.partition(".")[0] for value in vars(layer).values() if isinstance(value, types.FunctionType))
+    return isinstance(layer, Layer) and not is_users(layer) and KNOWN.issuperset(functions)
 
 
 def own_layers(layer: Layer) -> list[Layer]:
@@ -532,7 +547,7 @@ def _seeding(following: Callable[..., Any]) -> Callable[..., Any]:
         step = current()
         if step is None:
             return following(generator, *given, **named)
-        step.drawing += 1
+        step.drawing, step.draws = step.drawing + 1, step.draws + 1
         try:
             return following(generator, *given, **named)
         finally:
@@ -614,8 +629,12 @@ def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def called(function: Function, *given: Any, **named: Any) -> Any:
-        if current() is None or not (tf.inside_function() or function._jit_compile):
-            return call(function, *given, **named)
+        if (step := current()) is None or not (tf.inside_function() or function._jit_compile):
+            draws = 0 if step is None else step.draws
+            results = call(function, *given, **named)
+            if step is not None and step.draws > draws and function.experimental_get_tracing_count():
+                step.repeating.add(function.python_function.__qualname__)
+            return results
         own = function.python_function
         return (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if function._autograph else own)(*given, **named)
 
@@ -779,8 +798,9 @@ HOOKS = (
     (Layer, "add_loss", _adding),
     (Operation, "__call__", _operating),
     *(
-        (ResourceVariable, name, _assigning)
-        for name in vars(ResourceVariable.__mro__[1])
+        (kind, name, _assigning)
+        for kind in (BaseResourceVariable, ResourceVariable)
+        for name in vars(kind)
         if name.startswith(("assign", "scatter_", "batch_scatter"))
     ),
     (SeedGenerator, "next", _seeding),
