@@ -20,7 +20,12 @@ from trainer.reduction import Method, Setting, chain
 
 
 def build(
-    cluster: Cluster, config: Config, classes: int, spec: Spec, warn: Callable[[str], None] = print, sample: Callable[[], Any] = rehearsal.no_batch
+    cluster: Cluster,
+    config: Config,
+    classes: int,
+    spec: Spec,
+    warn: Callable[[str], None] = print,
+    sample: Callable[[], Any] = rehearsal.no_batch,
 ) -> step.Local | Program:
     """A configuration's model with its initial weights, the same on all workers.
 

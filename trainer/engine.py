@@ -143,6 +143,11 @@ class Engine:
         """The model's weights, in Keras' order."""
         return [weight.value for weight in self.model.weights]
 
+    @functools.cached_property
+    def validates_in_order(self) -> bool:
+        """Whether a batch of the validation may depend on those before it, as where a loss keeps a moving mean."""
+        return self.steps.local.placements is not None and bool(step.kept_by_losses(self.model))
+
     @property
     def validates(self) -> bool:
         """Return whether validation gives any metric."""

@@ -423,7 +423,7 @@ class Trainer:
         if first == 0:
             self.job.metrics.phase("validating")
         results, count, rank = self.engine.validation_results, len(self._validation), self.cluster.member.rank
-        if self.callbacks.per_test_batch:
+        if self.callbacks.per_test_batch or self.engine.validates_in_order:
             self._test(first, last + 1)
         elif first == 0:
             # The last batch may show what all before it have left in the metrics.

@@ -343,9 +343,7 @@ class _First:
             tape.watch(rows)
             results = [one for one in self._of(self._arguments) if one.dtype.is_floating]
         every = zip(rows, tape.gradient(results, rows), strict=True)
-        return any(
-            move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // self._count :]) for row, move in every
-        )
+        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // self._count :]) for row, move in every)
 
     def bends(self) -> bool:
         """Whether its gradient is another than half of that by twice as much, or than that by its own results alone."""
@@ -504,6 +502,7 @@ class Placements:
         """Those that a step can take."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
+
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
         return additive.Additive(self._model, own, self.layout)
@@ -547,10 +546,10 @@ class Placements:
         yield Trial.made_up(specs)
         model = self._model
         own = additive.overridden(model) or additive.unknown(model) or not all(map(whole.of_keras, operations(model)))
-        if (own or not self._trials) and (real := Trial.of(sample())) is not None:
-            # Where workers have different ones, the first step says so.
-            if len(set(self._workers.digests(real.digest))) == 1:
-                yield real
+        real = Trial.of(sample()) if own or not self._trials else None
+        # Where workers have different ones, the first step says so.
+        if real is not None and len(set(self._workers.digests(real.digest))) == 1:
+            yield real
 
     def _own(self) -> list[Any]:
         """What has code of the user's own."""

@@ -250,9 +250,20 @@ def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
 
 
 def seeds(model: keras.Model) -> list[keras.Variable]:
-    """States of a model's random generators, such as Dropout's."""
+    """States of a model's random generators, such as Dropout's, and of those of its losses."""
     others = {id(variable) for variable in model.weights}
-    return [variable for variable in model.variables if id(variable) not in others]
+    of_losses = [one.state for one in _in_losses(model, keras.random.SeedGenerator)]
+    return [*(variable for variable in model.variables if id(variable) not in others), *of_losses]
+
+
+def kept_by_losses(model: keras.Model) -> list[keras.Variable]:
+    """What losses keep, such as a moving mean."""
+    return _in_losses(model, keras.Variable)
+
+
+def _in_losses(model: keras.Model, kind: type) -> list[Any]:
+    losses = [one for one in additive.compiled_with(model) if isinstance(one, keras.losses.Loss)]
+    return [value for one in losses for value in vars(one).values() if isinstance(value, kind)]
 
 
 class Steps(abc.ABC):
@@ -477,7 +488,7 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws
         model: compiled.
         l2_in_loss: whether penalties of weights count in the loss.
         data: a batch.
-        draws: whether random generators go on, as those of LSTM's dropout do in Keras, too; else they stay as they are.
+        draws: whether random generators, and what losses keep, go on, as those of LSTM's dropout do in Keras, too; else they stay.
         logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
     """
     states = keras_metrics.states(model)
@@ -489,7 +500,7 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws
         returned = model.test_step(data)
         tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
         values = [] if logs is None else logs.read(model, returned, tracks_loss)
-    for variable in seeds(model) if draws else ():
+    for variable in [*seeds(model), *kept_by_losses(model)] if draws else ():
         if (value := scope.get_current_value(variable)) is not None:
             variable.assign(value)
     return tf.concat([tf.zeros([0]), *flattened([*(_moved(scope, variable) for variable in states), *values])], axis=0)

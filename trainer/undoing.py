@@ -189,22 +189,21 @@ def _by_keras() -> frozenset[str]:
 
 def _of_generator(value: Any) -> Callable[[], Any] | None:
     """What puts back the state of a random generator, or of a table of TensorFlow's or an iterator over a dataset."""
-    if value is np.random:
-        return functools.partial(np.random.set_state, np.random.get_state())
-    if value is random or isinstance(value, random.Random):
-        return functools.partial(value.setstate, value.getstate())
-    if isinstance(value, np.random.Generator):
-        return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
-    if isinstance(value, np.random.RandomState):
-        return functools.partial(value.set_state, value.get_state())
-    if isinstance(value, tf.random.Generator):
-        return functools.partial(value.state.assign, value.state.numpy())
-    if isinstance(value, tf.lookup.experimental.MutableHashTable):
-        return functools.partial(_refill, value, *value.export())
-    if isinstance(value, OwnedIterator):
+    restore: Callable[[], Any] | None = None
+    if value is np.random or isinstance(value, np.random.RandomState):
+        restore = functools.partial(value.set_state, value.get_state())
+    elif value is random or isinstance(value, random.Random):
+        restore = functools.partial(value.setstate, value.getstate())
+    elif isinstance(value, np.random.Generator):
+        restore = functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    elif isinstance(value, tf.random.Generator):
+        restore = functools.partial(value.state.assign, value.state.numpy())
+    elif isinstance(value, tf.lookup.experimental.MutableHashTable):
+        restore = functools.partial(_refill, value, *value.export())
+    elif isinstance(value, OwnedIterator):
         place = tf.raw_ops.SerializeIterator(resource_handle=value._iterator_resource)
-        return functools.partial(tf.raw_ops.DeserializeIterator, resource_handle=value._iterator_resource, serialized=place)
-    return None
+        restore = functools.partial(tf.raw_ops.DeserializeIterator, resource_handle=value._iterator_resource, serialized=place)
+    return restore
 
 
 def _refill(table: Any, keys: tf.Tensor, values: tf.Tensor) -> None:

@@ -111,9 +111,7 @@ class Rows:
 class Step:
     """A step of a model on one of several workers, while it is traced, or while it runs."""
 
-    def __init__(
-        self, group: Group, layout: Layout, static: int | None = None, shares: Sequence[int] | None = None
-    ):
+    def __init__(self, group: Group, layout: Layout, static: int | None = None, shares: Sequence[int] | None = None):
         """Nothing is exchanged yet.
 
         Args:
@@ -326,8 +324,8 @@ class Step:
         """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
         if not leads(leaf):
             return False
-        first = leaf.shape[0]
-        return first is None or bool(first and self._static and first % self._static == 0 and first not in self._layout.fixed.get(layer, ()))
+        first, fixed = leaf.shape[0], self._layout.fixed.get(layer, ())
+        return first is None or bool(first and self._static and first % self._static == 0 and first not in fixed)
 
     def counts_rows(self, first: int | None) -> bool:
         """Whether a first dimension inside of a call is that of this worker's rows."""
@@ -400,7 +398,10 @@ class Parted:
         if rows is not None:
             # Entries of a placeholder are none.
             real = tf.cast(tf.sign(rows.stop - rows.start), tf.int32)
-            values, indices = ([one if same else one[: tf.shape(one)[0] * real] for one, same in zip(every, common, strict=True)] for every in (values, indices))
+            values, indices = (
+                [one if same else one[: tf.shape(one)[0] * real] for one, same in zip(every, common, strict=True)]
+                for every in (values, indices)
+            )
         self._indices = indices
         pairs = list(zip(values, indices, common, strict=True))
         self.of_rows: list[tf.Tensor] = [one for value, index, same in pairs if not same for one in (value, index)]

@@ -136,7 +136,8 @@ found["lossless"] = [one.name for one in lossless_sees.seeing_all]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")
 agreement = rehearsal.Placements(elastic, Two(), warnings.append)
-agreement.adds_up(additive.Additive(elastic, elastic.train_step, agreement.layout), (tf.TensorSpec([None, 4, 4, 3]), tf.TensorSpec([None, 4, 4, 3])))
+IMAGES = tf.TensorSpec([None, 4, 4, 3])
+agreement.adds_up(additive.Additive(elastic, elastic.train_step, agreement.layout), (IMAGES, IMAGES))
 found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))

@@ -376,7 +376,11 @@ print(json.dumps({
     "a large loss that keeps a center": apart(lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(9000)]), Center())),
     "gradients by tf.gradients": apart(lambda: compiled(Graphed())),
     "logits behind probabilities, gathered": apart(
-        lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="softmax")]), "categorical_crossentropy", metrics=[lambda y, found: ops.max(found)]),
+        lambda: compiled(
+            keras.Sequential([keras.Input((5,)), layers.Dense(3, activation="softmax")]),
+            "categorical_crossentropy",
+            metrics=[lambda y, found: ops.max(found)],
+        ),
         lambda model: fitted(model, 99 * X, np.eye(3)[np.arange(22) % 3])
     ),
     "an activation of its own": apart(
