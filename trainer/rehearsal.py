@@ -34,7 +34,7 @@ FEWEST, MOST = 3, 512
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
 between 0 and 1, or 0."""
-SPOILED = (np.nan, None), (1e9, 0.0), (-1e9, 0.5), (0.0, 0.999), (np.nan, 0.0)
+SPOILED = (np.nan, None), (1e9, 0.0), (-1e9, 0.999), (0.0, 0.5)
 """Numbers that take the place of all rows' but the first, and `Step.drawn`, as a layer may mix rows now and then."""
 MISSING = 0.3
 """Part of the numbers that are NaN in one more trial: what fills them in may be a mean of others."""
@@ -203,17 +203,21 @@ class Rehearsal(whole.Step):
             for others in stretched(arguments) if own else ():
                 # A number may be an index, which has other bounds.
                 with contextlib.suppress(Exception):
-                    agree = self._try_with(layer, others) and agree
+                    agree = self._try_with(layer, others, again=True) and agree
         if not agree:
             self.differing.append(layer.name)
 
-    def _try_with(self, layer: keras.Layer, arguments: Any) -> bool:
+    def _try_with(self, layer: keras.Layer, arguments: Any, again: bool = False) -> bool:
+        """Find what must see all rows of these; `again`: others were tried before. Whether it has the same results then."""
         calls = list[Call]()
         with _noting(layer, calls):
             expected, scope = self._called(layer, arguments)
         seeing, firsts = self._layout.seeing_all, [_First(call, self._static, self._before) for call in calls]
-        seeing |= _keeping(layer, scope) | _found(firsts, lambda first: any(map(_holds, first.mixes)))
-        apart = [first for first in firsts if seeing.isdisjoint({first.operation, *_layers_of(first.operation)})]
+        seeing |= _keeping(layer, scope) | _found(firsts, lambda first: _holds(first.moves))
+        apart = [first for first in firsts if not again and seeing.isdisjoint({first.operation, *_layers_of(first.operation)})]
+        # A function that has no gradient shows nothing before.
+        seeing |= _found(apart, lambda first: any(_holds(functools.partial(first.differs, *how)) for how in SPOILED))
+        apart = [first for first in apart if seeing.isdisjoint({first.operation, *_layers_of(first.operation)})]
         self.bending += [one.name for one in _found(apart, lambda first: _holds(first.bends))]
         for more in (set[Operation](), *_candidates(layer)):
             tried = seeing | more
@@ -318,23 +322,19 @@ class _First:
 
     def __init__(self, call: Call, count: int, before: State):
         """`count`: rows; `before`: the state of the user's own code in which it is called."""
-        self.operation, self._function, *self._arguments = call
-        self._count, self._before = count, before
+        self.operation, self._function, given, named = call
+        self._arguments, self._count, self._before = (given, named), count, before
 
-    def _call(self, given: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+    def _call(self, arguments: Any) -> list[Any]:
         self._before.restore()
+        given, named = arguments
         return tf.nest.flatten(self._function(*given, **named))
 
     def _has_rows(self, leaf: Any) -> bool:
         return isinstance(leaf, tf.Tensor) and bool(leaf.shape.rank) and leaf.shape[0] % self._count == 0
 
     def _of(self, arguments: Any) -> list[Any]:
-        return [one[: len(one) // self._count] for one in self._call(*arguments) if self._has_rows(one)]
-
-    @property
-    def mixes(self) -> list[Callable[[], bool]]:
-        """Tests of whether it depends on other rows: a function that has no gradient shows nothing, and its values are tried, too."""
-        return [self.moves, *(functools.partial(self.differs, *how) for how in SPOILED)]
+        return [one[: len(one) // self._count] for one in self._call(arguments) if self._has_rows(one)]
 
     def moves(self) -> bool:
         """Whether its results move with other rows' numbers, however little."""
@@ -350,12 +350,12 @@ class _First:
         rows = [leaf for leaf in tf.nest.flatten(self._arguments) if self._has_rows(leaf) and leaf.dtype.is_floating]
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(rows)
-            results = [one for one in self._call(*self._arguments) if self._has_rows(one) and one.dtype.is_floating]
+            results = [one for one in self._call(self._arguments) if self._has_rows(one) and one.dtype.is_floating]
         by = [tf.reshape(tf.linspace(tf.cast(1.0, one.dtype), 2.0, tf.size(one)), tf.shape(one)) for one in results]
         mine = [tf.concat([one[: len(one) // self._count], tf.zeros_like(one[len(one) // self._count :])], 0) for one in by]
         once, twice, alone = (tape.gradient(results, rows, output_gradients=each) for each in (by, [2 * one for one in by], mine))
         return any(
-            not (_alike(2 * one, two, TOLERANCE) and _alike(*(each[: len(row) // self._count] for each in (one, other)), TOLERANCE))
+            not (_alike(2 * one, two, TOLERANCE) and _alike(one[: len(row) // self._count], other[: len(row) // self._count], TOLERANCE))
             for row, one, two, other in zip(rows, once, twice, alone, strict=True)
             if isinstance(one, tf.Tensor)
         )
@@ -498,7 +498,7 @@ class Placements:
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole.Layout()
         self._trials = list[Trial]()
-        self._look, self._sparse = _nothing, False
+        self._look, self._sparse, self._tried_real = _nothing, False, False
         """Those that a step can take."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
@@ -545,8 +545,10 @@ class Placements:
         """Made-up rows, then real ones if there is code of the user's own, or if the step has not taken those."""
         yield Trial.made_up(specs)
         model = self._model
-        own = additive.overridden(model) or additive.unknown(model) or not all(map(whole.of_keras, operations(model)))
-        real = Trial.of(sample()) if own or not self._trials else None
+        own = bool(additive.overridden(model) or additive.unknown(model)) or not all(map(whole.of_keras, operations(model)))
+        # Once: a validation calls the same layers.
+        real = Trial.of(sample()) if own > self._tried_real or not self._trials else None
+        self._tried_real = self._tried_real or real is not None
         # Where workers have different ones, the first step says so.
         if real is not None and len(set(self._workers.digests(real.digest))) == 1:
             yield real

@@ -44,8 +44,9 @@ class State:
         generators = random, np.random, getattr(context.context(), "_rng", None), stateful_random_ops.global_generator
         # It draws its seed from Python's when it is made.
         of_keras = global_state.get_global_attribute(GLOBAL_SEED_GENERATOR)
-        self._restores = [functools.partial(global_state.set_global_attribute, GLOBAL_SEED_GENERATOR, of_keras)]
-        self._restores += [*map(self._value, generators), *(restore for one in objects for restore in self._parts(one))]
+        self._restores: list[Restore] = [functools.partial(global_state.set_global_attribute, GLOBAL_SEED_GENERATOR, of_keras)]
+        self._restores += map(self._value, generators)
+        self._restores += (restore for one in objects for restore in self._parts(one))
 
     def restore(self) -> None:
         """Put them back.
@@ -157,16 +158,14 @@ def places(one: Any) -> Iterator[Place]:
 
 def _places(values: Any, keys: Iterable[Any], seen: set[int]) -> Iterator[Place]:
     for key in keys:
-        value, more = values[key], list[Any]()
-        if isinstance(value, dict | list):
-            more = [value, list(value) if isinstance(value, dict) else range(len(value))]
-        elif _is_of_users_class(value) and not _holds_state(value):
-            more = [vars(value), list(vars(value))]
-        if not more:
+        inner = value = values[key]
+        if _is_of_users_class(value) and not _holds_state(value):
+            inner = vars(value)
+        if not isinstance(inner, dict | list):
             yield values, key
-        elif id(more[0]) not in seen and len(more[0]) <= MOST_ITEMS:
-            seen.add(id(more[0]))
-            yield from _places(*more, seen)
+        elif id(inner) not in seen and len(inner) <= MOST_ITEMS:
+            seen.add(id(inner))
+            yield from _places(inner, list(inner) if isinstance(inner, dict) else range(len(inner)), seen)
 
 
 def is_users(one: Any) -> bool:
