@@ -4,9 +4,11 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 
+import keras
 import numpy as np
+import tensorflow as tf
 
-from trainer import assembly, auto_reduction, balance, processors, step
+from trainer import additive, assembly, auto_reduction, balance, keras_metrics, processors, step
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.engine import Asynchronous
 from trainer.checkpoint import Progress
@@ -20,6 +22,7 @@ from trainer.job import Job
 from trainer.kept import Kept
 from trainer.program import Program
 from trainer.reduction.cost_model import Choice
+from trainer.undoing import is_users
 
 
 def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
@@ -36,11 +39,21 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
 
     about = lambda what: warn(f"model: {what}")  # noqa: E731
     built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, about, job.first_batch)
+    _check_metrics(job, (built.local if isinstance(built, Program) else built).model)
     engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
     steps = engine.steps
     if not steps.local.l2_in_update and cluster.member.workers > 1:
         processors.follow(cluster, engine.follow_chief, warn, engine.model.optimizer if steps.adds_up else None)
     return engine
+
+
+def _check_metrics(job: Job, model: keras.Model) -> None:
+    """Refuse metrics of the user's own that keep no sums of real rows; made-up ones have shown nothing."""
+    if any(map(is_users, model.metrics)) and not additive.overridden(model):
+        batch = job.first_batch()
+        half = max(1, len(tf.nest.flatten(batch)[0]) // 2)
+        halves = [tf.nest.map_structure(lambda leaf, part=part: leaf[part], batch) for part in (slice(half), slice(half, None))]
+        keras_metrics.check_sums(model, halves, "model={file}:{function}".format(**job.config.model))
 
 
 def of_program(job: Job, program: Program) -> Engine:

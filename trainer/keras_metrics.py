@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.errors import ConfigError
+
 
 def states(model: keras.Model) -> list[keras.Variable]:
     """The variables of a compiled model's metrics, its loss included, in the same order on every worker."""
@@ -26,6 +28,36 @@ def changes(model: keras.Model, kept: bool = False) -> Iterator[list[tf.Tensor]]
         moved.append(variable.value - value)
         if not kept:
             variable.assign(value)
+
+
+def check_sums(model: keras.Model, halves: Sequence[Any], what: str) -> None:
+    """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up.
+
+    Raises:
+        ConfigError: naming `what` the model is.
+    """
+    first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
+    apart = ~np.isclose(both, first + second, rtol=1e-3, atol=1e-5) & np.isfinite(both)
+    if apart.any():
+        raise ConfigError(
+            f"{what}: the metric {Results(model).columns[int(np.argmax(apart))]} keeps no sums: its state after two batches is not the sum "
+            "of its states after each, so it can't be computed over several workers. Fix: keep sums and counts in its state, and divide in "
+            "result(), as keras.metrics.Mean does; or leave it out"
+        )
+
+
+def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
+    """What validation on batches adds to the states of the metrics, flattened."""
+    every = states(model)
+    values = [variable.value for variable in every]
+    for batch in batches:
+        weights = [(variable, variable.value) for variable in model.trainable_variables]
+        scope = keras.StatelessScope([*zip(every, values, strict=True), *weights], collect_losses=True)
+        with scope:
+            model.test_step(batch)
+        values = [scope.get_current_value(variable) for variable in every]
+    moved = [np.ravel(value - variable.value) for variable, value in zip(every, values, strict=True)]
+    return np.concatenate([*moved, np.zeros(0)])
 
 
 def validates(model: keras.Model) -> bool:
