@@ -98,10 +98,10 @@ def writes_only(callback: keras.callbacks.Callback) -> bool:
 def on_worker(callbacks: Sequence[keras.callbacks.Callback], is_chief: bool) -> list[keras.callbacks.Callback]:
     """Those that a worker calls; elsewhere than on the chief, the user's own writers write nothing."""
     here = [one for one in callbacks if is_chief or not writes_only(one)]
-    for one in here if not is_chief else ():
+    for one in [] if is_chief else filter(lambda one: isinstance(one, WRITERS), here):
         if isinstance(one, keras.callbacks.CSVLogger):
             one.filename = os.devnull
-        if isinstance(one, keras.callbacks.ModelCheckpoint):
+        else:
             one._save_model = _nothing
     return here
 

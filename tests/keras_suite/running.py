@@ -22,6 +22,7 @@ import tensorflow as tf
 from keras import tree
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
+from trainer import callbacks
 from trainer import distribute as distributing
 from trainer.direct import AHEAD, Direct
 from trainer.distribute import SILENT_S, Peers
@@ -140,7 +141,7 @@ def _child(folder: Path, name: str, selected: Sequence[str], peers: Callable[[],
         sys.modules.setdefault("jax", ModuleType("jax"))
     tf.get_logger().setLevel("ERROR")
     if selected[0].startswith(tuple(f"callbacks/{one}_test.py" for one in WRITING)):
-        distributing.WRITERS = ()
+        callbacks.WRITERS = ()
     recorder = Recorder(_file(folder, name), peers() if peers else None)
     pytest.main([*selected, *SETTINGS, f"--rootdir={folder}"], plugins=[recorder])
     sys.stdout.flush()
