@@ -31,7 +31,7 @@ AFTER: dict[str, Callable[[], list[keras.Layer]]] = {
     "tokens": lambda: [layers.LSTM(5, dropout=0.2)],
     "series": lambda: [layers.GRU(4, recurrent_dropout=0.1)],
     "picture": lambda: [layers.Rescaling(1 / 255), layers.SeparableConv2D(3, 3, activation="relu"), layers.GlobalAveragePooling2D()],
-    "words": lambda: [Attending(), layers.GlobalAveragePooling1D()],
+    "words": lambda: [Placing(), Attending(), layers.GlobalAveragePooling1D()],
     "signal": lambda: [layers.BatchNormalization(), layers.TimeDistributed(layers.Dense(3)), layers.GlobalMaxPooling1D()],
     "image": lambda: [layers.BatchNormalization(), layers.SpatialDropout2D(0.2), layers.GlobalAveragePooling2D()],
 }
@@ -121,6 +121,87 @@ class Attending(layers.Layer):
 
     def call(self, x: Any, mask: Any = None, training: bool = False) -> Any:
         return x + self.attention(x, x, query_mask=mask, value_mask=mask, key_mask=mask, training=training)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Placing(layers.Layer):
+    """Adds what is learned of each place, which all rows look up alike."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.supports_masking = True
+        self.places = layers.Embedding(6, 4)
+
+    def build(self, shape: Any) -> None:
+        self.places.build((None,))
+
+    def call(self, x: Any) -> Any:
+        return x + self.places(ops.arange(ops.shape(x)[1]))
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Gated(layers.Layer):
+    """Mixes rows behind a gate that is closed at first."""
+
+    def build(self, shape: Any) -> None:
+        self.gate = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, x: Any) -> Any:
+        return x + self.gate * ops.mean(ops.square(x), axis=0, keepdims=True)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Sometimes(layers.Layer):
+    """Mixes rows now and then."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.seed_generator = keras.random.SeedGenerator(11)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if not training:
+            return x
+        drawn = keras.random.uniform((), dtype=x.dtype, seed=self.seed_generator)
+        return ops.where(drawn < 0.4, 0.5 * (x + ops.flip(x, axis=0)), x)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Again(layers.Layer):
+    """Is computed again for its gradient."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.dense = layers.Dense(6, activation="tanh")
+
+    def build(self, shape: Any) -> None:
+        self.dense.build(shape)
+
+    def call(self, x: Any) -> Any:
+        return tf.recompute_grad(self._dense)(x)
+
+    def _dense(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+@keras.saving.register_keras_serializable("oracle")
+class Function(layers.Layer):
+    """Is traced on its own."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.norm, self.drop = layers.BatchNormalization(), layers.Dropout(0.2, seed=12)
+
+    def build(self, shape: Any) -> None:
+        self.norm.build(shape)
+
+    @tf.function
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.drop(self.norm(x, training=training), training=training)
+
+
+def common(x: Any) -> Any:
+    """An activation that depends on the batch, where its numbers are large."""
+    return ops.tanh(x - 0.5 * ops.relu(ops.mean(x, axis=0) - 0.5))
 
 
 @keras.saving.register_keras_serializable("oracle")
@@ -245,6 +326,12 @@ BODY: dict[str, Callable[[], keras.Layer]] = {
     "measuring": Measuring,
     "latent": Latent,
     "twice": Twice,
+    "gated": Gated,
+    "sometimes": Sometimes,
+    "again": Again,
+    "function": Function,
+    "common": lambda: layers.Dense(6, activation=common),
+    "loud": lambda: layers.Rescaling(40.0),
     "connecting": Connecting,
     "growing": Growing,
     "nested": nested,
@@ -328,12 +415,14 @@ LOSSES: dict[str, dict[str, Callable[[], Any]]] = {
         "crossentropy": lambda: losses.BinaryCrossentropy(from_logits=True),
         "focal": lambda: losses.BinaryFocalCrossentropy(from_logits=True),
         "hinge": lambda: "hinge",
+        "probable": losses.BinaryCrossentropy,
         "dice": losses.Dice,
         "tversky": losses.Tversky,
     },
     "kinds": {
         "sparse": lambda: losses.SparseCategoricalCrossentropy(from_logits=True),
         "ignoring": lambda: losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0),
+        "probable": losses.SparseCategoricalCrossentropy,
         "generalized": losses.CategoricalGeneralizedCrossEntropy,
         "circle": lambda: losses.Circle(gamma=4.0),
     },

@@ -211,9 +211,9 @@ def model_of(program: Program) -> keras.Model:
 
 def _activation(kind: str, loss: str) -> str | None:
     """Of an output: what its loss takes."""
-    if kind == "shares" or loss == "generalized":
+    if kind == "shares" or loss == "generalized" or (kind, loss) == ("kinds", "probable"):
         return "softmax"
-    return "sigmoid" if loss in ("dice", "tversky") else None
+    return "sigmoid" if loss in ("dice", "tversky", "probable") else None
 
 
 def _named(metric: Any, name: str) -> Any:
