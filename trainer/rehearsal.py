@@ -485,10 +485,6 @@ def no_batch() -> None:
     """There is none yet."""
 
 
-def _nothing() -> None:
-    pass
-
-
 class Placements:
     """Layers of a model that see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
 
@@ -498,14 +494,16 @@ class Placements:
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole.Layout()
         self._trials = list[Trial]()
-        self._look, self._sparse, self._tried_real = _nothing, False, False
         """Those that a step can take."""
+        self._tried_real = False
+        self._looks: dict[additive.Additive, Callable[[], None]] = {}
+        """By step, what finds its `Layout.common`."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
 
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
-        return additive.Additive(self._model, own, self.layout)
+        return additive.Additive(self._model, own, dataclasses.replace(self.layout, common=[]))
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
@@ -517,8 +515,9 @@ class Placements:
         """
         before, rehearsed, why = set(self.layout.seeing_all), list[Rehearsal](), ""
         counted, self._trials = rows_of(specs) is not None or bool(self._model.run_eagerly), []
-        for trial in self._batches(specs, sample):
+        for make in self._batches(specs, sample):
             try:
+                trial = make()
                 with undone(self._own()):
                     rehearsed.append(rehearse(step, trial, self.layout, counted))
                 self._trials.append(trial)
@@ -541,17 +540,19 @@ class Placements:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
-    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator["Trial"]:
-        """Made-up rows, then real ones if there is code of the user's own, or if the step has not taken those."""
-        yield Trial.made_up(specs)
+    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "Trial"]]:
+        """What makes made-up rows, then real ones if there is code of the user's own, or if the step has not taken those."""
+        yield functools.partial(Trial.made_up, specs)
         model = self._model
-        own = bool(additive.overridden(model) or additive.unknown(model)) or not all(map(whole.of_keras, operations(model)))
+        own = additive.overridden(model) or additive.unknown(model) or not all(map(whole.of_keras, operations(model)))
         # Once: a validation calls the same layers.
-        real = Trial.of(sample()) if own > self._tried_real or not self._trials else None
-        self._tried_real = self._tried_real or real is not None
-        # Where workers have different ones, the first step says so.
-        if real is not None and len(set(self._workers.digests(real.digest))) == 1:
-            yield real
+        if (own and not self._tried_real) or not self._trials:
+            real = Trial.of(sample())
+            self._tried_real = real is not None
+            # Where workers have different ones, the first step says so.
+            same = len(set(self._workers.digests(digest([]) if real is None else real.digest))) == 1
+            if real is not None and same:
+                yield lambda: real
 
     def _own(self) -> list[Any]:
         """What has code of the user's own."""
@@ -580,32 +581,33 @@ class Placements:
             self.layout.seeing_all |= {*layers}
             return False
         rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
-        self._sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
-        self.one_by_one = self._sparse and not additive.linear(optimizer)
+        sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
+        self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
         with undone(self._own()):
             may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
-        self._look = functools.partial(self._looked_up, step, may)
-        self._look()
+        if sparse and self._trials:
+            self._looks[step] = functools.partial(self._look_up, step, self._trials[0], may)
+            self._looks[step]()
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
         return may
 
-    def _looked_up(self, step: additive.Additive, adds_up: bool) -> None:
+    def _look_up(self, step: additive.Additive, trial: "Trial", adds_up: bool) -> None:
         """Find what no row looks up, or all workers for all rows."""
-        self.layout.common = []
-        for trial in self._trials[:1] if self._sparse else ():
-            with undone(self._own()), _Eagerly():
-                self.layout.common = common(step, trial, adds_up, self.layout)
+        step.layout.common = []
+        with undone(self._own()), _Eagerly():
+            step.layout.common = common(step, trial, adds_up)
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
         self.layout.seeing_all.add(error.layer)
         for layer in self._model._flatten_layers():
             layer._clear_losses()
-        self._look()
+        for look in self._looks.values():
+            look()
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
@@ -729,12 +731,12 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
         return False
 
 
-def common(step: additive.Additive, trial: Trial, adds_up: bool, layout: whole.Layout) -> list[tuple[bool, ...]]:
+def common(step: additive.Additive, trial: Trial, adds_up: bool) -> list[tuple[bool, ...]]:
     """See `whole.Layout`: where two unequal parts of a step have as many entries. Nothing, if it can't be tried."""
 
     def part(member: Member) -> list[list[int]]:
         group, mine = collective.OnHost(member), copy.copy(step)
-        mine.keeps, mine.layout = False, dataclasses.replace(layout, noted=noted[member.rank])
+        mine.keeps, mine.layout = False, dataclasses.replace(step.layout, noted=noted[member.rank])
         if adds_up:
             with _trying(mine):
                 mine.added(group, trial.data, unequal(trial.rows))

@@ -363,15 +363,9 @@ class Step:
         self.rows = rows
         return tf.nest.map_structure(self.part, results)
 
-    @contextlib.contextmanager
-    def everything(self) -> Iterator[None]:
+    def everything(self) -> contextlib.AbstractContextManager[None]:
         """Let all workers compute the same, of the whole batch."""
-        before = self.rows, self.replicated
-        self.rows, self.replicated = None, True
-        try:
-            yield
-        finally:
-            self.rows, self.replicated = before
+        return self.again(None, self.layers, True)
 
     def regularizing(self, layer: Layer, regularizer: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A regularizer of a layer's outputs, whose penalty Keras divides by their rows: it adds that of the whole batch itself."""

@@ -281,10 +281,10 @@ class Positions(layers.Layer):
     def call(self, x):
         return ops.tanh(self.tokens(x) + self.positions(ops.arange(0, ops.shape(x)[-1])) + self.tokens(ops.arange(0, 4)[:, None] + 1)[:1])
 
-def text(loss="mse", *more):
+def text(loss="mse", eager=False):
     tokens = keras.Input((8,), dtype="int32")
     model = keras.Model(tokens, layers.Dense(3)(layers.GlobalAveragePooling1D()(Positions()(tokens))))
-    model.compile("adam", loss)
+    model.compile("adam", loss, run_eagerly=eager)
     return model
 
 class Head(Own):
@@ -369,6 +369,9 @@ print(json.dumps({
     "positions, and tokens of all rows, gathered": apart(
         lambda: text(lambda y, found: ops.sqrt(ops.mean((y - found) ** 2))), lambda model: fitted(model, tokens)
     ),
+    "positions, in steps made anew after a validation": apart(
+        lambda: text(eager=True), lambda model: fitted(model, tokens, validation_data=(tokens, Y))
+    ),
     "tokens of fewer rows than workers": apart(text, lambda model: fitted(model, tokens[:17], Y[:17])),
     "a head that is trained alone": apart(lambda: compiled(Head())),
     "a mask of the whole batch": apart(lambda: compiled(net(Masking()))),
@@ -424,6 +427,7 @@ NAMES = [
     "a writer that also adds to the logs",
     "positions, and tokens of all rows",
     "positions, and tokens of all rows, gathered",
+    "positions, in steps made anew after a validation",
     "tokens of fewer rows than workers",
     "a head that is trained alone",
     "a mask of the whole batch",
