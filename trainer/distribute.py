@@ -330,7 +330,8 @@ class Distributed:
 
     def saw_others(self, epoch: int, logs: Mapping[str, Any]) -> bool:
         """Whether workers have different logs of an epoch, which is said once."""
-        digests = self.peers.digests(digest([np.asarray(logs[name], np.float64) for name in sorted(logs)]))
+        numbers = [value for name in sorted(logs) if (value := np.asarray(logs[name])).dtype.kind in "biuf"]
+        digests = self.peers.digests(digest(numbers))
         others = [rank for rank, one in enumerate(digests) if one != digests[0]]
         if others and not self._saw_others:
             self._saw_others, who = True, named(self.peers.member.hosts, others)

@@ -1,0 +1,57 @@
+"""What workers of a script do alike, though it has set no seed."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainer import distribute
+
+
+@pytest.fixture
+def generators():
+    """Those of the process, which are put back."""
+    before = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(before[0])
+    np.random.set_state(before[1])
+
+
+def one_of_two(**peers):
+    """A worker whose peers answer so."""
+    made = distribute.Distributed.__new__(distribute.Distributed)
+    member = SimpleNamespace(hosts=["pi1", "pi2"], is_chief=True)
+    made.peers, made._saw_others = SimpleNamespace(member=member, **peers), False
+    return made
+
+
+def states(seed):
+    """Of generators with a seed, as workers tell each other."""
+    random.seed(seed)
+    np.random.seed(seed)
+    return json.dumps([random.getstate(), [*map(distribute._plain, np.random.get_state())]])
+
+
+@pytest.mark.usefixtures("generators")
+def test_generators_begin_as_the_chiefs():
+    """Python's and NumPy's."""
+    chiefs = states(5)
+    expected = random.random(), np.random.random()
+    states(6)
+    one_of_two(gather=lambda row: np.array([row, row]), text_from_chief=lambda _: chiefs).same_order()
+    assert (random.random(), np.random.random()) == expected
+
+
+def test_logs_that_differ_are_told_once(capsys):
+    """As where a loss draws without a seed."""
+    worker = one_of_two(digests=lambda mine: [mine, "another"])
+    assert all(worker.saw_others(epoch, {"loss": 1.0}) for epoch in range(2))
+    assert capsys.readouterr().err.count("the logs of rank 1 (pi2) differ from the chief's") == 1
+
+
+def test_equal_logs_are_not_told(capsys):
+    """Whatever else a callback has put there."""
+    assert not one_of_two(digests=lambda mine: [mine, mine]).saw_others(0, {"loss": 1.0, "note": object()})
+    assert not capsys.readouterr().err
