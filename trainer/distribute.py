@@ -369,8 +369,9 @@ class _Batches:
         self._iterator, self._model, self._taken = iterator, model, list[Any]()
 
     def first(self) -> Any:
-        """The first batch; None if there is none."""
-        self._take()
+        """The first batch; None if there is none, or if it is for several devices."""
+        if isinstance(self._iterator, tf.data.Iterator):
+            self._take()
         return self._taken[0] if self._taken else None
 
     def _take(self) -> None:

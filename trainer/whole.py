@@ -620,7 +620,7 @@ def _recomputing(recompute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a `tf.function`, which is part of the step that is traced: XLA can't compile an exchange, nor may it be kept for others."""
+    """A call of a `tf.function` of the user's own, as part of the step: XLA can't compile an exchange, nor may it be kept for others."""
 
     @functools.wraps(call)
     def called(function: Function, *given: Any, **named: Any) -> Any:
@@ -631,6 +631,9 @@ def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
                 step.repeating.add(function.python_function.__qualname__)
             return results
         own = function.python_function
+        # Keras' own convolve in groups, which TensorFlow can't without XLA.
+        if own.__module__.partition(".")[0] in KNOWN:
+            return call(function, *given, **named)
         return (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if function._autograph else own)(*given, **named)
 
     return called

@@ -377,6 +377,10 @@ print(json.dumps({
     "a mask of the whole batch": apart(lambda: compiled(net(Masking()))),
     "rows that are mixed now and then": apart(lambda: compiled(net(Sometimes()))),
     "a large loss that keeps a center": apart(lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(9000)]), Center())),
+    "convolutions in groups, which XLA compiles": apart(
+        lambda: compiled(keras.Sequential([keras.Input((4, 4, 4)), layers.Conv2D(4, 3, groups=2), layers.Flatten(), layers.Dense(3)])),
+        lambda model: fitted(model, np.sin(np.arange(22 * 64.0)).reshape(22, 4, 4, 4))
+    ),
     "gradients by tf.gradients": apart(lambda: compiled(Graphed())),
     "logits behind probabilities, gathered": apart(
         lambda: compiled(
@@ -433,6 +437,7 @@ NAMES = [
     "a mask of the whole batch",
     "rows that are mixed now and then",
     "a large loss that keeps a center",
+    "convolutions in groups, which XLA compiles",
     "gradients by tf.gradients",
     "logits behind probabilities, gathered",
     "an activation of its own",
