@@ -227,7 +227,7 @@ class Results:
 class Engine:
     """See `trainer.engine.Engine`."""
 
-    rate, validates, feeds_all, averages = None, True, False, False
+    rate, validates, validates_in_order, feeds_all, averages = None, True, False, False, False
     from_chief, follow_chief = SimpleNamespace(on=False), staticmethod(bool)
 
     def __init__(self, job: Job, cluster: Cluster):

@@ -286,7 +286,7 @@ def _converting(convert: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(convert)
     def converted(y_true: Any) -> Any:
-        if (step := _apart()) is None:
+        if (step := _apart()) is None or step.rows is None:
             return convert(y_true)
         other = tf.reduce_any(tf.logical_and(tf.not_equal(y_true, 0), tf.not_equal(y_true, 1)))
         (others,) = step.group.sum([step.if_any(tf.cast(other, tf.float32))[tf.newaxis]])

@@ -1,7 +1,9 @@
 """Keras callbacks from the user's own file, in Keras' list of them: every worker calls them with the same numbers, so all do the same."""
 
+import functools
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -103,7 +105,22 @@ def on_worker(callbacks: Sequence[keras.callbacks.Callback], is_chief: bool) -> 
             one.filename = os.devnull
         else:
             one._save_model = _nothing
+        for hook in (name for name in dir(keras.callbacks.Callback) if name.startswith("on_") and not is_default(getattr(one, name))):
+            setattr(one, hook, _quiet(one, getattr(one, hook)))
     return here
+
+
+def _quiet(callback: keras.callbacks.Callback, hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that may miss what its callback writes on the chief only."""
+
+    @functools.wraps(hook)
+    def called(*given: Any, **named: Any) -> None:
+        try:
+            hook(*given, **named)
+        except OSError as error:
+            print(f"{type(callback).__name__} writes on the chief only, and fails here: {error}", file=sys.stderr, flush=True)
+
+    return called
 
 
 def _nothing(*_: Any, **__: Any) -> None:

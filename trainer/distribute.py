@@ -188,6 +188,8 @@ class Distributed:
         def made(force: bool = False) -> None:
             if getattr(self.model, name) is not None and not force:
                 return
+            # XLA can't compile an exchange.
+            self.model.jit_compile = False
             make(force=True)
             run = getattr(self.model, name)
 
@@ -200,6 +202,7 @@ class Distributed:
                         return run(batches.given())
                     except whole.SeesAll as error:
                         self._placements.see_all(error)
+                    batches.again()
                     make(force=True)
                     run = getattr(self.model, name)
                     setattr(self.model, name, again)
@@ -295,10 +298,12 @@ class Distributed:
         kept = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else [] if given is None else tf.nest.flatten(given)
         if any(isinstance(one, _Agree) for one in kept):
             return given
-        here = [*on_worker(kept, self.chief), _Agree(self, kept)]
+        noting = _Noting()
+        here = [noting, *on_worker(kept, self.chief), _Agree(self, kept, noting)]
         if not isinstance(given, keras.callbacks.CallbackList):
             return here
-        here[-1].set_model(self.model)
+        for one in (here[0], here[-1]):
+            one.set_model(self.model)
         given.callbacks[:] = here
         return given
 
@@ -350,7 +355,7 @@ class Distributed:
         if (every != every[0]).any() or not every[0][0]:
             tf.random.set_seed(int(every[0][1]))
         # As they are where a script sets no seed.
-        drawing = json.dumps([random.getstate(), [*map(_plain, np.random.get_state())]])
+        drawing = json.dumps([random.getstate(), [*map(_plain, np.random.get_state(legacy=True))]])
         if (chiefs := self.peers.text_from_chief(drawing)) != drawing:
             (version, words, gauss), of_numpy = json.loads(chiefs)
             random.setstate((version, tuple(words), gauss))
@@ -366,7 +371,7 @@ class _Batches:
 
     def __init__(self, iterator: Any, model: keras.Model):
         """`iterator`: of TensorFlow."""
-        self._iterator, self._model, self._taken = iterator, model, list[Any]()
+        self._iterator, self._model, self._taken, self._next = iterator, model, list[Any](), 0
 
     def first(self) -> Any:
         """The first batch; None if there is none, or if it is for several devices."""
@@ -387,7 +392,20 @@ class _Batches:
             self._take()
         if not self._taken:
             return self._iterator
-        return iter(self._taken) if self._model.run_eagerly else _iterator_of(self._taken, self._iterator.element_spec)
+        return self if self._model.run_eagerly else _iterator_of(self._taken, self._iterator.element_spec)
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __next__(self) -> Any:
+        if self._next == len(self._taken):
+            raise StopIteration
+        self._next += 1
+        return self._taken[self._next - 1]
+
+    def again(self) -> None:
+        """Give the last batch again, which an eager step could not take."""
+        self._next = max(0, self._next - 1)
 
 
 def _iterator_of(batches: Sequence[Any], spec: Any) -> Any:
@@ -445,12 +463,23 @@ HOOKS = tuple((TensorFlowTrainer, name, _distributing) for name in ("fit", "eval
 """As `whole.HOOKS`."""
 
 
+class _Noting(keras.callbacks.Callback):
+    """Notes the logs of an epoch before any other callback changes them."""
+
+    logs: Mapping[str, Any] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
+        """See the class."""
+        self.logs = dict(logs or {})
+
+
 class _Agree(keras.callbacks.Callback):
     """Runs when all others have restored what they restore."""
 
-    def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback]):
-        """`others`: the user's, on any worker."""
+    def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
+        """`others`: the user's, on any worker; `noting`: called before them."""
         super().__init__()
+        self._noting = noting
         self._distributed, self._training = distributed, False
         self._acts = any(map(is_users, others))
         """Whether code of the user's own runs at the hooks, or workers may be apart for another reason."""
@@ -474,11 +503,11 @@ class _Agree(keras.callbacks.Callback):
         if self._acts:
             self._distributed.agree_again(f"before epoch {epoch + 1}")
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """All workers stop after the same epoch, alike."""
         if self._training:
             self._distributed.stop_together()
-            self._acts = self._distributed.saw_others(epoch, logs or {}) or self._acts
+            self._acts = self._distributed.saw_others(epoch, self._noting.logs) or self._acts
             if self._acts:
                 self._distributed.agree_again(f"after epoch {epoch + 1}")
 

@@ -1,14 +1,14 @@
 """How a run's engine is made: how its gradients are sent, and how a step is divided over the workers."""
 
+import contextlib
 import dataclasses
 import functools
 from dataclasses import dataclass
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import additive, assembly, auto_reduction, balance, keras_metrics, processors, step
+from trainer import additive, assembly, auto_reduction, balance, keras_metrics, processors, rehearsal, step
 from trainer.asynchronous.cluster import Coordinator
 from trainer.asynchronous.engine import Asynchronous
 from trainer.checkpoint import Progress
@@ -22,7 +22,7 @@ from trainer.job import Job
 from trainer.kept import Kept
 from trainer.program import Program
 from trainer.reduction.cost_model import Choice
-from trainer.undoing import is_users
+from trainer.undoing import is_users, undone
 
 
 def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
@@ -38,8 +38,8 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
             job.metrics.warning(what)
 
     about = lambda what: warn(f"model: {what}")  # noqa: E731
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, about, job.first_batch)
-    _check_metrics(job, (built.local if isinstance(built, Program) else built).model)
+    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, about, lambda: job.first_rows(rehearsal.MOST))
+    _check_metrics(job, built.local if isinstance(built, Program) else built)
     engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
     steps = engine.steps
     if not steps.local.l2_in_update and cluster.member.workers > 1:
@@ -47,13 +47,17 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     return engine
 
 
-def _check_metrics(job: Job, model: keras.Model) -> None:
+def _check_metrics(job: Job, local: step.Local) -> None:
     """Refuse metrics of the user's own that keep no sums of real rows; made-up ones have shown nothing."""
-    if any(map(is_users, model.metrics)) and not additive.overridden(model):
-        batch = job.first_batch()
-        half = max(1, len(tf.nest.flatten(batch)[0]) // 2)
+    model, placements = local.model, local.placements
+    if placements is None or additive.overridden(model) or not any(map(is_users, model.metrics)):
+        return
+    batch = job.first_rows(rehearsal.MOST)
+    if half := len(tf.nest.flatten(batch)[0]) // 2:
         halves = [tf.nest.map_structure(lambda leaf, part=part: leaf[part], batch) for part in (slice(half), slice(half, None))]
-        keras_metrics.check_sums(model, halves, "model={file}:{function}".format(**job.config.model))
+        what, trial = "model={file}:{function}".format(**job.config.model), functools.partial(undone, placements.own_code())
+        with contextlib.suppress(tf.errors.OpError):
+            keras_metrics.check_sums(model, halves, what, trial)
 
 
 def of_program(job: Job, program: Program) -> Engine:

@@ -63,7 +63,9 @@ class Job:
         sizes = self.counts.train_images, self.counts.global_batch, self.counts.steps_per_epoch
         return EpochPlan(*sizes, self.config.seed, epoch, self._lengths, self.config.data.bucket)
 
-    def first_batch(self) -> Any:
-        """What the training's first step takes, of all workers."""
-        _, batch = next(self.feeder([1], 0).epoch(self.plan(1), iter([Call(0, 1)])))
+    def first_rows(self, most: int) -> Any:
+        """What the training's first step takes, of all workers: its first rows, `most` at most."""
+        plan = self.plan(1)
+        shares = [most, plan.size(0) - most] if plan.size(0) > most else [1]
+        _, batch = next(self.feeder(shares, 0).epoch(plan, iter([Call(0, 1)])))
         return batch.at(0).data

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -30,13 +30,29 @@ def changes(model: keras.Model, kept: bool = False) -> Iterator[list[tf.Tensor]]
             variable.assign(value)
 
 
-def check_sums(model: keras.Model, halves: Sequence[Any], what: str) -> None:
+def check_sums(
+    model: keras.Model,
+    halves: Sequence[Any],
+    what: str,
+    trial: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
     """Refuse a metric whose state after two batches is not the sum of its states after each: workers' states are added up.
 
+    Args:
+        model: compiled.
+        halves: two batches.
+        what: the model, in words.
+        trial: undoes what else a step moves.
+
     Raises:
-        ConfigError: naming `what` the model is.
+        ConfigError: there is one.
     """
-    first, second, both = (_states_after(model, batches) for batches in ([halves[0]], [halves[1]], halves))
+
+    def after(batches: Sequence[Any]) -> np.ndarray:
+        with trial():
+            return _states_after(model, batches)
+
+    first, second, both = after(halves[:1]), after(halves[1:]), after(halves)
     apart = ~np.isclose(both, first + second, rtol=1e-3, atol=1e-5) & np.isfinite(both)
     if apart.any():
         raise ConfigError(

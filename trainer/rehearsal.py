@@ -9,7 +9,6 @@ import copy
 import dataclasses
 import functools
 import itertools
-import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from trainer.undoing import REPLACED, State, is_users, undone
 
 ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
-FEWEST, MOST = 3, 512
+FEWEST, MOST = 3, 64
 """Rows of a real batch that is tried."""
 STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
 """Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
@@ -518,7 +517,7 @@ class Placements:
         for make in self._batches(specs, sample):
             try:
                 trial = make()
-                with undone(self._own()):
+                with undone(self.own_code()):
                     rehearsed.append(rehearse(step, trial, self.layout, counted))
                 self._trials.append(trial)
             except Exception as error:
@@ -546,15 +545,14 @@ class Placements:
         model = self._model
         own = additive.overridden(model) or additive.unknown(model) or not all(map(whole.of_keras, operations(model)))
         # Once: a validation calls the same layers.
-        if (own and not self._tried_real) or not self._trials:
-            real = Trial.of(sample())
-            self._tried_real = real is not None
+        if (own and not self._tried_real) or self._workers.gather([not self._trials]).any():
+            self._tried_real, real = True, Trial.of(sample())
             # Where workers have different ones, the first step says so.
             same = len(set(self._workers.digests(digest([]) if real is None else real.digest))) == 1
             if real is not None and same:
                 yield lambda: real
 
-    def _own(self) -> list[Any]:
+    def own_code(self) -> list[Any]:
         """What has code of the user's own."""
         optimizer = inner(self._model.optimizer)
         others = [optimizer, getattr(optimizer, "_learning_rate", None), *(one.regularizer for one in self._model.trainable_variables)]
@@ -585,21 +583,27 @@ class Placements:
         self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
-        with undone(self._own()):
+        with undone(self.own_code()):
             may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
-        if sparse and self._trials:
-            self._looks[step] = functools.partial(self._look_up, step, self._trials[0], may)
+        if sparse:
+            self._looks[step] = functools.partial(self._look_up, step, list(self._trials), may)
             self._looks[step]()
+            # What is summed on one worker must be on all.
+            found = digest([np.array([len(one), *one], np.int32) for one in step.layout.common])
+            if len(set(self._workers.digests(found))) > 1:
+                step.layout.common = []
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
         return may
 
-    def _look_up(self, step: additive.Additive, trial: "Trial", adds_up: bool) -> None:
-        """Find what no row looks up, or all workers for all rows."""
+    def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
+        """Find what no row looks up, or all workers for all rows, whatever is tried."""
         step.layout.common = []
-        with undone(self._own()), _Eagerly():
-            step.layout.common = common(step, trial, adds_up)
+        with undone(self.own_code()), _Eagerly():
+            every = [common(step, trial, adds_up) for trial in trials]
+        if len({tuple(map(len, one)) for one in every}) == 1:
+            step.layout.common = [tuple(map(all, zip(*uses, strict=True))) for uses in zip(*every, strict=True)]
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
@@ -732,9 +736,9 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
 
 
 def common(step: additive.Additive, trial: Trial, adds_up: bool) -> list[tuple[bool, ...]]:
-    """See `whole.Layout`: where two unequal parts of a step have as many entries. Nothing, if it can't be tried."""
+    """See `whole.Layout`: where two unequal parts of a step look up the same. Nothing, if it can't be tried."""
 
-    def part(member: Member) -> list[list[int]]:
+    def part(member: Member) -> list[list[np.ndarray]]:
         group, mine = collective.OnHost(member), copy.copy(step)
         mine.keeps, mine.layout = False, dataclasses.replace(step.layout, noted=noted[member.rank])
         if adds_up:
@@ -745,12 +749,12 @@ def common(step: additive.Additive, trial: Trial, adds_up: bool) -> list[tuple[b
                 mine.own(trial.data)
         return noted[member.rank]
 
-    noted = [list[list[int]](), list[list[int]]()]
+    noted = [list[list[np.ndarray]](), list[list[np.ndarray]]()]
     try:
         here, there = Threads(2, alternating=True).run(part)
     except (Exception, whole.SeesAll):
         return []
-    return [tuple(map(operator.eq, one, other)) for one, other in zip(here, there, strict=False)]
+    return [tuple(map(np.array_equal, one, other)) for one, other in zip(here, there, strict=False)]
 
 
 def _trying(step: additive.Additive) -> keras.StatelessScope:

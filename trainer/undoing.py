@@ -74,7 +74,7 @@ class State:
         restores = {name: self._value(value) for name, value in before.items()}
         for name in [name for name, value in before.items() if isinstance(value, types.GeneratorType)]:
             values[name], later = itertools.tee(before[name])
-            before[name], restores[name] = values[name], functools.partial(_same, later)
+            before[name], restores[name] = values[name], functools.partial(copy.copy, later)
 
         def restore() -> None:
             now = {name: values[name] for name in names()}
@@ -108,13 +108,13 @@ class State:
             return functools.partial(_same, value, restore)
         if isinstance(value, list | dict | set | collections.deque):
             return self._items(value)
-        if isinstance(value, np.ndarray) and value.nbytes <= MOST_BYTES:
+        if isinstance(value, np.ndarray) and value.nbytes <= MOST_BYTES and value.flags.writeable:
             return functools.partial(_same, value, functools.partial(np.copyto, value, value.copy()))
         if isinstance(value, types.FunctionType) or _is_of_users_class(value):
             parts = [*self._parts(value)]
             return functools.partial(_same, value, *parts)
         # Such as a count of itertools.
-        return functools.partial(_same, copy.copy(value)) if isinstance(value, Iterator) else None
+        return functools.partial(copy.copy, copy.copy(value)) if isinstance(value, Iterator) else None
 
     def _items(self, value: Any) -> Restore:
         """Of a list, dict, set or deque, of which Keras' own that track layers are subclasses."""
@@ -200,7 +200,8 @@ def _of_generator(value: Any) -> Callable[[], Any] | None:
     elif isinstance(value, np.random.Generator):
         restore = functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     elif isinstance(value, tf.random.Generator):
-        restore = functools.partial(value.state.assign, value.state.numpy())
+        # An assignment would be left out in a trial.
+        restore = functools.partial(tf.raw_ops.AssignVariableOp, resource=value.state.handle, value=tf.identity(value.state))
     elif isinstance(value, tf.lookup.experimental.MutableHashTable):
         restore = functools.partial(_refill, value, *value.export())
     elif isinstance(value, OwnedIterator):
@@ -257,9 +258,11 @@ def _is_users_module(name: str) -> bool:
     return not known and (file is None or not file.startswith(LIBRARIES))
 
 
-def _holds_state(value: Any) -> bool:
-    """Whether a value is or has a layer, a metric or a variable."""
+def _holds_state(value: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether a value is or has a layer, a metric or a variable; `inside`: what it is in."""
     kinds = (keras.Layer, keras.metrics.Metric, keras.Variable, tf.Variable, keras.random.SeedGenerator)
-    if isinstance(value, list | tuple | set | dict):
-        return any(map(_holds_state, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, kinds)
+    if not isinstance(value, list | tuple | set | dict):
+        return isinstance(value, kinds)
+    if id(value) in inside or len(value) > MOST_ITEMS:
+        return False
+    return any(_holds_state(one, (*inside, id(value))) for one in (value.values() if isinstance(value, dict) else value))

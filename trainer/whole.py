@@ -75,8 +75,8 @@ class Layout:
     """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
     common: list[tuple[bool, ...]] = field(default_factory=list)
     """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same, which is of no row."""
-    noted: list[list[int]] | None = None
-    """Of each sparse gradient, in a trial: entries by use of its variable on this worker."""
+    noted: list[list[np.ndarray]] | None = None
+    """Of each sparse gradient, in a trial: what each use of its variable looks up on this worker."""
 
 
 class Rows:
@@ -214,9 +214,11 @@ class Step:
     @staticmethod
     def _with_companions(tensor: Any, function: Callable[[Any], Any]) -> Any:
         """What a function returns of a tensor, and of its mask and the logits behind it, which Keras' losses look for."""
-        result = function(tensor)
-        for name, other in (("_keras_mask", getattr(tensor, "_keras_mask", None)), ("_keras_logits", _logits(tensor))):
-            if other is not None:
+        behind = _behind(tensor)
+        # Keras looks for the operation, too.
+        result = function(tensor) if behind is None else behind[0](function(behind[1]))
+        for name in ("_keras_mask", "_keras_logits"):
+            if (other := getattr(tensor, name, None)) is not None:
                 setattr(result, name, function(other))
         return result
 
@@ -258,9 +260,10 @@ class Step:
         """A step's next sparse gradient, in its parts."""
         number, sizes = next(self._sparse), uses(local)
         if self._layout.noted is not None:
-            self._layout.noted.append([int(size) for size in sizes])
+            self._layout.noted.append(np.split(np.asarray(local.indices), np.cumsum([int(size) for size in sizes])[:-1]))
         common = self._layout.common[number] if number < len(self._layout.common) else ()
-        return Parted(local, sizes, common if len(common) == len(sizes) else (False,) * len(sizes), self._latest)
+        known = len(common) == len(sizes)
+        return Parted(local, sizes, common if known else (False,) * len(sizes), self._latest if known else None)
 
     def total(self, parted: "Parted") -> tf.IndexedSlices:
         """A sparse gradient of all workers: the rows of each, and sums of what is of no row."""
@@ -386,7 +389,7 @@ class Parted:
     """A worker's sparse gradient, by the uses of its variable."""
 
     def __init__(self, local: tf.IndexedSlices, sizes: Sequence[tf.Tensor], common: Sequence[bool], rows: Rows | None):
-        """`sizes`: entries of each use; `common`: as of `Layout`; `rows`: of the batch on this worker."""
+        """`sizes`: entries of each use; `common`: as of `Layout`; `rows`: of the batch on this worker, if that is known."""
         self.local, self._shape, self._common = local, local.dense_shape, common
         values, indices = (tf.split(one, sizes, num=len(sizes)) if len(sizes) > 1 else [one] for one in (local.values, local.indices))
         if rows is not None:
@@ -433,11 +436,12 @@ def _is_tensor(leaf: Any) -> bool:
     return bool(tf.is_tensor(leaf))
 
 
-def _logits(tensor: Any) -> Any:
-    """What Keras' cross-entropies use in the place of probabilities; None if these are none."""
-    if (noted := getattr(tensor, "_keras_logits", None)) is not None or not isinstance(tensor, tf.Tensor) or hasattr(tensor, "numpy"):
-        return noted
-    return tensor.op.inputs[0] if tensor.op.type in ("Softmax", "Sigmoid") else None
+def _behind(tensor: Any) -> tuple[Callable[[Any], Any], Any] | None:
+    """The operation that gives probabilities, and the logits behind them, which Keras' cross-entropies use; None if these are none."""
+    if not isinstance(tensor, tf.Tensor) or tf.executing_eagerly() or hasattr(tensor, "_keras_logits"):
+        return None
+    function = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}.get(tensor.op.type)
+    return None if function is None else (function, tensor.op.inputs[0])
 
 
 def leads(leaf: Any) -> bool:
@@ -525,8 +529,16 @@ def _kept(layer: Layer) -> dict[tuple[int, Any], tuple[Any, Any]]:
 
 def of_keras(layer: Operation) -> bool:
     """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
-    functions = (value.__module__.partition(".")[0] for value in vars(layer).values() if isinstance(value, types.FunctionType))
-    return isinstance(layer, Layer) and not is_users(layer) and KNOWN.issuperset(functions)
+    if not isinstance(layer, Layer) or is_users(layer) or isinstance(layer, keras.layers.Lambda):
+        return False
+    return KNOWN.issuperset(str(one.__module__).partition(".")[0] for value in vars(layer).values() if (one := _function_in(value)))
+
+
+def _function_in(value: Any) -> types.FunctionType | None:
+    """The function in a partial one, a method or one that TensorFlow traces; None if it is none."""
+    while inner := next((getattr(value, name) for name in ("func", "__func__", "python_function") if hasattr(value, name)), None):
+        value = inner
+    return value if isinstance(value, types.FunctionType) else None
 
 
 def own_layers(layer: Layer) -> list[Layer]:
@@ -607,7 +619,7 @@ def _recomputing(recompute: Callable[..., Any]) -> Callable[..., Any]:
             nonlocal last
             if (step := current()) is None:
                 return function(*given, **named)
-            if not step.differentiating:
+            if not step.differentiating or last is None:
                 last = step.rows, list(step.layers), step.replicated
             with step.again(*last):
                 return function(*given, **named)
