@@ -13,7 +13,7 @@ import json
 import types
 import numpy as np
 import tensorflow as tf
-from trainer.undoing import undone
+from trainer.undoing import State, undone
 
 total, seen = 0, []
 
@@ -65,6 +65,12 @@ for name, (value, move) in moves.items():
     with undone([thing]):
         first = [call(), call()]
     found[name] = first, [call(), call()]
+again, fixed = Thing((number for number in range(9)), next), np.frombuffer(b"12", np.uint8)
+state, around = State([again, Thing(fixed, len)]), []
+around.append(around)
+found["again"] = [(again.moved(), again.moved(), state.restore())[:2] for _ in range(2)]
+with undone([Thing(around, len)]):
+    pass
 print(json.dumps(found))
 """
 NAMES = ["count", "generator", "deque", "array", "object", "list in a dict", "dataset", "generator of TensorFlow", "function"]
@@ -75,6 +81,11 @@ def moved():
     done = forked.run("-c", SCRIPT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_state_is_put_back_each_time(moved):
+    """Also beside an array that can't be written, and a list in itself."""
+    assert moved["again"] == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -233,6 +233,14 @@ class Again(layers.Layer):
     def call(self, x):
         return tf.recompute_grad(lambda z: self.inner(z))(x)
 
+class Probable(layers.Layer):
+    def call(self, x):
+        return tf.nn.softmax(x)
+
+class Nested(Again):
+    def call(self, x):
+        return tf.recompute_grad(lambda z: tf.recompute_grad(lambda one: self.inner(one))(z) * 2)(x)
+
 class Jitted(Own):
     @tf.function(jit_compile=True)
     def train_step(self, data):
@@ -408,6 +416,13 @@ print(json.dumps({
     "the five strongest rows": apart(lambda: compiled(net(Strongest()))),
     "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
     "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
+    "shares that are taken for probabilities of their own": apart(
+        lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[lambda y, found: ops.max(found)]),
+        lambda model: fitted(model, X, np.float64(Y > 1))
+    ),
+    "layers that are computed again, twice": apart(
+        lambda: compiled(net(Nested()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))
+    ),
     "a step that XLA compiles": apart(lambda: compiled(Jitted())),
     "a layer that is traced on its own, fitted twice": apart(lambda: compiled(net(Function())), twice),
 }))
@@ -451,6 +466,8 @@ NAMES = [
     "the five strongest rows",
     "a fit of its own",
     "layers that are computed again",
+    "shares that are taken for probabilities of their own",
+    "layers that are computed again, twice",
     "a step that XLA compiles",
     "a layer that is traced on its own, fitted twice",
 ]
