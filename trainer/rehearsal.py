@@ -47,6 +47,7 @@ REPEATS = (
     "draws other numbers in each step; Keras' own fit repeats those with which it was traced when the model was built. "
     "Fix: leave out its @tf.function"
 )
+WHOLE = "each worker computes the whole batch"
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
@@ -59,8 +60,12 @@ PATIENCE_S = 60.0
 class Threads:
     """Workers that are threads of one process, and exchange arrays when all have come; `alternating` ones run one at a time in between."""
 
-    def __init__(self, workers: int, alternating: bool = False, patience_s: float = PATIENCE_S):
-        """Make as many `members`, which wait for each other for at most `patience_s` seconds."""
+    def __init__(self, workers: int, alternating: bool = False, patience_s: float = PATIENCE_S, objects: Sequence[Any] = ()):
+        """Make as many `members`, which wait for each other for at most `patience_s` seconds.
+
+        Each of alternating ones finds the `State` of these objects as it has left it, first as it is when they begin.
+        """
+        self._objects = objects
         self._turn: Any = threading.Lock() if alternating else contextlib.nullcontext()
         self._barrier, self._given = threading.Barrier(workers, timeout=patience_s), [list[np.ndarray]()] * workers
         self.members = [Member(self, rank, workers) for rank in range(workers)]
@@ -76,19 +81,25 @@ class Threads:
 
     @contextlib.contextmanager
     def _others_turn(self) -> Iterator[None]:
+        mine = State(self._objects) if self._objects else None
         self._turn.__exit__(None, None, None)
         try:
             yield
         finally:
             self._turn.__enter__()
+            if mine is not None:
+                mine.restore()
 
     def run(self, work: Callable[["Member"], Any]) -> list[Any]:
         """What each member's work returns; the first error if one fails."""
         results, errors = [None] * len(self.members), list[BaseException]()
+        begun = State(self._objects) if self._objects else None
 
         def one(member: Member) -> None:
             try:
                 with self._turn:
+                    if begun is not None:
+                        begun.restore()
                     results[member.rank] = work(member)
             except BaseException as error:
                 errors.append(error)
@@ -526,7 +537,7 @@ class Placements:
         if not rehearsed:
             before.update(every)
             self.layout.seeing_all |= {*every}
-            self._warn(f"the step could not be tried before it is traced, so each worker computes the whole batch: {printable(why)}")
+            self._warn(f"the step could not be tried before it is traced, so {WHOLE}: {printable(why)}")
         table = self._workers.gather([one in self.layout.seeing_all for one in every])
         self.layout.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
         for name in dict.fromkeys(name for one in rehearsed for name in one.differing):
@@ -586,24 +597,29 @@ class Placements:
         with undone(self.own_code()):
             may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
-        if sparse:
+        if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
             self._looks[step] = functools.partial(self._look_up, step, list(self._trials), may)
             self._looks[step]()
             # What is summed on one worker must be on all.
-            found = digest([np.array([len(one), *one], np.int32) for one in step.layout.common])
-            if len(set(self._workers.digests(found))) > 1:
-                step.layout.common = []
+            found = digest([np.frombuffer(repr(step.layout.common).encode(), np.uint8)])
+            if step.layout.common is None or len(set(self._workers.digests(found))) > 1:
+                may, step.layout.common = False, None
+                self.layout.seeing_all |= {*operations(self._model)}
+                self._warn(f"what an Embedding looks up is neither of rows nor the same for all, so {WHOLE}")
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
         return may
 
     def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
-        """Find what no row looks up, or all workers for all rows, whatever is tried."""
-        step.layout.common = []
-        with undone(self.own_code()), _Eagerly():
-            every = [common(step, trial, adds_up) for trial in trials]
-        if len({tuple(map(len, one)) for one in every}) == 1:
-            step.layout.common = [tuple(map(all, zip(*uses, strict=True))) for uses in zip(*every, strict=True)]
+        """Find what no row looks up, or all workers for all rows, whatever is tried; where that is not known, all layers see all."""
+        own, step.layout.common = self.own_code(), []
+        with undone(own), _Eagerly():
+            every = [common(step, trial, adds_up, own) for trial in trials]
+        if every and None not in every and len({tuple(map(len, one or ())) for one in every}) == 1:
+            step.layout.common = [tuple(map(all, zip(*uses, strict=True))) for uses in zip(*filter(None, every), strict=True)]
+        else:
+            step.layout.common = None
+            self.layout.seeing_all |= {*operations(self._model)}
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
@@ -735,26 +751,46 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
         return False
 
 
-def common(step: additive.Additive, trial: Trial, adds_up: bool) -> list[tuple[bool, ...]]:
-    """See `whole.Layout`: where two unequal parts of a step look up the same. Nothing, if it can't be tried."""
+def common(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[bool, ...]] | None:
+    """See `whole.Layout`: where two unequal parts of a step look up what the whole does.
 
-    def part(member: Member) -> list[list[np.ndarray]]:
-        group, mine = collective.OnHost(member), copy.copy(step)
-        mine.keeps, mine.layout = False, dataclasses.replace(step.layout, noted=noted[member.rank])
+    None, if that can't be tried, or if a use is neither such nor adds up: as of ids that were made unique.
+
+    Args:
+        step: of the model.
+        trial: what it takes.
+        adds_up: whether it is computed by rows.
+        objects: that have code of the user's own.
+    """
+
+    def part(group: Any) -> list[list[np.ndarray]]:
+        noted, mine = list[list[np.ndarray]](), copy.copy(step)
+        mine.keeps, mine.layout = False, dataclasses.replace(step.layout, noted=noted)
+        shares = unequal(trial.rows) if group.workers > 1 else None
         if adds_up:
             with _trying(mine):
-                mine.added(group, trial.data, unequal(trial.rows))
+                mine.added(group, trial.data, shares)
         else:
-            with _Part(group, mine.layout, trial.rows, unequal(trial.rows))():
+            with _Part(group, mine.layout, trial.rows, shares)():
                 mine.own(trial.data)
-        return noted[member.rank]
+        return noted
 
-    noted = [list[list[np.ndarray]](), list[list[np.ndarray]]()]
     try:
-        here, there = Threads(2, alternating=True).run(part)
+        with undone(objects):
+            whole_ = part(collective.Alone())
+        here, there = Threads(2, alternating=True, objects=objects).run(lambda member: part(collective.OnHost(member)))
+        return [tuple(_is_common(*one) for one in zip(*uses, strict=True)) for uses in zip(whole_, here, there, strict=True)]
     except (Exception, whole.SeesAll):
-        return []
-    return [tuple(map(np.array_equal, one, other)) for one, other in zip(here, there, strict=False)]
+        return None
+
+
+def _is_common(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> bool:
+    """Whether both parts look up all; ValueError if together they don't, either."""
+    if np.array_equal(every, here) and np.array_equal(every, there):
+        return True
+    if len(here) + len(there) != len(every):
+        raise ValueError("parts of a step look up something else than the whole")
+    return False
 
 
 def _trying(step: additive.Additive) -> keras.StatelessScope:

@@ -73,8 +73,8 @@ class Layout:
     """By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
     beside: dict[Operation, set[int]] = field(default_factory=dict)
     """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
-    common: list[tuple[bool, ...]] = field(default_factory=list)
-    """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same, which is of no row."""
+    common: list[tuple[bool, ...]] | None = field(default_factory=list)
+    """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same; None: they always do."""
     noted: list[list[np.ndarray]] | None = None
     """Of each sparse gradient, in a trial: what each use of its variable looks up on this worker."""
 
@@ -261,7 +261,8 @@ class Step:
         number, sizes = next(self._sparse), uses(local)
         if self._layout.noted is not None:
             self._layout.noted.append(np.split(np.asarray(local.indices), np.cumsum([int(size) for size in sizes])[:-1]))
-        common = self._layout.common[number] if number < len(self._layout.common) else ()
+        every = self._layout.common
+        common = (True,) * len(sizes) if every is None else every[number] if number < len(every) else ()
         known = len(common) == len(sizes)
         return Parted(local, sizes, common if known else (False,) * len(sizes), self._latest if known else None)
 

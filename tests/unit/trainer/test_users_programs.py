@@ -233,6 +233,37 @@ class Again(layers.Layer):
     def call(self, x):
         return tf.recompute_grad(lambda z: self.inner(z))(x)
 
+class Unique(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embed = layers.Embedding(6, 4)
+        self.embed.build((None,))
+    def call(self, x):
+        found, places = tf.unique(tf.reshape(x, [-1]))
+        return ops.mean(tf.gather(self.embed(found), tf.reshape(places, tf.shape(x))), axis=1)
+
+def unique():
+    inputs = keras.Input((8,), dtype="int32")
+    model = keras.Model(inputs, layers.Dense(3)(Unique()(inputs)))
+    model.compile("adam", "mse")
+    return model
+
+class Kept(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.built = text(), True
+    def call(self, x):
+        found = self.inner(x)
+        self.kept = found**2
+        return found
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return ops.mean((y - y_pred) ** 2) + 0.1 * ops.sqrt(ops.mean(self.kept))
+
+def kept():
+    model = Kept()
+    model.compile("adam")
+    return model
+
 class Probable(layers.Layer):
     def call(self, x):
         return tf.nn.softmax(x)
@@ -416,6 +447,8 @@ print(json.dumps({
     "the five strongest rows": apart(lambda: compiled(net(Strongest()))),
     "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
     "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
+    "what is looked up once for all rows of a worker": apart(unique, lambda model: fitted(model, tokens)),
+    "positions in a model that keeps its outputs": apart(kept, lambda model: fitted(model, tokens)),
     "shares that are taken for probabilities of their own": apart(
         lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[lambda y, found: ops.max(found)]),
         lambda model: fitted(model, X, np.float64(Y > 1))
@@ -428,6 +461,8 @@ print(json.dumps({
 }))
 """
 NAMES = [
+    "what is looked up once for all rows of a worker",
+    "positions in a model that keeps its outputs",
     "a count of its steps, eager",
     "a generator and a list, eager",
     "something at the first call only, eager",
