@@ -92,7 +92,7 @@ def test_other_options_are_refused_and_change_nothing(project, interrupted):
     done = project.play("train", "run=left", *typed, check=False)
     assert done.returncode != 0, done.stdout
     assert "run=left is under way on worker1" in done.stdout
-    assert re.search(r"\(epoch \d+ of \d+\)", done.stdout), done.stdout
+    assert "(epoch 3" in done.stdout
     assert "stop it (ansible-playbook stop.yml -e run=left), then continue it with the change: " in done.stdout
     assert f"change: ansible-playbook train.yml -e run=left -e {' -e '.join(typed)}\n" in done.stdout
     assert "steps " not in done.stdout.partition("training on")[0], "a plan that will not come true is not shown"
