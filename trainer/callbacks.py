@@ -100,14 +100,21 @@ def writes_only(callback: keras.callbacks.Callback) -> bool:
 def on_worker(callbacks: Sequence[keras.callbacks.Callback], is_chief: bool) -> list[keras.callbacks.Callback]:
     """Those that a worker calls; elsewhere than on the chief, the user's own writers write nothing."""
     here = [one for one in callbacks if is_chief or not writes_only(one)]
-    for one in [] if is_chief else filter(lambda one: isinstance(one, WRITERS), here):
-        if isinstance(one, keras.callbacks.CSVLogger):
-            one.filename = os.devnull
-        else:
-            one._save_model = _nothing
-        for hook in (name for name in dir(keras.callbacks.Callback) if name.startswith("on_") and not is_default(getattr(one, name))):
-            setattr(one, hook, _quiet(one, getattr(one, hook)))
+    for one in here if not is_chief else ():
+        if isinstance(one, WRITERS):
+            _silence(one)
     return here
+
+
+def _silence(callback: keras.callbacks.Callback) -> None:
+    """Keep a callback from writing."""
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        callback.filename = os.devnull
+    else:
+        callback._save_model = _nothing
+    for hook in (name for name in dir(keras.callbacks.Callback) if name.startswith("on_")):
+        if not is_default(getattr(callback, hook)):
+            setattr(callback, hook, _quiet(callback, getattr(callback, hook)))
 
 
 def _quiet(callback: keras.callbacks.Callback, hook: Callable[..., None]) -> Callable[..., None]:

@@ -321,8 +321,7 @@ class Distributed:
 
     def agree_again(self, when: str) -> None:
         """Where a callback has left other numbers on some worker, take the chief's, which is said."""
-        digests = self.peers.digests(digest(_numbers(self.variables)))
-        others = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        others = self._others(_numbers(self.variables))
         if not others:
             return
         self.agree()
@@ -333,11 +332,15 @@ class Distributed:
             self._warn(f"{when}, the weights or the optimizer of {who} differed from the chief's, {why}; all go on with the chief's")
         self._apart = others
 
+    def _others(self, arrays: Sequence[np.ndarray]) -> list[int]:
+        """Ranks whose arrays differ from the chief's."""
+        digests = self.peers.digests(digest(arrays))
+        return [rank for rank, one in enumerate(digests) if one != digests[0]]
+
     def saw_others(self, epoch: int, logs: Mapping[str, Any]) -> bool:
         """Whether workers have different logs of an epoch, which is said once."""
         numbers = [value for name in sorted(logs) if (value := np.asarray(logs[name])).dtype.kind in "biuf"]
-        digests = self.peers.digests(digest(numbers))
-        others = [rank for rank, one in enumerate(digests) if one != digests[0]]
+        others = self._others(numbers)
         if others and not self._saw_others:
             self._saw_others, who = True, named(self.peers.member.hosts, others)
             self._warn(

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -37,9 +39,10 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
         if cluster.member.is_chief:
             job.metrics.warning(what)
 
-    about = lambda what: warn(f"model: {what}")  # noqa: E731
-    built = assembly.build(cluster, job.config, len(job.manifest.classes), job.examples.spec, about, lambda: job.first_rows(rehearsal.MOST))
-    _check_metrics(job, built.local if isinstance(built, Program) else built)
+    first = functools.cache(lambda: job.first_rows(rehearsal.MOST))
+    given = cluster, job.config, len(job.manifest.classes), job.examples.spec
+    built = assembly.build(*given, lambda what: warn(f"model: {what}"), first)
+    _check_metrics(job, built.local if isinstance(built, Program) else built, first)
     engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
     steps = engine.steps
     if not steps.local.l2_in_update and cluster.member.workers > 1:
@@ -47,12 +50,12 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     return engine
 
 
-def _check_metrics(job: Job, local: step.Local) -> None:
-    """Refuse metrics of the user's own that keep no sums of real rows; made-up ones have shown nothing."""
+def _check_metrics(job: Job, local: step.Local, first: Callable[[], Any]) -> None:
+    """Refuse metrics of the user's own that keep no sums of the first rows, which `first` returns; made-up ones have shown nothing."""
     model, placements = local.model, local.placements
     if placements is None or additive.overridden(model) or not any(map(is_users, model.metrics)):
         return
-    batch = job.first_rows(rehearsal.MOST)
+    batch = first()
     if half := len(tf.nest.flatten(batch)[0]) // 2:
         halves = [tf.nest.map_structure(lambda leaf, part=part: leaf[part], batch) for part in (slice(half), slice(half, None))]
         what, trial = "model={file}:{function}".format(**job.config.model), functools.partial(undone, placements.own_code())

@@ -175,7 +175,7 @@ def several(optimizer: Any) -> list[Any]:
     return list(optimizer.optimizers) if isinstance(optimizer, keras.optimizers.MultiOptimizer) else [optimizer]
 
 
-def copies_weights(optimizer: Any, weights: Sequence[keras.Variable] = ()) -> bool:
+def copies_weights(optimizer: Any, weights: Sequence[keras.Variable]) -> bool:
     """Whether an optimizer, if built, begins with a copy of the weights, which Keras' `fit` forgets where it traces."""
     every = several(inner(optimizer))
     if any(isinstance(one, keras.optimizers.ScheduleFreeAdamW) for one in every):

@@ -1,7 +1,7 @@
-"""A step tried on a few made-up rows before the first one, to find which layers must see the whole batch.
+"""A step tried on a few rows before the first one, made-up ones and real ones, to find which layers must see the whole batch.
 
 Each outermost call of a layer is tried alone, and as two workers that are threads of this process; what it returns and what it would
-keep must be the same. No variable changes meanwhile.
+keep must be the same. Calls of the user's own code are also tried with all rows but the first changed. No variable changes meanwhile.
 """
 
 import contextlib
@@ -30,9 +30,6 @@ ROWS, UNKNOWN = 5, 4
 """Rows of a made-up batch, of which two workers have unequal parts; size of its dimensions that are not known."""
 FEWEST, MOST = 3, 64
 """Rows of a real batch that is tried."""
-STRETCHED = ("is_floating", 0.0, 255.0), ("is_floating", -1.0, 1.0), ("is_integer", 0.0, 255.0)
-"""Kinds of made-up numbers and the bounds that they are tried in, too, where code is the user's own: what it mixes may be too small to see
-between 0 and 1, or 0."""
 SPOILED = (np.nan, None), (1e9, 0.0), (-1e9, 0.999), (0.0, 0.5)
 """Numbers that take the place of all rows' but the first, and `Step.drawn`, as a layer may mix rows now and then."""
 MISSING = 0.3
@@ -148,16 +145,10 @@ class Rehearsal(whole.Step):
     keeps = False
     _static: int
 
-    def __init__(
-        self,
-        layout: whole.Layout,
-        rows: int = ROWS,
-        counted: bool = False,
-        real: bool = False,
-    ):
-        """As `rehearse`; `real`: whether the data is."""
-        self._counted, self._real = counted, real
-        super().__init__(collective.Alone(), layout, rows)
+    def __init__(self, layout: whole.Layout, trial: "Trial", counted: bool = False):
+        """As `rehearse`."""
+        self._counted, self._real = counted, trial.real
+        super().__init__(collective.Alone(), layout, trial.rows)
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.bending: list[str] = []
@@ -343,48 +334,62 @@ class _First:
     def _has_rows(self, leaf: Any) -> bool:
         return isinstance(leaf, tf.Tensor) and bool(leaf.shape.rank) and leaf.shape[0] % self._count == 0
 
-    def _of(self, arguments: Any) -> list[Any]:
-        return [one[: len(one) // self._count] for one in self._call(arguments) if self._has_rows(one)]
+    def _split(self, leaf: Any) -> tuple[Any, Any]:
+        """What is of the first row, and the others."""
+        size = len(leaf) // self._count
+        return leaf[:size], leaf[size:]
+
+    def _mine(self, leaf: Any) -> Any:
+        return self._split(leaf)[0]
+
+    def _numbers_in(self, values: Any) -> list[Any]:
+        """What has rows and a gradient."""
+        return [leaf for leaf in tf.nest.flatten(values) if self._has_rows(leaf) and leaf.dtype.is_floating]
 
     def moves(self) -> bool:
         """Whether its results move with other rows' numbers, however little."""
-        rows = [leaf for leaf in tf.nest.flatten(self._arguments) if self._has_rows(leaf) and leaf.dtype.is_floating]
+        rows = self._numbers_in(self._arguments)
         with tf.GradientTape() as tape:
             tape.watch(rows)
-            results = [one for one in self._of(self._arguments) if one.dtype.is_floating]
-        every = zip(rows, tape.gradient(results, rows), strict=True)
-        return any(move is not None and np.any(np.nan_to_num(tf.convert_to_tensor(move))[len(row) // self._count :]) for row, move in every)
+            results = [self._mine(one) for one in self._numbers_in(self._call(self._arguments))]
+        moved = [tf.convert_to_tensor(move) for move in tape.gradient(results, rows) if move is not None]
+        return any(bool(np.any(np.nan_to_num(self._split(one)[1]))) for one in moved)
 
     def bends(self) -> bool:
         """Whether its gradient is another than half of that by twice as much, or than that by its own results alone."""
-        rows = [leaf for leaf in tf.nest.flatten(self._arguments) if self._has_rows(leaf) and leaf.dtype.is_floating]
+        rows = self._numbers_in(self._arguments)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(rows)
-            results = [one for one in self._call(self._arguments) if self._has_rows(one) and one.dtype.is_floating]
+            results = self._numbers_in(self._call(self._arguments))
         by = [tf.reshape(tf.linspace(tf.cast(1.0, one.dtype), 2.0, tf.size(one)), tf.shape(one)) for one in results]
-        mine = [tf.concat([one[: len(one) // self._count], tf.zeros_like(one[len(one) // self._count :])], 0) for one in by]
+        mine = [self._with_others(one, 0.0) for one in by]
         once, twice, alone = (tape.gradient(results, rows, output_gradients=each) for each in (by, [2 * one for one in by], mine))
         return any(
-            not (_alike(2 * one, two, TOLERANCE) and _alike(one[: len(row) // self._count], other[: len(row) // self._count], TOLERANCE))
-            for row, one, two, other in zip(rows, once, twice, alone, strict=True)
+            not (_alike(2 * one, two, TOLERANCE) and _alike(self._mine(one), self._mine(other), TOLERANCE))
+            for one, two, other in zip(once, twice, alone, strict=True)
             if isinstance(one, tf.Tensor)
         )
+
+    def _with_others(self, leaf: Any, number: float) -> Any:
+        """The first row as it is, and a number in all others."""
+        first, others = self._split(leaf)
+        return tf.concat([first, tf.fill(tf.shape(others), tf.cast(number, leaf.dtype))], 0)
+
+    def _results(self, arguments: Any) -> list[Any]:
+        return [self._mine(one) for one in self._call(arguments) if self._has_rows(one)]
 
     def differs(self, number: float, drawn: float | None) -> bool:
         """Whether it has other results where all other rows are some number, even if these are multiplied by 0, or compared."""
 
         def spoiled(leaf: Any) -> Any:
-            if not self._has_rows(leaf) or not leaf.dtype.is_floating:
-                return leaf
-            first = leaf[: len(leaf) // self._count]
-            return tf.concat([first, tf.fill(tf.shape(leaf[len(first) :]), tf.cast(number, leaf.dtype))], 0)
+            return self._with_others(leaf, number) if self._numbers_in(leaf) else leaf
 
         step = whole.current()
         assert step is not None
         with replaced(step, "drawn", drawn):
-            expected = self._of(self._arguments)
+            expected = self._results(self._arguments)
         with keras.StatelessScope(), replaced(step, "drawn", drawn):
-            found = self._of(tf.nest.map_structure(spoiled, self._arguments))
+            found = self._results(tf.nest.map_structure(spoiled, self._arguments))
         layers = _layers_of(self.operation)
         return not (_same(layers[0], expected, found) if layers else all(map(_alike, expected, found, itertools.repeat(TOLERANCE))))
 
@@ -430,20 +435,20 @@ def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
     yield set(every)
 
 
-def made_up(specs: Any, rows: int = ROWS) -> Any:
-    """Rows of a batch's structure: numbers between 0 and 1, whole ones 0 and 1."""
+def made_up(specs: Any) -> Any:
+    """`ROWS` rows of a batch's structure: numbers between 0 and 1, whole ones 0 and 1."""
     numbers = np.random.default_rng(0)
 
     def leaf(spec: Any) -> Any:
         if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             return None
         if isinstance(spec, tf.RaggedTensorSpec):
-            lengths = [1 + row % UNKNOWN for row in range(rows)] if spec.ragged_rank == 1 and spec.shape[1] is None else None
+            lengths = [1 + row % UNKNOWN for row in range(ROWS)] if spec.ragged_rank == 1 and spec.shape[1] is None else None
             return tf.RaggedTensor.from_tensor(dense(spec), lengths, ragged_rank=spec.ragged_rank)
         return tf.sparse.from_dense(dense(spec)) if isinstance(spec, tf.SparseTensorSpec) else dense(spec)
 
     def dense(spec: Any) -> tf.Tensor:
-        shape = (rows, *(UNKNOWN if size is None else size for size in spec.shape[1:]))
+        shape = (ROWS, *(UNKNOWN if size is None else size for size in spec.shape[1:]))
         drawn = numbers.random(shape)
         if spec.dtype == tf.string:
             return tf.constant(np.where(drawn < 0.5, b"a", b"b").astype(object))
@@ -459,36 +464,36 @@ def rows_of(specs: Any) -> int | None:
 
 
 def stretched(data: Any) -> Iterator[Any]:
-    """Made-up rows in other bounds, with gaps, and with texts of several words, which may mean nothing."""
-    tensors = [leaf for leaf in tf.nest.flatten(data) if isinstance(leaf, tf.Tensor)]
-    for kind, least, most in STRETCHED:
-        if any(getattr(leaf.dtype, kind) for leaf in tensors):
-            yield tf.nest.map_structure(functools.partial(_between, kind, least, most), data)
-    if any(leaf.dtype.is_floating for leaf in tensors):
-        numbers = np.random.default_rng(1)
-        yield tf.nest.map_structure(functools.partial(_with_gaps, numbers), data)
-    if any(leaf.dtype == tf.string for leaf in tensors):
-        yield tf.nest.map_structure(_longer, data)
+    """Made-up rows in other bounds, with gaps, and with texts of several words, which may mean nothing.
+
+    For code of the user's own: what it mixes may be too small to see between 0 and 1, or 0, or what fills in a number that is missing.
+    """
+    numbers = np.random.default_rng(1)
+    changes: Sequence[tuple[str, Callable[[Any], Any]]] = (
+        ("is_floating", lambda leaf: 255 * leaf),
+        ("is_floating", lambda leaf: 2 * leaf - 1),
+        ("is_integer", lambda leaf: 255 * leaf),
+        ("is_floating", lambda leaf: tf.where(numbers.random(leaf.shape) < MISSING, np.nan, leaf)),
+        ("is_text", _longer),
+    )
+    for kind, change in changes:
+        which = [_is(kind, leaf) for leaf in tf.nest.flatten(data)]
+        if any(which):
+            leaves = [change(leaf) if has else leaf for leaf, has in zip(tf.nest.flatten(data), which, strict=True)]
+            yield tf.nest.pack_sequence_as(data, leaves)
 
 
-def _with_gaps(numbers: np.random.Generator, leaf: Any) -> Any:
-    if not isinstance(leaf, tf.Tensor) or not leaf.dtype.is_floating:
-        return leaf
-    return tf.where(numbers.random(leaf.shape) < MISSING, np.nan, leaf)
+def _is(kind: str, leaf: Any) -> bool:
+    """`kind`: `is_text`, or a property of TensorFlow's types."""
+    if not isinstance(leaf, tf.Tensor):
+        return False
+    return bool(leaf.shape.rank and leaf.dtype == tf.string if kind == "is_text" else getattr(leaf.dtype, kind))
 
 
 def _longer(leaf: Any) -> Any:
     """Texts of 1 to `UNKNOWN` words, by row."""
-    if not isinstance(leaf, tf.Tensor) or leaf.dtype != tf.string or not leaf.shape.rank:
-        return leaf
     counts = 1 + np.arange(len(leaf)) % UNKNOWN
     return tf.constant((np.asarray(leaf).T + b" ") * counts).T
-
-
-def _between(kind: str, least: float, most: float, leaf: Any) -> Any:
-    if not isinstance(leaf, tf.Tensor) or not getattr(leaf.dtype, kind):
-        return leaf
-    return tf.cast(least, leaf.dtype) + tf.cast(most - least, leaf.dtype) * leaf
 
 
 def no_batch() -> None:
@@ -496,7 +501,7 @@ def no_batch() -> None:
 
 
 class Placements:
-    """Layers of a model that see the whole batch: found on made-up rows or, where that can't be, while a step is traced."""
+    """Layers of a model that see the whole batch: found by trials or, where these don't show it, while a step is traced."""
 
     def __init__(self, model: keras.Model, workers: Agreement, warn: Callable[[str], None]):
         """Begin with none; warnings go to the user."""
@@ -536,7 +541,7 @@ class Placements:
         every = operations(self._model)
         if not rehearsed:
             before.update(every)
-            self.layout.seeing_all |= {*every}
+            self._all_see_all()
             self._warn(f"the step could not be tried before it is traced, so {WHOLE}: {printable(why)}")
         table = self._workers.gather([one in self.layout.seeing_all for one in every])
         self.layout.seeing_all |= {one for one, sees in zip(every, table.sum(axis=0).tolist(), strict=True) if sees}
@@ -587,7 +592,7 @@ class Placements:
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
-            self.layout.seeing_all |= {*layers}
+            self._all_see_all()
             return False
         rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
         sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
@@ -602,10 +607,11 @@ class Placements:
             self._looks[step]()
             # What is summed on one worker must be on all.
             found = digest([np.frombuffer(repr(step.layout.common).encode(), np.uint8)])
-            if step.layout.common is None or len(set(self._workers.digests(found))) > 1:
-                may, step.layout.common = False, None
-                self.layout.seeing_all |= {*operations(self._model)}
-                self._warn(f"what an Embedding looks up is neither of rows nor the same for all, so {WHOLE}")
+            if len(set(self._workers.digests(found))) > 1:
+                self._look_up_all(step)
+            if step.layout.common is None:
+                may = False
+                self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
         return may
@@ -618,8 +624,15 @@ class Placements:
         if every and None not in every and len({tuple(map(len, one or ())) for one in every}) == 1:
             step.layout.common = [tuple(map(all, zip(*uses, strict=True))) for uses in zip(*filter(None, every), strict=True)]
         else:
-            step.layout.common = None
-            self.layout.seeing_all |= {*operations(self._model)}
+            self._look_up_all(step)
+
+    def _look_up_all(self, step: additive.Additive) -> None:
+        """Let all workers look up the same, as all layers see all."""
+        step.layout.common = None
+        self._all_see_all()
+
+    def _all_see_all(self) -> None:
+        self.layout.seeing_all |= {*operations(self._model)}
 
     def see_all(self, error: whole.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
@@ -631,12 +644,7 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(
-    step: Callable[[Any], Any],
-    trial: "Trial",
-    layout: whole.Layout,
-    counted: bool = False,
-) -> Rehearsal:
+def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole.Layout, counted: bool = False) -> Rehearsal:
     """Try a step, which makes all variables that the first one would make.
 
     Args:
@@ -645,7 +653,7 @@ def rehearse(
         layout: where to add what is found.
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal = Rehearsal(layout, trial.rows, counted, trial.real)
+    rehearsal = Rehearsal(layout, trial, counted)
     with rehearsal(), _Eagerly():
         step(trial.data)
     return rehearsal

@@ -532,7 +532,8 @@ def of_keras(layer: Operation) -> bool:
     """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
     if not isinstance(layer, Layer) or is_users(layer) or isinstance(layer, keras.layers.Lambda):
         return False
-    return KNOWN.issuperset(str(one.__module__).partition(".")[0] for value in vars(layer).values() if (one := _function_in(value)))
+    functions = filter(None, map(_function_in, filter(callable, vars(layer).values())))
+    return KNOWN.issuperset(str(one.__module__).partition(".")[0] for one in functions)
 
 
 def _function_in(value: Any) -> types.FunctionType | None:

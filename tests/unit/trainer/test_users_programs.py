@@ -12,6 +12,7 @@ import io
 import json
 import keras
 import numpy as np
+import sys
 import tensorflow as tf
 from keras import layers, ops
 from trainer import distribute, rehearsal
@@ -308,7 +309,7 @@ class Logging(keras.callbacks.CSVLogger):
 
 def logged(model):
     stopping = keras.callbacks.EarlyStopping(monitor="rate", mode="max", patience=1, restore_best_weights=True)
-    return fitted(model, callbacks=[Logging("log.csv"), stopping])
+    return fitted(model, callbacks=[Logging(sys.argv[-1] + "/log.csv"), stopping])
 
 class Positions(layers.Layer):
     def __init__(self):
@@ -371,10 +372,10 @@ def activation(x):
 def listed(model):
     return fitted(model, callbacks=keras.callbacks.CallbackList([], add_history=True, model=model))
 
-told = io.StringIO()
+messages = io.StringIO()
 tokens = np.random.default_rng(1).integers(0, 6, (22, 8))
 texts = tf.constant([[" ".join("abcdefg"[: 1 + 2 * row % 7])] for row in range(22)])
-with contextlib.redirect_stderr(told):
+with contextlib.redirect_stderr(messages):
     halving = apart(lambda: compiled(net()), lambda model: fitted(model, callbacks=[Halving()]))
 index, edges = np.random.default_rng(1).integers(0, 36, (40, 1)), np.random.default_rng(1).random((12, 12)) / 12
 print(json.dumps({
@@ -401,7 +402,7 @@ print(json.dumps({
     "an input that is not given": apart(optional, lambda model: fitted(model, [None, X])),
     "a callback that acts on the chief": halving,
     "a writer that also evaluates and stops": apart(
-        lambda: compiled(net()), lambda model: fitted(model, callbacks=[Evaluating("a.keras", save_freq=10**6)])
+        lambda: compiled(net()), lambda model: fitted(model, callbacks=[Evaluating(sys.argv[-1] + "/a.keras", save_freq=10**6)])
     ),
     "a writer that also adds to the logs": apart(lambda: compiled(net()), logged),
     "positions, and tokens of all rows": apart(text, lambda model: fitted(model, tokens)),
@@ -433,7 +434,7 @@ print(json.dumps({
         lambda: compiled(keras.Sequential([keras.Input((5,)), layers.Dense(6, activation=activation), layers.Dense(3)])),
         lambda model: fitted(model, 6 * X + 6)
     ),
-    "sentences about it, but one": told.getvalue().count("differed from the chief's") - 1,
+    "warnings about it, but one": messages.getvalue().count("differed from the chief's") - 1,
     "a list of callbacks of Keras' own": apart(lambda: compiled(net()), listed),
     "a penalty of its own, and one of its outputs": apart(lambda: compiled(net(Penalized(activity_regularizer="l2")))),
     "hinge of labels that are -1 in some rows": apart(
@@ -491,7 +492,7 @@ NAMES = [
     "gradients by tf.gradients",
     "logits behind probabilities, gathered",
     "an activation of its own",
-    "sentences about it, but one",
+    "warnings about it, but one",
     "a list of callbacks of Keras' own",
     "a penalty of its own, and one of its outputs",
     "hinge of labels that are -1 in some rows",
@@ -509,8 +510,8 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def differences():
-    done = forked.run("-c", PROGRAM)
+def differences(tmp_path_factory):
+    done = forked.run("-c", PROGRAM, str(tmp_path_factory.mktemp("written")))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
