@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -53,7 +54,9 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
 def _check_metrics(job: Job, local: step.Local, first: Callable[[], Any]) -> None:
     """Refuse metrics of the user's own that keep no sums of the first rows, which `first` returns; made-up ones have shown nothing."""
     model, placements = local.model, local.placements
-    if placements is None or additive.overridden(model) or not any(map(is_users, model.metrics)):
+    # Keras keeps those of `compile` in one of its own.
+    given = [one for one in [*additive.compiled_with(model), *model.metrics] if isinstance(one, keras.metrics.Metric)]
+    if placements is None or additive.overridden(model) or not any(map(is_users, given)):
         return
     batch = first()
     if half := len(tf.nest.flatten(batch)[0]) // 2:

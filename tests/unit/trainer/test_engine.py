@@ -1,15 +1,17 @@
 """What an engine does with steps that can't take what it tries, without a cluster."""
 
 import contextlib
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import step
+from trainer import engines, step
 from trainer.data.spec import Leaf, Spec
 from trainer.engine import Engine
+from trainer.errors import ConfigError
 
 
 class Autoencoder(keras.Model):
@@ -62,3 +64,38 @@ def test_step_that_needs_more_rows_is_tried_once():
     engine._try(call)
     engine._try(call)
     assert calls == [1]
+
+
+class Most(keras.metrics.Metric):
+    """The largest y above 50, of which made-up rows have none: no sum."""
+
+    def __init__(self, name="most"):
+        super().__init__(name=name)
+        self.most = self.add_variable((), initializer="zeros", name="value")
+
+    def update_state(self, y, output, sample_weight=None):
+        self.most.assign(keras.ops.maximum(self.most, keras.ops.max(keras.ops.where(y > 50, y, 0 * y))))
+
+    def result(self):
+        return self.most
+
+
+def checked(*metrics):
+    """Check the metrics of a model by rows whose y are about 60."""
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    model.compile("adam", "mse", metrics=list(metrics), jit_compile=False)
+    step.build(model, SPEC)
+    local = SimpleNamespace(model=model, placements=SimpleNamespace(own_code=list))
+    job = SimpleNamespace(config=SimpleNamespace(model={"file": "mine.py", "function": "build"}))
+    engines._check_metrics(job, local, lambda: (np.ones((6, 5), "float32"), np.arange(60, 78, dtype="float32").reshape(6, 3)))
+
+
+def test_metric_that_keeps_no_sums_of_first_rows_is_refused():
+    """Before the first step, though it does of made-up ones."""
+    with pytest.raises(ConfigError, match=r"model=mine.py:build: the metric most keeps no sums: .* Fix: keep sums and counts"):
+        checked(Most())
+
+
+def test_metrics_of_keras_are_not_tried_again():
+    """They are known."""
+    checked("mae", keras.metrics.R2Score())
