@@ -90,7 +90,7 @@ def checked(*metrics):
     engines._check_metrics(job, local, lambda: (np.ones((6, 5), "float32"), np.arange(60, 78, dtype="float32").reshape(6, 3)))
 
 
-def test_metric_that_keeps_no_sums_of_first_rows_is_refused():
+def test_metric_without_sums_of_rows_is_refused():
     """Before the first step, though it does of made-up ones."""
     with pytest.raises(ConfigError, match=r"model=mine.py:build: the metric most keeps no sums: .* Fix: keep sums and counts"):
         checked(Most())
