@@ -512,13 +512,13 @@ class Placements:
         """Those that a step can take."""
         self._tried_real = False
         self._looks: dict[additive.Additive, Callable[[], None]] = {}
-        """By step, what finds its `Layout.common`."""
+        """By step, what finds its `Layout.uses`."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
 
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
-        return additive.Additive(self._model, own, dataclasses.replace(self.layout, common=[]))
+        return additive.Additive(self._model, own, dataclasses.replace(self.layout, uses=[]))
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
@@ -606,10 +606,10 @@ class Placements:
             self._looks[step] = functools.partial(self._look_up, step, list(self._trials), may)
             self._looks[step]()
             # What is summed on one worker must be on all.
-            found = digest([np.frombuffer(repr(step.layout.common).encode(), np.uint8)])
+            found = digest([np.frombuffer(repr(step.layout.uses).encode(), np.uint8)])
             if len(set(self._workers.digests(found))) > 1:
                 self._look_up_all(step)
-            if step.layout.common is None:
+            if step.layout.uses is None:
                 may = False
                 self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
         if may and names:
@@ -617,18 +617,18 @@ class Placements:
         return may
 
     def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
-        """Find what no row looks up, or all workers for all rows, whatever is tried; where that is not known, all layers see all."""
-        own, step.layout.common = self.own_code(), []
-        with undone(own), _Eagerly():
-            every = [common(step, trial, adds_up, own) for trial in trials]
-        if every and None not in every and len({tuple(map(len, one or ())) for one in every}) == 1:
-            step.layout.common = [tuple(map(all, zip(*uses, strict=True))) for uses in zip(*filter(None, every), strict=True)]
-        else:
+        """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
+        own, step.layout.uses = self.own_code(), []
+        try:
+            with undone(own), _Eagerly():
+                tried = [may_use(step, trial, adds_up, own) for trial in trials]
+            step.layout.uses = [tuple(map(_use, zip(*gradient, strict=True))) for gradient in zip(*tried, strict=True)]
+        except (Exception, whole.SeesAll):
             self._look_up_all(step)
 
     def _look_up_all(self, step: additive.Additive) -> None:
         """Let all workers look up the same, as all layers see all."""
-        step.layout.common = None
+        step.layout.uses = None
         self._all_see_all()
 
     def _all_see_all(self) -> None:
@@ -759,10 +759,8 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
         return False
 
 
-def common(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[bool, ...]] | None:
-    """See `whole.Layout`: where two unequal parts of a step look up what the whole does.
-
-    None, if that can't be tried, or if a use is neither such nor adds up: as of ids that were made unique.
+def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole.Use], ...]]:
+    """What the uses of each variable that a step looks up may be, as of `whole.Layout`, by those of two unequal parts of the step.
 
     Args:
         step: of the model.
@@ -783,22 +781,26 @@ def common(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequen
                 mine.own(trial.data)
         return noted
 
-    try:
-        with undone(objects):
-            whole_ = part(collective.Alone())
-        here, there = Threads(2, alternating=True, objects=objects).run(lambda member: part(collective.OnHost(member)))
-        return [tuple(_is_common(*one) for one in zip(*uses, strict=True)) for uses in zip(whole_, here, there, strict=True)]
-    except (Exception, whole.SeesAll):
-        return None
+    with undone(objects):
+        alone = part(collective.Alone())
+    here, there = Threads(2, alternating=True, objects=objects).run(lambda member: part(collective.OnHost(member)))
+    return [tuple(_may_be(*one) for one in zip(*gradient, strict=True)) for gradient in zip(alone, here, there, strict=True)]
 
 
-def _is_common(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> bool:
-    """Whether both parts look up all; ValueError if together they don't, either."""
-    if np.array_equal(every, here) and np.array_equal(every, there):
-        return True
-    if len(here) + len(there) != len(every):
-        raise ValueError("parts of a step look up something else than the whole")
-    return False
+def _may_be(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> list[whole.Use]:
+    """What a use may be of which the whole, and each of its parts, look up these; the least that is exchanged for it first."""
+    both = np.concatenate([here, there])
+    are: dict[whole.Use, bool] = {
+        "rows": np.array_equal(np.sort(every), np.sort(both)),
+        "unique": np.array_equal(np.sort(every), np.unique(both)),
+        "common": np.array_equal(every, here) and np.array_equal(every, there),
+    }
+    return [use for use, may in are.items() if may]
+
+
+def _use(trials: Sequence[Sequence[whole.Use]]) -> whole.Use:
+    """What a use is that may be these in each trial; StopIteration, if nothing known."""
+    return next(use for use in trials[0] if all(use in each for each in trials))
 
 
 def _trying(step: additive.Additive) -> keras.StatelessScope:

@@ -18,7 +18,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -50,6 +50,8 @@ USES = "_lockstep_uses"
 """Attribute of a sparse gradient."""
 KNOWN = {"keras", "tensorflow", "trainer"}
 """Packages whose functions, such as activations, treat each row alone."""
+Use = Literal["rows", "unique", "common"]
+"""What a step looks up of a variable at a place: each row its own, what rows have in common once each, or the same whatever they are."""
 BYTES = [bytes([code]) for code in range(256)]
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -73,8 +75,8 @@ class Layout:
     """By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
     beside: dict[Operation, set[int]] = field(default_factory=dict)
     """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
-    common: list[tuple[bool, ...]] | None = field(default_factory=list)
-    """Of each sparse gradient of the step, in order: by use of its variable, whether all workers look up the same; None: they always do."""
+    uses: list[tuple[Use, ...]] | None = field(default_factory=list)
+    """Of each sparse gradient of the step, in order: the uses of its variable; None: all workers look up the same, of the whole batch."""
     noted: list[list[np.ndarray]] | None = None
     """Of each sparse gradient, in a trial: what each use of its variable looks up on this worker."""
 
@@ -261,10 +263,11 @@ class Step:
         number, sizes = next(self._sparse), uses(local)
         if self._layout.noted is not None:
             self._layout.noted.append(np.split(np.asarray(local.indices), np.cumsum([int(size) for size in sizes])[:-1]))
-        every = self._layout.common
-        common = (True,) * len(sizes) if every is None else every[number] if number < len(every) else ()
-        known = len(common) == len(sizes)
-        return Parted(local, sizes, common if known else (False,) * len(sizes), self._latest if known else None)
+        every = self._layout.uses
+        kinds: Sequence[Use] = ["common"] * len(sizes) if every is None else every[number] if number < len(every) else []
+        if len(kinds) != len(sizes):
+            return Parted(local, sizes, ["rows"] * len(sizes), None)
+        return Parted(local, sizes, kinds, self._latest)
 
     def total(self, parted: "Parted") -> tf.IndexedSlices:
         """A sparse gradient of all workers: the rows of each, and sums of what is of no row."""
@@ -389,27 +392,36 @@ class Step:
 class Parted:
     """A worker's sparse gradient, by the uses of its variable."""
 
-    def __init__(self, local: tf.IndexedSlices, sizes: Sequence[tf.Tensor], common: Sequence[bool], rows: Rows | None):
-        """`sizes`: entries of each use; `common`: as of `Layout`; `rows`: of the batch on this worker, if that is known."""
-        self.local, self._shape, self._common = local, local.dense_shape, common
+    def __init__(self, local: tf.IndexedSlices, sizes: Sequence[tf.Tensor], kinds: Sequence[Use], rows: Rows | None):
+        """`sizes`: entries of each use; `kinds`: of the uses; `rows`: of the batch on this worker, if that is known."""
+        self.local, self._shape, self._kinds = local, local.dense_shape, kinds
         values, indices = (tf.split(one, sizes, num=len(sizes)) if len(sizes) > 1 else [one] for one in (local.values, local.indices))
         if rows is not None:
             # Entries of a placeholder are none.
             real = tf.cast(tf.sign(rows.stop - rows.start), tf.int32)
             values, indices = (
-                [one if same else one[: tf.shape(one)[0] * real] for one, same in zip(every, common, strict=True)]
+                [one if kind == "common" else one[: tf.shape(one)[0] * real] for one, kind in zip(every, kinds, strict=True)]
                 for every in (values, indices)
             )
         self._indices = indices
-        pairs = list(zip(values, indices, common, strict=True))
-        self.of_rows: list[tf.Tensor] = [one for value, index, same in pairs if not same for one in (value, index)]
-        self.shared: list[tf.Tensor] = [value for value, _, same in pairs if same]
+        pairs = list(zip(values, indices, kinds, strict=True))
+        self.of_rows: list[tf.Tensor] = [one for value, index, kind in pairs if kind != "common" for one in (value, index)]
+        self.shared: list[tf.Tensor] = [value for value, _, kind in pairs if kind == "common"]
 
     def joined(self, rows: Iterator[tf.Tensor], sums: Iterator[tf.Tensor]) -> tf.IndexedSlices:
         """All of it, from what all workers' `of_rows` and `shared` give together."""
-        pairs = [(next(sums), index) if same else (next(rows), next(rows)) for index, same in zip(self._indices, self._common, strict=True)]
+        pairs = [
+            (next(sums), index) if kind == "common" else _once(next(rows), next(rows)) if kind == "unique" else (next(rows), next(rows))
+            for index, kind in zip(self._indices, self._kinds, strict=True)
+        ]
         values, indices = zip(*pairs, strict=True)
         return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), self._shape)
+
+
+def _once(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Entries of a sparse gradient, of which those of the same index are added up, in the order in which they are met first."""
+    unique, places = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
 
 
 def uses(gradient: tf.IndexedSlices) -> list[tf.Tensor]:

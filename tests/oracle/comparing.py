@@ -7,11 +7,12 @@ from typing import Any
 
 import keras
 import numpy as np
+import scipy.sparse
 import tensorflow as tf
 
 from tests.oracle import running
 from tests.oracle.parts import CALLBACKS
-from tests.oracle.programs import FIT, Batches, Program, data_of, model_of
+from tests.oracle.programs import FIT, Batches, Program, data_of, is_sparse, model_of
 from trainer import distribute, rehearsal
 from trainer.errors import LockstepError
 from trainer.member import Member
@@ -73,17 +74,25 @@ def scripted(program: Program, model: keras.Model, seen: Seen) -> None:
     """Train by `fit` as a script does."""
     more: dict[str, Any] = {}
     if program.validation:
-        more["validation_data"] = tf.data.Dataset.from_tensor_slices(data_of(program, program.validation, 1)).batch(program.batch)
+        held_out = _thinned(program, program.validation, 1, tf.sparse.from_dense)
+        more["validation_data"] = tf.data.Dataset.from_tensor_slices(held_out).batch(program.batch)
     if program.weights == "classes":
         more["class_weight"] = {0: 0.5, 1: 2.0, 2: 1.0, 3: 1.5}
     for one in program.fit:
         more |= FIT[one]
     if "validation_data" in more or program.data:
         more.pop("validation_split", None)
-    given = data_of(program, program.rows, 0)
+    given = _thinned(program, program.rows, 0, tf.sparse.from_dense if program.data == "dataset" else scipy.sparse.csr_matrix)
     for epochs in dict.fromkeys((program.epochs, program.epochs + 1) if program.again else (program.epochs,)):
         seen_by = {"callbacks": [*(CALLBACKS[one]() for one in program.callbacks), seen]}
         model.fit(**_fed(program, given), epochs=epochs, verbose=0, **seen_by, **{"shuffle": False, **more})
+
+
+def _thinned(program: Program, rows: int, part: int, sparse: Callable[[np.ndarray], Any]) -> tuple[Any, ...]:
+    """As `data_of`, with sparse inputs as `sparse` makes them."""
+    x, *others = data_of(program, rows, part)
+    kinds = zip(x.items(), program.inputs, strict=True)
+    return ({name: sparse(value) if is_sparse(program, kind) else value for (name, value), kind in kinds}, *others)
 
 
 def _fed(program: Program, given: tuple[Any, ...]) -> dict[str, Any]:

@@ -16,7 +16,10 @@ INPUTS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
     "picture": lambda numbers, rows: numbers.integers(0, 256, (rows, 8, 8, 3)),
     "words": lambda numbers, rows: np.where(numbers.random((rows, 6)) < 0.8, numbers.integers(1, 12, (rows, 6)), 0),
     "signal": lambda numbers, rows: numbers.normal(size=(rows, 8, 2)),
+    "counts": lambda numbers, rows: np.where(numbers.random((rows, 7)) < 0.3, numbers.integers(1, 4, (rows, 7)), 0).astype("float64"),
 }
+SPARSE = ("counts",)
+"""Inputs that are sparse in a script."""
 ENTRIES: dict[str, Callable[[], keras.Layer]] = {
     "numbers": lambda: layers.Dense(6, activation="tanh"),
     "tokens": lambda: layers.Embedding(12, 4, mask_zero=True),
@@ -25,9 +28,11 @@ ENTRIES: dict[str, Callable[[], keras.Layer]] = {
     "picture": layers.Identity,
     "words": lambda: layers.Embedding(12, 4, mask_zero=True),
     "signal": lambda: layers.Conv1D(4, 3, activation="tanh", kernel_regularizer="l1"),
+    "counts": lambda: layers.Dense(4, activation="tanh"),
 }
 AFTER: dict[str, Callable[[], list[keras.Layer]]] = {
     "numbers": list,
+    "counts": list,
     "tokens": lambda: [layers.LSTM(5, dropout=0.2)],
     "series": lambda: [layers.GRU(4, recurrent_dropout=0.1)],
     "picture": lambda: [layers.Rescaling(1 / 255), layers.SeparableConv2D(3, 3, activation="relu"), layers.GlobalAveragePooling2D()],

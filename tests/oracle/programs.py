@@ -10,7 +10,22 @@ import keras
 import numpy as np
 from keras import layers, optimizers
 
-from tests.oracle.parts import AFTER, AUGMENT, BODY, CALLBACKS, ENTRIES, INPUTS, LOSSES, METRICS, MODELS, OPTIMIZERS, OUTPUTS, SETTINGS, Own
+from tests.oracle.parts import (
+    AFTER,
+    AUGMENT,
+    BODY,
+    CALLBACKS,
+    ENTRIES,
+    INPUTS,
+    LOSSES,
+    METRICS,
+    MODELS,
+    OPTIMIZERS,
+    OUTPUTS,
+    SETTINGS,
+    SPARSE,
+    Own,
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ def made(seed: int) -> Program:
 
     # Most of a program's time is tracing, by each worker: recurrent layers take several times as long as others, executions of several
     # batches twice as long.
-    inputs = tuple(draw.choices(list(INPUTS), (14, 1, 1, 3, 2, 2, 2))[0] for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))))
+    inputs = tuple(draw.choices(list(INPUTS), (14, 1, 1, 3, 2, 2, 2, 2))[0] for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))))
     outputs = tuple(draw.choice(list(OUTPUTS)) for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 2, 3))))
     rows, way = draw.randint(3, 32), draw.choice(("script", "run"))
     # `lockstep.distribute` returns the model of one worker as it is.
@@ -134,6 +149,11 @@ def data_of(program: Program, rows: int, part: int) -> tuple[Any, ...]:
     return (x, y, numbers.uniform(0, 2, rows)) if program.weights == "rows" else (x, y)
 
 
+def is_sparse(program: Program, kind: str) -> bool:
+    """Whether an input of a kind is sparse; tables of runs are not, and Keras takes none from a `PyDataset`."""
+    return program.way == "script" and program.data != "generator" and kind in SPARSE
+
+
 class Batches(keras.utils.PyDataset):
     """A program's rows in batches."""
 
@@ -175,7 +195,8 @@ def model_of(program: Program) -> keras.Model:
     entries, merged = {}, []
     for index, kind in enumerate(program.inputs):
         example = INPUTS[kind](np.random.default_rng(0), 1)
-        entry = keras.Input(example.shape[1:], name=f"in{index}", dtype="int32" if kind in ("tokens", "words") else "float64")
+        dtype = "int32" if kind in ("tokens", "words") else "float64"
+        entry = keras.Input(example.shape[1:], name=f"in{index}", dtype=dtype, sparse=is_sparse(program, kind))
         entries[entry.name], x = entry, ENTRIES[kind]()(entry)
         for layer in [*(AUGMENT[one]() for one in program.augment if kind == "picture"), *AFTER[kind]()]:
             x = layer(x)

@@ -164,6 +164,7 @@ def _job(program: Program, rows: Rows, own: Path) -> Job:
         "callbacks": {"file": "mine.py"},
     }
     given = {"train": train, "seed": SEED, "checkpoint": {"every_steps": program.seed % 3 + 1}, "reduction": {"name": "packed"}}
+    given["model"] = {"file": "mine.py", "function": "build"}
     given["telemetry"] = {"profile_every": 0 if program.seed % 5 else 3}
     config, own_part = configs.build(given), own / "workers" / str(own.name)
     sizes = schedule.counts(config, program.workers, len(rows), validation(program))

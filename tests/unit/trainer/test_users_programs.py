@@ -249,6 +249,11 @@ def unique():
     model.compile("adam", "mse")
     return model
 
+def counted():
+    model = keras.Sequential([keras.Input((5,), sparse=True), layers.Dense(4, "tanh"), layers.Dense(3)])
+    model.compile("adam", "mse")
+    return model
+
 class Kept(keras.Model):
     def __init__(self):
         super().__init__()
@@ -449,6 +454,9 @@ print(json.dumps({
     "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
     "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
     "what is looked up once for all rows of a worker": apart(unique, lambda model: fitted(model, tokens)),
+    "counts of words, which are mostly 0": apart(
+        counted, lambda model: fitted(model, tf.sparse.from_dense(np.float32((7 * np.arange(110).reshape(22, 5)) % 5 % 3)))
+    ),
     "positions in a model that keeps its outputs": apart(kept, lambda model: fitted(model, tokens)),
     "shares that are taken for probabilities of their own": apart(
         lambda: compiled(net(Probable()), "binary_crossentropy", metrics=[lambda y, found: ops.max(found)]),
@@ -463,6 +471,7 @@ print(json.dumps({
 """
 NAMES = [
     "what is looked up once for all rows of a worker",
+    "counts of words, which are mostly 0",
     "positions in a model that keeps its outputs",
     "a count of its steps, eager",
     "a generator and a list, eager",
