@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.eager import context
+from tensorflow.python.framework import config as tf_config
 
 from trainer import additive, collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
 from trainer.agreement import Agreement, digest
@@ -29,11 +30,18 @@ from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address, named
 from trainer.optimizer import inner
 from trainer.processors import FromChief
+from trainer.replacing import Setting
 from trainer.undoing import is_users
 
 START_S, SILENT_S = 1800.0, 600.0
 """Seconds within which all workers must call `distribute`; seconds after which one that sends nothing is lost."""
 DIFFERENT = "the workers have different batches"
+UNKNOWN = (
+    "the data do not say how many batches they have: at their end, Keras' own fit counts one more step in optimizers, random numbers and "
+    "what is a mean over batches, as a metric of one number; here they don't. Fix, to have the same: "
+    "dataset.apply(tf.data.experimental.assert_cardinality(BATCHES))"
+)
+"""Data of unknown length."""
 KINDS = ("train", "test")
 DISTRIBUTED = "_self_distributed"
 """Attribute of a model."""
@@ -152,7 +160,7 @@ class Distributed:
         processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
-        self._saw_others = False
+        self._saw_others = self._unknown = False
         self._apart: list[int] = []
         """Ranks that differed from the chief when some did last."""
         self._adds_up: dict[str, bool] = {}
@@ -349,6 +357,12 @@ class Distributed:
             )
         return bool(others)
 
+    def unknown_length(self) -> None:
+        """Say what differs where data end without having said when; once."""
+        if not (self._unknown or self.model.run_eagerly):
+            self._unknown = True
+            self._warn(UNKNOWN)
+
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""
         seed = context.global_seed()
@@ -462,7 +476,24 @@ def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-HOOKS = tuple((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict"))
+def _reading(iterate: Callable[..., Any]) -> Callable[..., Any]:
+    """`tf.data.Dataset.__iter__`: what draws random numbers in parallel would be in another order on each worker."""
+
+    @functools.wraps(iterate)
+    def read(dataset: tf.data.Dataset) -> Any:
+        with IN_ORDER:
+            return iterate(dataset)
+
+    return read
+
+
+def _set_determinism(on: bool) -> None:
+    (tf_config.enable_op_determinism if on else tf_config.disable_op_determinism)()
+
+
+IN_ORDER = Setting(tf_config.is_op_determinism_enabled, _set_determinism, True)
+"""Lets TensorFlow make datasets whose elements have always the same order and numbers; which it decides when it makes an iterator."""
+HOOKS = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), (tf.data.Dataset, "__iter__", _reading))
 """As `whole.HOOKS`."""
 
 
@@ -492,6 +523,8 @@ class _Agree(keras.callbacks.Callback):
         """All workers begin alike."""
         self._training = True
         self._distributed.agree()
+        if self.params.get("steps") is None:
+            self._distributed.unknown_length()
         self._may_stop = self._distributed.anywhere(self._may_stop or self.model.run_eagerly)
         optimizer = self.model.optimizer
         self._acts = self._distributed.anywhere(self._acts or (optimizer is not None and is_users(inner(optimizer))))
@@ -522,3 +555,5 @@ class _Agree(keras.callbacks.Callback):
         """The same where `evaluate` is not part of `fit`, which keeps them alike."""
         if not self._training:
             self._distributed.agree()
+        elif self.model._eval_epoch_iterator.num_batches is None:
+            self._distributed.unknown_length()

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -108,9 +108,10 @@ class StepLogs:
 
         Args:
             model: compiled.
-            returned: numbers by name.
+            returned: numbers by name, or dicts of these, as the metrics of `compile` have one as their result.
             tracks_loss: whether the step updated the loss tracker that Keras gives every model.
         """
+        returned = _flat(returned)
         tracked = set(model.get_metrics_result())
         if loss_count(model) is not None and not tracks_loss:
             tracked.discard("loss")
@@ -120,6 +121,12 @@ class StepLogs:
         values = {name: value if value.shape.is_fully_defined() else tf.reduce_mean(value) for name, value in values.items()}
         self.values = {name: tuple(value.shape) for name, value in values.items()}
         return list(values.values())
+
+
+def _flat(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """As `fit` flattens them."""
+    pairs = [_flat(value).items() if isinstance(value, dict) else [(name, value)] for name, value in logs.items()]
+    return {name: value for each in pairs for name, value in each}
 
 
 class Results:

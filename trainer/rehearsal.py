@@ -22,7 +22,7 @@ from keras.src.ops.operation import Operation
 from trainer import additive, collective, whole
 from trainer.agreement import Agreement, digest
 from trainer.optimizer import copies_weights, inner
-from trainer.replacing import replaced
+from trainer.replacing import Setting, replaced
 from trainer.terminal import printable
 from trainer.undoing import REPLACED, State, is_users, undone
 
@@ -52,6 +52,8 @@ GATHERED = 2**16
 """Most bytes of a row's outputs that are gathered for losses and metrics of the user's own which seem to add up."""
 PATIENCE_S = 60.0
 """Seconds for the slower of two threads."""
+EAGERLY = Setting(tf.config.functions_run_eagerly, tf.config.run_functions_eagerly, True)
+"""Lets functions that are traced inside of a step run as they are: what is traced in a trial would count as their first trace."""
 
 
 class Threads:
@@ -620,7 +622,7 @@ class Placements:
         """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
         own, step.layout.uses = self.own_code(), []
         try:
-            with undone(own), _Eagerly():
+            with undone(own), EAGERLY:
                 tried = [may_use(step, trial, adds_up, own) for trial in trials]
             step.layout.uses = [tuple(map(_use, zip(*gradient, strict=True))) for gradient in zip(*tried, strict=True)]
         except (Exception, whole.SeesAll):
@@ -654,7 +656,7 @@ def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole.Layout, c
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
     rehearsal = Rehearsal(layout, trial, counted)
-    with rehearsal(), _Eagerly():
+    with rehearsal(), EAGERLY:
         step(trial.data)
     return rehearsal
 
@@ -701,28 +703,6 @@ def _tensor(leaf: Any) -> Any:
 
 def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
-
-
-class _Eagerly:
-    """Lets functions that are traced inside of a step run as they are: what is traced now would count as their first trace.
-
-    The setting is that of the process, whose threads may be workers.
-    """
-
-    _inside, _lock, _before = 0, threading.Lock(), False
-
-    def __enter__(self) -> None:
-        with _Eagerly._lock:
-            if not _Eagerly._inside:
-                _Eagerly._before = tf.config.functions_run_eagerly()
-                tf.config.run_functions_eagerly(True)
-            _Eagerly._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with _Eagerly._lock:
-            _Eagerly._inside -= 1
-            if not _Eagerly._inside:
-                tf.config.run_functions_eagerly(_Eagerly._before)
 
 
 def adds_up(step: additive.Additive, trial: Trial) -> bool:

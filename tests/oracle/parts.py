@@ -604,9 +604,17 @@ class Own(keras.Model):
         if self.kind == "teacher":
             for mean, variable in zip(self.means, variables, strict=True):
                 mean.assign(0.9 * mean + 0.1 * variable)
+        if self.kind == "guide":
+            return self._each(y, output, loss)
         self.tracker.update_state(loss)
         logs = self.compute_metrics(x, y, output, weights)
         return {**logs, "plain": loss} if self.kind != "clipped" else {**logs, "norm": norm}
+
+    def _each(self, y: Any, output: Any, loss: Any) -> dict[str, Any]:
+        """Metrics one by one, as in a guide of Keras': those of `compile` are one."""
+        for metric in self.metrics:
+            metric.update_state(*([loss] if isinstance(metric, keras.metrics.Mean) else [y, output]))
+        return {metric.name: metric.result() for metric in self.metrics}
 
     def build(self, shape: Any) -> None:
         if self.kind == "teacher":

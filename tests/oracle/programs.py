@@ -69,7 +69,7 @@ class Program:
     tags: tuple[str, ...] = field(default=(), compare=False)
 
 
-STEPS = ("", "", "", "", "", "", "", "", "own", "noise", "penalty", "clipped", "pairs", "teacher", "sharpness", *MODELS)
+STEPS = ("", "", "", "", "", "", "", "", "own", "noise", "penalty", "clipped", "pairs", "teacher", "sharpness", "guide", *MODELS)
 FIT: dict[str, dict[str, Any]] = {
     "split": {"validation_split": 0.3},
     "seldom": {"validation_freq": 2},
