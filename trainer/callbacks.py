@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 from keras.src.utils.python_utils import is_default
 
-from trainer import own
+from trainer import own, remembered
+from trainer.agreement import digest
 from trainer.errors import ConfigError
 from trainer.own import Function
 from trainer.undoing import is_users
@@ -25,13 +27,15 @@ WRITERS = (
     keras.callbacks.RemoteMonitor,
 )
 """Callbacks that write files or send reports."""
-SILENCED = (keras.callbacks.ModelCheckpoint, keras.callbacks.CSVLogger)
+SILENCED = (keras.callbacks.ModelCheckpoint, keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 """Those that can be kept from writing."""
 LEFT_OUT = (keras.callbacks.BackupAndRestore,)
 """Callbacks that restore weights when a training begins, on one worker, over the state that the run continues from."""
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 TEST_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 WEIGHTS = "best_weights"
+LARGE = 2**16
+"""Bytes of an array that is no part of a state while it is as a callback was made with it."""
 SETTINGS = ("min_delta", "params")
 """Not part of a state: `fit` sets the second, and Keras turns the sign of the first when it learns in which direction the metric
 improves, which it does in every launch."""
@@ -110,6 +114,9 @@ def _silence(callback: keras.callbacks.Callback) -> None:
     """Keep a callback from writing."""
     if isinstance(callback, keras.callbacks.CSVLogger):
         callback.filename = os.devnull
+    elif isinstance(callback, keras.callbacks.TensorBoard):
+        callback._nowhere = tempfile.TemporaryDirectory(prefix="lockstep-")
+        callback.log_dir, callback._should_trace = callback._nowhere.name, False
     else:
         callback._save_model = _nothing
     for hook in (name for name in dir(keras.callbacks.Callback) if name.startswith("on_")):
@@ -164,6 +171,9 @@ class Callbacks(keras.callbacks.CallbackList):
         """Steps between two hooks of batches."""
         self.ends_at_nan = any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in self._every)
         self._before: Sequence[dict[str, Any]] = ()
+        self.forgotten: dict[str, str] = {}
+        """What callbacks of the user's own keep and a state does not, by name, and why; once there was a `state`."""
+        self._given = {(id(one), name): found for one in self._here for name, value in vars(one).items() if (found := _digest(value))}
         self._done, self.batch = 0, 0
 
     @property
@@ -189,10 +199,7 @@ class Callbacks(keras.callbacks.CallbackList):
         super().on_train_begin(logs)
         for callback, values in zip([*self._every, self._history], self._before, strict=False):
             for name, value in values.items() if callback in self.callbacks else ():
-                setattr(callback, name, value)
-        # Of a metric with several results.
-        kept = self._history.history
-        self._history.history = {name: [np.array(one) if isinstance(one, list) else one for one in kept[name]] for name in kept}
+                setattr(callback, name, remembered.decoded(value, getattr(callback, name, None)))
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if getattr(callback, WEIGHTS, None) is True:
@@ -245,15 +252,27 @@ class Callbacks(keras.callbacks.CallbackList):
         return self.model.get_weights() if self.any else []
 
     def state(self) -> list[dict[str, Any]]:
-        """What the callbacks keep as numbers, texts, and lists or dicts of these; best weights go to `variables`."""
+        """What the callbacks keep that can be `remembered`, of each in order, and Keras' History; best weights go to `variables`."""
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if self._has_weights(callback):
                 for variable, value in zip(self.variables[count * number : count * (number + 1)], callback.best_weights, strict=True):
                     variable.assign(value)
-        states = [_plain(vars(callback)) | ({WEIGHTS: True} if self._has_weights(callback) else {}) for callback in self._here]
-        rows = {name: [one.tolist() if hasattr(one, "tolist") else one for one in every] for name, every in self._history.history.items()}
-        return [*states, _plain({"epoch": self._history.epoch, "history": rows})]
+        history = {name: remembered.encoded(getattr(self._history, name)) for name in ("epoch", "history")}
+        return [*(self._kept(one) if one in self._here else {} for one in self._every), history]
+
+    def _kept(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
+        kept, of_model = dict[str, Any](), {id(one) for one in [*self.model.variables, *self.model.optimizer.variables]}
+        for name, value in vars(callback).items():
+            if name == WEIGHTS and self._has_weights(callback):
+                kept[name] = True
+            elif name not in SETTINGS and self._given.get((id(callback), name)) != _digest(value):
+                try:
+                    kept[name] = remembered.encoded(value, of_model)
+                except (remembered.Unknown, RecursionError) as error:
+                    if is_users(callback) and not callable(value):
+                        self.forgotten[f"{type(callback).__name__}.{name}"] = str(error)
+        return kept
 
     def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
         """Whether it keeps weights of the model now."""
@@ -261,19 +280,6 @@ class Callbacks(keras.callbacks.CallbackList):
         return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self.model.weights)
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: _json(value) for name, value in values.items() if name not in SETTINGS}
-    return {name: value for name, value in kept.items() if value is not _json}
-
-
-def _json(value: Any) -> Any:
-    """A number, a text, or a list or dict of these, as JSON has it; this function itself for anything else."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, list):
-        items = [_json(one) for one in value]
-        return _json if any(one is _json for one in items) else items
-    if isinstance(value, dict):
-        named = {name: _json(one) for name, one in value.items()}
-        return _json if any(one is _json or not isinstance(name, str) for name, one in named.items()) else named
-    return value if isinstance(value, bool | int | float | str | None) else _json
+def _digest(value: Any) -> str:
+    """Of a large array, which is data unless it changes; empty for anything else."""
+    return digest([value]) if isinstance(value, np.ndarray) and value.nbytes > LARGE and value.dtype.kind in remembered.NUMBERS else ""

@@ -20,9 +20,8 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.eager import context
-from tensorflow.python.framework import config as tf_config
 
-from trainer import additive, collective, handshake, keras_metrics, processors, rehearsal, strategy, whole
+from trainer import additive, collective, handshake, keras_metrics, processors, reading, rehearsal, strategy, whole
 from trainer.agreement import Agreement, digest
 from trainer.callbacks import BATCH_HOOKS, on_worker, overrides, writes_only
 from trainer.direct import AHEAD, Direct
@@ -30,7 +29,6 @@ from trainer.errors import RESTART, ClusterError, LockstepError
 from trainer.member import Member, address, named
 from trainer.optimizer import inner
 from trainer.processors import FromChief
-from trainer.replacing import Setting
 from trainer.undoing import is_users
 
 START_S, SILENT_S = 1800.0, 600.0
@@ -476,24 +474,7 @@ def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _reading(iterate: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.data.Dataset.__iter__`: what draws random numbers in parallel would be in another order on each worker."""
-
-    @functools.wraps(iterate)
-    def read(dataset: tf.data.Dataset) -> Any:
-        with IN_ORDER:
-            return iterate(dataset)
-
-    return read
-
-
-def _set_determinism(on: bool) -> None:
-    (tf_config.enable_op_determinism if on else tf_config.disable_op_determinism)()
-
-
-IN_ORDER = Setting(tf_config.is_op_determinism_enabled, _set_determinism, True)
-"""Lets TensorFlow make datasets whose elements have always the same order and numbers; which it decides when it makes an iterator."""
-HOOKS = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), (tf.data.Dataset, "__iter__", _reading))
+HOOKS = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), *reading.HOOKS)
 """As `whole.HOOKS`."""
 
 
@@ -523,7 +504,7 @@ class _Agree(keras.callbacks.Callback):
         """All workers begin alike."""
         self._training = True
         self._distributed.agree()
-        if self.params.get("steps") is None:
+        if (self.params or {}).get("steps", 0) is None:
             self._distributed.unknown_length()
         self._may_stop = self._distributed.anywhere(self._may_stop or self.model.run_eagerly)
         optimizer = self.model.optimizer

@@ -148,10 +148,10 @@ class Engine:
         """Whether a batch of the validation may depend on those before it, as where a loss keeps a moving mean."""
         return self.steps.local.placements is not None and bool(step.kept_by_losses(self.model))
 
-    @property
+    @functools.cached_property
     def validates(self) -> bool:
-        """Return whether validation gives any metric."""
-        return keras_metrics.validates(self.model)
+        """Whether validation gives any metric."""
+        return keras_metrics.validates(self.model, step.rows(self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
         """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""

@@ -89,8 +89,8 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
 
     from trainer import keras_metrics, step
 
-    if not keras_metrics.validates(model):
-        raise LockstepError("the model has neither a loss nor a test_step of its own, so there is nothing to evaluate")
+    if not keras_metrics.validates(model, step.rows(examples.spec)):
+        raise LockstepError("the model has no loss, nor a test_step of its own, so there is nothing to evaluate")
     every: list[outputs.Output] = []
     logs = keras_metrics.StepLogs()
 

@@ -76,10 +76,22 @@ def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
     return np.concatenate([*moved, np.zeros(0)])
 
 
-def validates(model: keras.Model) -> bool:
-    """Whether Keras' `evaluate` would give anything: the model has a loss, or a `test_step` or `compute_loss` of its own."""
-    own = any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("test_step", "compute_loss"))
-    return own or model.loss is not None
+def validates(model: keras.Model, specs: Any) -> bool:
+    """Whether Keras' `evaluate` would give anything: there may be no loss, where only a `train_step` of the model's own knows one.
+
+    Args:
+        model: compiled.
+        specs: of a batch of any number of rows.
+    """
+    own = [getattr(type(model), name) is not getattr(keras.Model, name) for name in ("train_step", "test_step", "compute_loss")]
+    if own != [True, False, False] or model.loss is not None:
+        return True
+    # What its layers add is a loss, too.
+    try:
+        tf.function(model.test_step, autograph=False).get_concrete_function(specs)
+    except Exception:
+        return False
+    return True
 
 
 def loss_count(model: keras.Model) -> keras.Variable | None:

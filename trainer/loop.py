@@ -4,6 +4,7 @@ import gc
 import json
 import math
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ class Trainer:
         """Sums of the metrics' states over the validation so far."""
         self._apart: Sequence[int] = ()
         """Ranks whose weights differed from the chief's when they were last compared."""
+        self._forgotten: set[str] = set()
+        """What callbacks keep that no state has, and was told."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -461,12 +464,25 @@ class Trainer:
         self._trained()
         arrays = self._agreed()
         self.progress.seconds_total, self.progress.history = self._seconds_total(), self.recorder.history.rows
-        self.progress.callbacks = self.callbacks.state()
-        if self.callbacks.anywhere:
-            # Those that write are the chief's alone.
-            self.progress.callbacks = json.loads(self.cluster.text_from_chief(json.dumps(self.progress.callbacks)))
+        self.progress.callbacks = self._remembered()
         self.saving.save(lambda: [*arrays, *self.engine.read(self.callbacks.variables)], self.progress)
         self._saved_at = time.monotonic()
+
+    def _remembered(self) -> list[dict[str, Any]]:
+        """What callbacks keep, which is the chief's: some that write are there alone."""
+        states = self.callbacks.state()
+        if not self.callbacks.anywhere:
+            return states
+        forgotten = self.callbacks.forgotten
+        for name in sorted(forgotten.keys() - self._forgotten) if self.cluster.member.is_chief else ():
+            self.job.metrics.warning(f"callbacks: {name} is no part of a state ({forgotten[name]}): after a restart it is as made anew")
+        self._forgotten = set(forgotten)
+        marks = self.cluster.gather([zlib.crc32(json.dumps(one).encode()) >> 1 for one in states])
+        apart = np.flatnonzero((marks != marks[0]).any(axis=0)).tolist()
+        if apart:
+            chiefs = json.loads(self.cluster.text_from_chief(json.dumps([states[place] for place in apart])))
+            states = [chiefs[apart.index(place)] if place in apart else one for place, one in enumerate(states)]
+        return states
 
     def _agreed(self) -> list[np.ndarray]:
         """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""

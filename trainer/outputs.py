@@ -75,7 +75,7 @@ def _applied(model: Any, spec: Spec, nest: Any) -> list[tuple[Any, int, Any]] | 
     for method in additive.overridden(model, additive.LOSSES):
         return f"the model has a {method} of its own"
     if losses is None or "y" not in spec.parts:
-        return "the model has no loss" if losses is None else "the examples have no target"
+        return "the model has no loss that compares outputs with y" if losses is None else "the examples have no target"
     try:
         keras.tree.assert_same_structure(losses._y_pred_build_structure, nest)
     except ValueError:

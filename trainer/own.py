@@ -46,7 +46,20 @@ class Function:
 
 
 def load(variable: str, function: Function) -> Callable[..., Any]:
-    """Run the file's text and return its function; output goes to standard error, errors become ConfigError."""
+    """Run the file's text, once as an import does, and return its function; output goes to standard error, errors become ConfigError."""
+    key = function.file, function.source, function.path
+    if key not in _LOADED:
+        _LOADED[key] = _run(variable, function)
+    with explaining_errors(variable, function):
+        loaded: Callable[..., Any] = getattr(_LOADED[key], function.name)
+        return loaded
+
+
+_LOADED: dict[tuple[str, str, str | None], types.ModuleType] = {}
+"""Files that were run: a callback may change what a loss of the same file reads."""
+
+
+def _run(variable: str, function: Function) -> types.ModuleType:
     # A unique name, because the file may have the name of a module in use.
     module = types.ModuleType(f"lockstep_own_{Path(function.file).stem}")
     module.__file__ = function.path or function.file
@@ -56,8 +69,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
     with explaining_errors(variable, function):
         install(function.modules, Path(function.path).parent if function.path else None)
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
-        loaded: Callable[..., Any] = getattr(module, function.name)
-        return loaded
+    return module
 
 
 @contextlib.contextmanager

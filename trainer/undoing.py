@@ -110,7 +110,7 @@ class State:
             return self._items(value)
         if isinstance(value, np.ndarray) and value.nbytes <= MOST_BYTES and value.flags.writeable:
             return functools.partial(_same, value, functools.partial(np.copyto, value, value.copy()))
-        if isinstance(value, types.FunctionType) or _is_of_users_class(value):
+        if isinstance(value, types.FunctionType) or is_of_users_class(value):
             parts = [*self._parts(value)]
             return functools.partial(_same, value, *parts)
         # Such as a count of itertools.
@@ -163,7 +163,7 @@ def places(one: Any) -> Iterator[Place]:
 def _places(values: Any, keys: Iterable[Any], seen: set[int]) -> Iterator[Place]:
     for key in keys:
         inner = value = values[key]
-        if _is_of_users_class(value) and not _holds_state(value):
+        if is_of_users_class(value) and not _holds_state(value):
             inner = vars(value)
         if not isinstance(inner, dict | list):
             yield values, key
@@ -247,7 +247,8 @@ def _used(function: types.FunctionType) -> list[str]:
     return sorted(name for name in names if not isinstance(function.__globals__[name], types.ModuleType | type))
 
 
-def _is_of_users_class(value: Any) -> bool:
+def is_of_users_class(value: Any) -> bool:
+    """Whether it is an object whose class is of no library, and not ours."""
     return isinstance(value, OBJECTS) or (hasattr(value, "__dict__") and _is_users_module(type(value).__module__))
 
 

@@ -78,7 +78,7 @@ def useful(apart: Sequence[dict[str, Any]], test_examples: int, compiled: dict[s
     evaluators = [host for host in apart if host["role"] == EVALUATOR]
     if not evaluators or (test_examples and (not compiled or compiled["validates"])):
         return list(apart), []
-    why = "the model has neither a loss nor a test_step of its own" if test_examples else "the dataset has no test examples"
+    why = "the model has no loss, nor a test_step of its own" if test_examples else "the dataset has no test examples"
     names = ", ".join(host["name"] for host in evaluators)
     return [host for host in apart if host not in evaluators], [f"{why}, so {names} (evaluators) take no part in this run"]
 

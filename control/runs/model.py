@@ -64,7 +64,7 @@ def examine(
     model_errors.check_reopens(section, model)
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    described, fits = (_described(model, optimizers), _fit(section, model, examples)) if compiled else (None, {})
+    described, fits = (_described(model, optimizers, step.rows(examples)), _fit(section, model, examples)) if compiled else (None, {})
     return {
         "total": model.count_params(),
         "trainable": trainable,
@@ -96,7 +96,7 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
             f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
         )
-    if keras_metrics.validates(model):
+    if keras_metrics.validates(model, examples):
         with model_errors.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
         _check_sums(section, model, spec)
@@ -137,7 +137,7 @@ def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None
         keras_metrics.check_sums(model, halves, f"model={section['file']}:{section['function']}")
 
 
-def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
+def _described(model: keras.Model, optimizers: list[str], specs: Any) -> dict[str, Any]:
     """What it is compiled with, in words for the plan; a step of its own may use other optimizers than the compiled one."""
     return {
         "optimizer": ", ".join(optimizers) or None,
@@ -146,7 +146,7 @@ def _described(model: keras.Model, optimizers: list[str]) -> dict[str, Any]:
         "own": additive.overridden(model),
         "scales_loss": assembly.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
-        "validates": keras_metrics.validates(model),
+        "validates": keras_metrics.validates(model, specs),
     }
 
 

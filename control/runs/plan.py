@@ -639,7 +639,7 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
     """
     if compiled and not compiled["validates"] and boolean("evaluate", options.get("evaluate", False)):
         raise ConfigError(
-            "evaluate=true: the model has neither a loss nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
+            "evaluate=true: the model has no loss, nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
             "or give the model a test_step"
         )
     for key in ("train.label_smoothing", "augment.mixup") if compiled else ():

@@ -83,3 +83,11 @@ def test_two_modules_with_one_name_are_refused():
         own.install({"beside_one.py": "VALUE = 2"}, None)
     with pytest.raises(ConfigError, match=r"numpy.py: a module with the name numpy is in use; rename the file"):
         own.install({"numpy.py": ""}, None)
+
+
+def test_functions_of_a_file_share_its_variables(tmp_path):
+    """As a weight that a callback moves, and a loss reads."""
+    (tmp_path / "mine.py").write_text("moved = []\ndef move():\n    moved.append(1)\ndef read():\n    return moved\n")
+    move, read = (own.load("model", user_files.find("model", f"{tmp_path}/mine.py:{name}")) for name in ("move", "read"))
+    move()
+    assert read() == [1]

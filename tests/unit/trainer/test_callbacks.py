@@ -1,6 +1,8 @@
 """What Keras callbacks remember goes into a state, and comes back to each of them on every worker."""
 
 import inspect
+import json
+import sys
 from unittest import mock
 
 import keras
@@ -111,6 +113,47 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
     second._loop.train_ends.assert_called_once_with(Restored("AtMinimum", 0))
     for mine, theirs in zip(model.get_weights(), best, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+class Averaging(keras.callbacks.Callback):
+    """Averages the weights of its epochs; it was given data and a stream."""
+
+    def __init__(self, rows, stream):
+        super().__init__()
+        self.rows, self.stream, self.mean, self.count = rows, stream, None, 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.count, weights = self.count + 1, self.model.get_weights()
+        pairs = zip(self.mean or weights, weights, strict=True)
+        self.mean = [mean + (one - mean) / self.count for mean, one in pairs]
+
+
+def averaging(monkeypatch, before, weights=()):
+    """A training whose epochs end with these weights."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(loss="mse")
+    monkeypatch.setattr(callbacks, "load", lambda _: [Averaging(np.zeros(callbacks.LARGE), sys.stdout)])
+    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+    begin(created, before)
+    for epoch, weight in enumerate(weights):
+        model.set_weights([np.full((2, 1), weight)])
+        created.on_epoch_end(epoch, {"loss": 0.5})
+    return created
+
+
+def test_arrays_that_a_callback_keeps_go_on(monkeypatch):
+    state = json.loads(json.dumps(averaging(monkeypatch, [], [1.0, 3.0]).state()))
+    (callback,) = averaging(monkeypatch, state, [5.0])._every
+    assert callback.mean[0].tolist() == [[3.0], [3.0]]
+
+
+def test_what_a_callback_was_given_is_no_state(monkeypatch):
+    """Data that it does not change; a stream can't be one, which is told."""
+    created = averaging(monkeypatch, [], [1.0])
+    assert "rows" not in created.state()[0]
+    assert list(created.forgotten) == ["Averaging.stream"]
+    created._every[0].rows[0] = 1.0
+    assert "rows" in created.state()[0]
 
 
 class Noting(keras.callbacks.Callback):

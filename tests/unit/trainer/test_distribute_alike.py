@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from trainer import distribute
 
@@ -56,18 +55,6 @@ def test_equal_logs_are_not_told(capsys):
     """Whatever else a callback has put there."""
     assert not one_of_two(digests=lambda mine: [mine, mine]).saw_others(0, {"loss": 1.0, "note": object()})
     assert not capsys.readouterr().err
-
-
-def test_what_is_drawn_in_parallel_has_an_order():
-    """As images that a dataset varies, several at a time."""
-    read = distribute._reading(tf.data.Dataset.__iter__)
-
-    def numbers():
-        tf.random.set_seed(1)
-        drawn = tf.data.Dataset.range(500).map(lambda _: tf.random.uniform([]), num_parallel_calls=8, deterministic=False)
-        return [float(one) for one in read(drawn)]
-
-    assert numbers() == numbers()
 
 
 def test_data_of_unknown_length_are_told_once(capsys):

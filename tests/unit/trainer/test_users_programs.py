@@ -312,9 +312,14 @@ class Logging(keras.callbacks.CSVLogger):
         logs["rate"] = 1.0 / (1 + abs(epoch - 1))
         super().on_epoch_end(epoch, logs)
 
-def logged(model):
+class Drawing(keras.callbacks.TensorBoard):
+    def on_epoch_end(self, epoch, logs=None):
+        logs["rate"] = 1.0 / (1 + abs(epoch - 1))
+        super().on_epoch_end(epoch, logs)
+
+def logged(model, writer):
     stopping = keras.callbacks.EarlyStopping(monitor="rate", mode="max", patience=1, restore_best_weights=True)
-    return fitted(model, callbacks=[Logging(sys.argv[-1] + "/log.csv"), stopping])
+    return fitted(model, callbacks=[writer, stopping])
 
 class Positions(layers.Layer):
     def __init__(self):
@@ -409,7 +414,10 @@ print(json.dumps({
     "a writer that also evaluates and stops": apart(
         lambda: compiled(net()), lambda model: fitted(model, callbacks=[Evaluating(sys.argv[-1] + "/a.keras", save_freq=10**6)])
     ),
-    "a writer that also adds to the logs": apart(lambda: compiled(net()), logged),
+    "a writer that also adds to the logs": apart(lambda: compiled(net()), lambda model: logged(model, Logging(sys.argv[-1] + "/log.csv"))),
+    "a writer of events that also adds to the logs": apart(
+        lambda: compiled(net()), lambda model: logged(model, Drawing(sys.argv[-1] + "/events"))
+    ),
     "positions, and tokens of all rows": apart(text, lambda model: fitted(model, tokens)),
     "positions, and tokens of all rows, gathered": apart(
         lambda: text(lambda y, found: ops.sqrt(ops.mean((y - found) ** 2))), lambda model: fitted(model, tokens)
@@ -489,6 +497,7 @@ NAMES = [
     "a callback that acts on the chief",
     "a writer that also evaluates and stops",
     "a writer that also adds to the logs",
+    "a writer of events that also adds to the logs",
     "positions, and tokens of all rows",
     "positions, and tokens of all rows, gathered",
     "positions, in steps made anew after a validation",

@@ -151,6 +151,7 @@ import keras
 path = Path(sys.argv[1]) / "snapshot.keras"
 models.build(section, (4, 4, 1), 3).save(path)
 keras.saving.get_custom_objects().clear()
+functions._LOADED.clear()
 try:
     keras.models.load_model(path, compile=False)
     found["known before"] = True

@@ -113,7 +113,7 @@ def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
     ("test_examples", "compiled", "why"),
     [
         (0, None, "the dataset has no test examples"),
-        (9, {"validates": False}, "the model has neither a loss nor a test_step of its own"),
+        (9, {"validates": False}, "the model has no loss, nor a test_step of its own"),
     ],
 )
 def test_a_run_without_anything_to_evaluate_leaves_evaluators_out(test_examples, compiled, why):

@@ -32,6 +32,18 @@ def test_own_train_step_trains_with_its_optimizers():
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam, Adam", ["train_step"], False)
 
 
+def test_a_loss_that_a_layer_adds_is_validated(tmp_path):
+    """As that of a VAE, where `compile` is given none."""
+    (tmp_path / "mine.py").write_text(
+        "import keras\n@keras.saving.register_keras_serializable()\nclass Add(keras.layers.Layer):\n    def call(self, x):\n"
+        "        self.add_loss(keras.ops.mean(x**2))\n        return x\n"
+        "def build():\n    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), Add()])\n"
+        "    model.compile('sgd')\n    return model\n"
+    )
+    section, spec = user_files.model_section(f"{tmp_path}/mine.py:build"), Spec([0], (Leaf("x", "float32", (3,)),))
+    assert model.examine(section, [32, 32, 3], 0, spec.to_json())["compiled"]["validates"]
+
+
 def test_a_loss_of_its_own_is_validated():
     compiled = examined("vae", (16, 16))
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam", ["compute_loss"], True)

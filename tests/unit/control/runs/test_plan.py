@@ -615,7 +615,7 @@ def test_evaluate_is_refused_without_anything_to_evaluate():
     """Evaluate is refused for a model that has nothing to evaluate."""
     compiled = {"validates": False, "optimizer": None}
     config = configs.Config()
-    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has neither a loss")
+    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has no loss")
     plan.check_compiled(compiled, {"evaluate": "no"}, config)
     plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
 
