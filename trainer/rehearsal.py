@@ -48,6 +48,8 @@ WHOLE = "each worker computes the whole batch"
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
+SHAKEN, MAGNIFIED = 4, 10
+"""Change of weights, in units of their rounding, which a deep model may magnify; how much more it may magnify another rounding."""
 GATHERED = 2**16
 """Most bytes of a row's outputs that are gathered for losses and metrics of the user's own which seem to add up."""
 PATIENCE_S = 60.0
@@ -241,7 +243,7 @@ class Rehearsal(whole.Step):
                     return self._called(layer, arguments)[0]
 
             try:
-                agree = all(_same(layer, expected, found) for found in Threads(2, alternating=True).run(part))
+                agree = all(self._equal(layer, arguments, expected, found) for found in Threads(2, alternating=True).run(part))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
                 continue
@@ -250,6 +252,16 @@ class Rehearsal(whole.Step):
                 agree = False
             if not self._finds_fixed(parts, seeing):
                 return agree
+
+    def _equal(self, layer: keras.Layer, arguments: Any, expected: list[Any], found: list[Any]) -> bool:
+        """Whether results are these, but for as much as rounding makes of them."""
+        if _same(layer, expected, found):
+            return True
+        # What a call of the whole batch sees, the parts don't have to themselves.
+        alone = _Part(collective.Alone(), self._layout, self._static)
+        with _shaken(layer.variables), alone(), alone.everything():
+            shaken, _ = self._called(layer, arguments)
+        return _same(layer, expected, found, [*map(_change, expected, shaken)])
 
     def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
         """What a call returns, and what it would assign, by variable; and where that is. Its Python begins as before the first one."""
@@ -405,12 +417,36 @@ def _own_variables(layer: keras.Layer) -> list[keras.Variable]:
     return [*layer._trainable_variables, *layer._non_trainable_variables, *(one for metric in layer._metrics for one in metric.variables)]
 
 
-def _same(layer: keras.Layer, expected: Iterable[Any], found: Iterable[Any]) -> bool:
+def _same(layer: keras.Layer, expected: Sequence[Any], found: Sequence[Any], noise: Sequence[float] | None = None) -> bool:
+    """`noise`: of each, how much it changes by rounding, where that is magnified."""
     halves = any(tf.as_dtype(one.compute_dtype or "float32").size < tf.float32.size for one in layer._flatten_layers())
-    return all(_alike(one, other, HALF_TOLERANCE if halves else TOLERANCE) for one, other in zip(expected, found, strict=True))
+    tolerance, noise = HALF_TOLERANCE if halves else TOLERANCE, noise or [0.0] * len(expected)
+    return all(_alike(one, other, tolerance, each) for one, other, each in zip(expected, found, noise, strict=True))
 
 
-def _alike(expected: Any, found: Any, tolerance: float) -> bool:
+@contextlib.contextmanager
+def _shaken(variables: Iterable[keras.Variable]) -> Iterator[None]:
+    """Let weights be others in their last bits."""
+    signs, before = np.random.default_rng(0), [(one, tf.identity(one.value)) for one in variables if tf.as_dtype(one.dtype).is_floating]
+    try:
+        with whole.within(None):
+            for variable, value in before:
+                by = 1 + SHAKEN * np.finfo(value.dtype.as_numpy_dtype).eps * signs.choice((-1, 1), value.shape)
+                variable.assign(value * tf.constant(by, value.dtype))
+        yield
+    finally:
+        with whole.within(None):
+            for variable, value in before:
+                variable.assign(value)
+
+
+def _change(expected: Any, shaken: Any) -> float:
+    """The largest change of a number of a result."""
+    one, other = (np.asarray(value) if isinstance(value, tf.Tensor) else np.zeros(0) for value in (expected, shaken))
+    return float(np.max(np.abs(one - other), initial=0.0)) if one.dtype.kind in "fc" and one.shape == other.shape else 0.0
+
+
+def _alike(expected: Any, found: Any, tolerance: float, noise: float = 0.0) -> bool:
     if expected is None or found is None or not tf.is_tensor(expected):
         return (expected is None) == (found is None)
     dense = [value.to_tensor() if isinstance(value, tf.RaggedTensor) else tf.convert_to_tensor(value) for value in (expected, found)]
@@ -418,7 +454,7 @@ def _alike(expected: Any, found: Any, tolerance: float) -> bool:
     if one.shape != other.shape or one.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
     scale = float(np.max(np.abs(one), initial=0.0, where=np.isfinite(one))) or 1.0
-    return bool(np.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True))
+    return bool(np.allclose(one, other, rtol=tolerance, atol=max(tolerance * scale, MAGNIFIED * noise), equal_nan=True))
 
 
 def operations(layer: keras.Layer) -> list[Operation]:
@@ -734,7 +770,12 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
     if scope.state_mapping.keys() - known:
         return False
     try:
-        return all(len(alone) == len(found) and _same(step.model, alone, found) for found in Threads(2, alternating=True).run(part))
+        every = Threads(2, alternating=True).run(part)
+        if all(_same(step.model, alone, found) for found in every):
+            return True
+        with _shaken(step.model.trainable_variables), _trying(step):
+            noise = [*map(_change, alone, _numbers(step.alone(data).summed(collective.Alone())[0]))]
+        return all(_same(step.model, alone, found, noise) for found in every)
     except (Exception, whole.SeesAll):
         return False
 

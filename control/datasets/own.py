@@ -8,6 +8,7 @@ an environment variable that it names, or a file of settings beside it that it n
 
 import ast
 import dataclasses
+import dis
 import hashlib
 import io
 import itertools
@@ -15,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,7 @@ from trainer.errors import ConfigError, DatasetError
 from trainer.files import read_json, sync, write_json
 from trainer.own import Function
 
+FIX_SETS = "Fix: compute it at the top, or in a function that both call"
 NAME, SEED = "augment", "seed"
 """The function's name and that of its last parameter."""
 
@@ -88,6 +91,8 @@ class Own:
         function = own.load("dataset", self._function)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
+            for name in _sets(getattr(function, "__code__", None)):
+                warnings.warn(f"it sets {name} at the top of the file, which model functions do not see. {FIX_SETS}", stacklevel=1)
             with own.explaining_errors("dataset", self._function):
                 result = function("train")
                 first, result = _first(result, self._next)
@@ -275,3 +280,11 @@ def augmentation(function: Function) -> tuple[dict[str, str] | None, str | None]
             f"Fix: def {NAME}(x, y, {SEED}), or another name"
         )
     return dataclasses.replace(function, name=NAME).entry, None
+
+
+def _sets(code: types.CodeType | None) -> list[str]:
+    """Variables of its module that a function, or one in it, sets: it runs once and here, and models are built on hosts."""
+    if code is None:
+        return []
+    inner = [name for one in code.co_consts if isinstance(one, types.CodeType) for name in _sets(one)]
+    return sorted({*inner, *(one.argval for one in dis.get_instructions(code) if one.opname == "STORE_GLOBAL")})

@@ -60,6 +60,11 @@ def examine(
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
         model, compiled = assembly.build_model(configs.build(given), classes, examples)
     left_out = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
+    if compiled and additive.overridden(model, ["fit"]):
+        left_out.append(
+            f"model={section['file']}:{section['function']}: its own fit is not called, but Keras'. Fix: do what it "
+            "does in the function that returns the model, or -e script=FILE.py with lockstep.distribute"
+        )
     optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
     model_errors.check_reopens(section, model)
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []

@@ -142,6 +142,9 @@ found["elastic"] = warnings
 found["bytes"] = seeing_all(keras.layers.Rescaling(1 / 255), Common(name="common"))
 found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
+def steep():
+    return [keras.layers.Dense(8, ops.sin, kernel_initializer=keras.initializers.VarianceScaling(8.0)), keras.layers.BatchNormalization()]
+found["deep"] = seeing_all(*(part for _ in range(10) for part in steep()))
 found["gated"] = seeing_all(Gated(name="gated"))
 found["missing"] = seeing_all(Filling(name="filling"))
 counting = Counting(name="counting")
@@ -196,6 +199,11 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
 def test_mixing_shows_in_some_range(actual, numbers, layer):
     """What rows have in common may be too small between 0 and 1, or 0."""
     assert actual[numbers] == [layer]
+
+
+def test_rounding_that_is_magnified_is_no_mixing(actual):
+    """As that of many layers with batch normalisation: a sum of parts is rounded otherwise."""
+    assert actual["deep"] == []
 
 
 def test_permuting_layer_sees_all_of_equal_rows(actual):

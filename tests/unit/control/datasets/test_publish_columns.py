@@ -202,6 +202,13 @@ def test_what_function_warns_of_is_shown_by_plan(file):
     assert own.Own("mine.py:data").scan().warnings == warned
 
 
+def test_variables_that_models_would_not_see_are_told(file):
+    """As a mean of the data, which the model's function, too, reads at the top of the file."""
+    made = source(file, NO_VALIDATION + "global MEAN\nMEAN = 3\nreturn np.arange(n), np.arange(n)", before="MEAN = 0\n")
+    (warned,) = made.scan().warnings
+    assert warned.startswith("dataset=mine.py:data: it sets MEAN at the top of the file, which model functions do not see. Fix: compute it")
+
+
 def test_batches_are_taken_one_at_a_time(file):
     before = "import weakref\nlive = []\nclass Batch(np.ndarray):\n    pass\n"
     body = (

@@ -44,6 +44,19 @@ def test_a_loss_that_a_layer_adds_is_validated(tmp_path):
     assert model.examine(section, [32, 32, 3], 0, spec.to_json())["compiled"]["validates"]
 
 
+def test_a_fit_of_its_own_is_warned_of(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import keras\n@keras.saving.register_keras_serializable()\nclass Mine(keras.Model):\n    def fit(self, *given, **named):\n"
+        "        return super().fit(*given, **named)\n"
+        "def build():\n    inputs = keras.Input((3,))\n    model = Mine(inputs, keras.layers.Dense(1)(inputs))\n"
+        "    model.compile('sgd', 'mse')\n    return model\n"
+    )
+    section = user_files.model_section(f"{tmp_path}/mine.py:build")
+    spec = Spec([0, 1], (Leaf("x", "float32", (3,)), Leaf("y", "float32", (1,))))
+    (warning,) = model.examine(section, [32, 32, 3], 0, spec.to_json())["warnings"]
+    assert "its own fit is not called" in warning
+
+
 def test_a_loss_of_its_own_is_validated():
     compiled = examined("vae", (16, 16))
     assert (compiled["optimizer"], compiled["own"], compiled["validates"]) == ("Adam", ["compute_loss"], True)
