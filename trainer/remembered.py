@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainer.undoing import is_of_users_class
 
 LARGEST = 2**26
-"""Bytes of an array that a state of a callback may hold."""
+"""Bytes of arrays of a value that a state may hold."""
 TAG = "lockstep"
 """Key of what JSON does not have: its kind."""
 PLAIN = (bool, int, float, str, type(None))
@@ -36,48 +36,58 @@ def encoded(value: Any, of_model: Collection[int] = ()) -> Any:
     Raises:
         Unknown: it can't be encoded.
     """
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, list):
-        return [encoded(one, of_model) for one in value]
-    if isinstance(value, dict):
-        return _pairs(value, of_model)
-    if type(value) in COLLECTIONS.values():
-        # Alike on all workers.
-        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
-        kind, more = type(value).__name__, {"most": value.maxlen} if isinstance(value, collections.deque) else {}
-        return {TAG: kind, "items": [encoded(one, of_model) for one in items], **more}
-    return _array(value) if isinstance(value, np.ndarray) else _object(value, of_model)
+    return _Encoder(of_model)(value)
 
 
-def _pairs(values: Mapping[Any, Any], of_model: Collection[int]) -> Any:
-    if TAG not in values and all(isinstance(key, str) for key in values):
-        return {key: encoded(one, of_model) for key, one in values.items()}
-    return {TAG: "dict", "items": [[encoded(key, of_model), encoded(one, of_model)] for key, one in values.items()]}
+class _Encoder:
+    """Encodes a value whose arrays have at most `LARGEST` bytes."""
 
+    def __init__(self, of_model: Collection[int]):
+        self._of_model, self._left = of_model, LARGEST
 
-def _array(array: np.ndarray) -> Any:
-    if array.dtype.kind not in NUMBERS or array.nbytes > LARGEST:
-        raise Unknown(f"an array of {array.nbytes:,} bytes of {array.dtype}")
-    return {TAG: "array", "type": array.dtype.str, "shape": [*array.shape], "bytes": base64.b64encode(array.tobytes()).decode("ascii")}
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, PLAIN):
+            return value
+        if isinstance(value, list):
+            return [self(one) for one in value]
+        if isinstance(value, dict):
+            return self._pairs(value)
+        if type(value) in COLLECTIONS.values():
+            # Alike on all workers.
+            items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+            kind, more = type(value).__name__, {"most": value.maxlen} if isinstance(value, collections.deque) else {}
+            return {TAG: kind, "items": [self(one) for one in items], **more}
+        return self._array(value) if isinstance(value, np.ndarray) else self._object(value)
 
+    def _pairs(self, values: Mapping[Any, Any]) -> Any:
+        if TAG not in values and all(isinstance(key, str) for key in values):
+            return {key: self(one) for key, one in values.items()}
+        return {TAG: "dict", "items": [[self(key), self(one)] for key, one in values.items()]}
 
-def _object(value: Any, of_model: Collection[int]) -> Any:
-    """What is put back inside of the object that is there."""
-    if isinstance(value, tf.Tensor):
-        return {TAG: "tensor", "value": encoded(value.numpy(), of_model)}
-    if isinstance(value, random.Random):
-        return {TAG: "generator", "state": encoded(value.getstate(), of_model)}
-    if isinstance(value, np.random.Generator | np.random.RandomState):
-        return {TAG: "generator", "state": encoded(_bits(value).state, of_model)}
-    if (variables := _variables(value)) is not None:
-        known = all(id(one) in of_model for one in variables)
-        return {TAG: "variables", "values": [] if known else [_array(np.asarray(one)) for one in variables]}
-    if is_of_users_class(value) and not callable(value):
-        return {TAG: "object", "values": _pairs(vars(value), of_model)}
-    raise Unknown(type(value).__name__)
+    def _array(self, array: np.ndarray) -> Any:
+        self._left -= array.nbytes
+        if array.dtype.kind not in NUMBERS:
+            raise Unknown(f"an array of {array.dtype}")
+        if self._left < 0:
+            raise Unknown(f"more than {LARGEST // 2**20} MiB")
+        return {TAG: "array", "type": array.dtype.str, "shape": [*array.shape], "bytes": base64.b64encode(array.tobytes()).decode("ascii")}
+
+    def _object(self, value: Any) -> Any:
+        """What is put back inside of the object that is there."""
+        if isinstance(value, tf.Tensor):
+            return {TAG: "tensor", "value": self(value.numpy())}
+        if isinstance(value, random.Random):
+            return {TAG: "generator", "state": self(value.getstate())}
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            return {TAG: "generator", "state": self(_bits(value).state)}
+        if (variables := _variables(value)) is not None:
+            known = all(id(one) in self._of_model for one in variables)
+            return {TAG: "variables", "values": [] if known else [self._array(np.asarray(one)) for one in variables]}
+        if is_of_users_class(value) and not callable(value):
+            return {TAG: "object", "values": self._pairs(vars(value))}
+        raise Unknown(f"a {type(value).__name__}")
 
 
 def _bits(generator: np.random.Generator | np.random.RandomState) -> Any:

@@ -94,6 +94,7 @@ def test_what_is_not_known_is_refused(value):
 
 
 def test_large_arrays_are_refused(monkeypatch):
-    monkeypatch.setattr(remembered, "LARGEST", 7)
-    with pytest.raises(remembered.Unknown, match="an array of 8 bytes"):
-        remembered.encoded({"weights": np.zeros(1)})
+    monkeypatch.setattr(remembered, "LARGEST", 2**20)
+    remembered.encoded([np.zeros(2**17)])
+    with pytest.raises(remembered.Unknown, match="more than 1 MiB"):
+        remembered.encoded({"weights": [np.zeros(2**17), np.zeros(1)]})
