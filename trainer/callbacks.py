@@ -16,7 +16,7 @@ from trainer import own, remembered
 from trainer.agreement import digest
 from trainer.errors import ConfigError
 from trainer.own import Function
-from trainer.undoing import is_users
+from trainer.undoing import is_of_users_class, is_users
 
 WRITERS = (
     keras.callbacks.ModelCheckpoint,
@@ -39,6 +39,10 @@ LARGE = 2**16
 SETTINGS = ("min_delta", "params")
 """Not part of a state: `fit` sets the second, and Keras turns the sign of the first when it learns in which direction the metric
 improves, which it does in every launch."""
+
+
+NOWHERE = ("filename", "log_dir", "_log_write_dir", "_train_dir", "_val_dir", "_should_trace")
+"""What tells writers where to write, which they do on the chief only."""
 
 
 class Restored(NamedTuple):
@@ -157,7 +161,7 @@ class Callbacks(keras.callbacks.CallbackList):
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, steps: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`, `steps` are those of an epoch."""
         self._every = load(given) if given else []
-        self._here = on_worker(self._every, is_chief)
+        self._here, self._is_chief = on_worker(self._every, is_chief), is_chief
         super().__init__([*self._here], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
         # Without hooks of batches, Keras would call the empty list in another thread after every batch.
         self._async_train = self._async_test = self._async_predict = False
@@ -173,7 +177,7 @@ class Callbacks(keras.callbacks.CallbackList):
         self._before: Sequence[dict[str, Any]] = ()
         self.forgotten: dict[str, str] = {}
         """What callbacks of the user's own keep and a state does not, by name, and why; once there was a `state`."""
-        self._given = {(id(one), name): found for one in self._here for name, value in vars(one).items() if (found := _digest(value))}
+        self._given = {(id(one), name): found for one in self._here for name, value in vars(one).items() if (found := _mark(value))}
         self._done, self.batch = 0, 0
 
     @property
@@ -198,8 +202,11 @@ class Callbacks(keras.callbacks.CallbackList):
                 callback.append = True
         super().on_train_begin(logs)
         for callback, values in zip([*self._every, self._history], self._before, strict=False):
-            for name, value in values.items() if callback in self.callbacks else ():
-                setattr(callback, name, remembered.decoded(value, getattr(callback, name, None)))
+            if callback in self.callbacks:
+                self._restore(callback, values)
+        # Of a metric with several results, in a state until 2026-11-29.
+        kept = self._history.history
+        self._history.history = {name: [np.array(one) if isinstance(one, list) else one for one in kept[name]] for name in kept}
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if getattr(callback, WEIGHTS, None) is True:
@@ -258,21 +265,38 @@ class Callbacks(keras.callbacks.CallbackList):
             if self._has_weights(callback):
                 for variable, value in zip(self.variables[count * number : count * (number + 1)], callback.best_weights, strict=True):
                     variable.assign(value)
-        history = {name: remembered.encoded(getattr(self._history, name)) for name in ("epoch", "history")}
-        return [*(self._kept(one) if one in self._here else {} for one in self._every), history]
+        encode = remembered.Encoder({id(one) for one in [*self.model.variables, *self.model.optimizer.variables]})
+        states = [self._kept(encode, one, self._own_values(one)) if one in self._here else {} for one in self._every]
+        best = [{WEIGHTS: True} if self._has_weights(one) else {} for one in self._every]
+        history = {"epoch": self._history.epoch, "history": self._kept(encode, self._history, self._history.history)}
+        return [*(state | more for state, more in zip(states, best, strict=True)), history]
 
-    def _kept(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
-        kept, of_model = dict[str, Any](), {id(one) for one in [*self.model.variables, *self.model.optimizer.variables]}
-        for name, value in vars(callback).items():
-            if name == WEIGHTS and self._has_weights(callback):
-                kept[name] = True
-            elif name not in SETTINGS and self._given.get((id(callback), name)) != _digest(value):
-                try:
-                    kept[name] = remembered.encoded(value, of_model)
-                except (remembered.Unknown, RecursionError) as error:
-                    if is_users(callback) and not callable(value):
-                        self.forgotten[f"{type(callback).__name__}.{name}"] = str(error)
+    def _own_values(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
+        """What a callback has by name, but for what is no part of a state."""
+        left_out = {*SETTINGS, *([WEIGHTS] if self._has_weights(callback) else [])}
+        given = {name for (one, name), mark in self._given.items() if one == id(callback) and mark == _mark(vars(callback).get(name))}
+        return {name: value for name, value in vars(callback).items() if name not in left_out | given}
+
+    def _kept(self, encode: remembered.Encoder, callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:
+        kept = dict[str, Any]()
+        for name, value in values.items():
+            try:
+                kept[name] = encode(value)
+            except Exception as error:
+                if is_users(callback) and (is_of_users_class(value) or not callable(value)):
+                    self._forget(callback, name, error)
         return kept
+
+    def _restore(self, callback: keras.callbacks.Callback, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if not (name in NOWHERE and not self._is_chief):
+                try:
+                    setattr(callback, name, remembered.decoded(value, getattr(callback, name, None)))
+                except Exception as error:
+                    self._forget(callback, name, error)
+
+    def _forget(self, callback: keras.callbacks.Callback, name: str, error: Exception) -> None:
+        self.forgotten[f"{type(callback).__name__}.{name}"] = str(error) or type(error).__name__
 
     def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
         """Whether it keeps weights of the model now."""
@@ -280,6 +304,11 @@ class Callbacks(keras.callbacks.CallbackList):
         return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self.model.weights)
 
 
-def _digest(value: Any) -> str:
-    """Of a large array, which is data unless it changes; empty for anything else."""
-    return digest([value]) if isinstance(value, np.ndarray) and value.nbytes > LARGE and value.dtype.kind in remembered.NUMBERS else ""
+def _mark(value: Any) -> str:
+    """Of large arrays, which are data unless they change; empty for anything else."""
+    arrays = tf.nest.flatten(value) if isinstance(value, np.ndarray | list | tuple) else []
+    if not arrays or not all(isinstance(one, np.ndarray) and one.dtype.kind in remembered.NUMBERS for one in arrays):
+        return ""
+    size = sum(one.nbytes for one in arrays)
+    # A state would not hold more.
+    return "" if size <= LARGE else digest(arrays) if size <= remembered.LARGEST else str([*map(id, arrays)])

@@ -178,7 +178,7 @@ class States:
 
     def write(self, arrays: Sequence[np.ndarray], progress: Progress) -> None:
         """Write a state; older ones stay until `files.tidy`."""
-        self.files.write(progress.step, arrays, progress=json.dumps(vars(progress)))
+        self.files.write(progress.step, arrays, progress=np.frombuffer(json.dumps(vars(progress)).encode(), np.uint8))
 
     def readable(self) -> Iterator[tuple[int, Progress]]:
         """Step and progress of the readable states on this disk, newest first."""
@@ -272,7 +272,9 @@ def _arrays(stored: Any) -> list[np.ndarray]:
 
 
 def _progress(step: int, stored: Any) -> Progress:
-    values = json.loads(str(stored["progress"]))
+    text = stored["progress"]
+    # A text until 2026-11-29.
+    values = json.loads(text.tobytes() if text.dtype == np.uint8 else str(text))
     if "correct" in values:
         # Before 2026-11-24; a loss and an accuracy are sums and counts.
         loss, correct = values.pop("loss"), values.pop("correct")

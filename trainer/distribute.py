@@ -36,7 +36,7 @@ START_S, SILENT_S = 1800.0, 600.0
 DIFFERENT = "the workers have different batches"
 UNKNOWN = (
     "the data do not say how many batches they have: at their end, Keras' own fit counts one more step in optimizers, random numbers and "
-    "what is a mean over batches, as a metric of one number; here they don't. Fix, to have the same: "
+    "what is a mean over batches, as a metric of one number; here they don't. Fix, to have the same: steps_per_epoch=BATCHES, or "
     "dataset.apply(tf.data.experimental.assert_cardinality(BATCHES))"
 )
 """Data of unknown length."""

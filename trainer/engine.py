@@ -151,7 +151,7 @@ class Engine:
     @functools.cached_property
     def validates(self) -> bool:
         """Whether validation gives any metric."""
-        return keras_metrics.validates(self.model, step.rows(self.steps.local.spec))
+        return keras_metrics.validates(self.model, step.rows(self.steps.local.validated or self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
         """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""

@@ -475,7 +475,9 @@ class Trainer:
             return states
         forgotten = self.callbacks.forgotten
         for name in sorted(forgotten.keys() - self._forgotten) if self.cluster.member.is_chief else ():
-            self.job.metrics.warning(f"callbacks: {name} is no part of a state ({forgotten[name]}): after a restart it is as made anew")
+            self.job.metrics.warning(
+                f"callbacks: {name} is no part of a state ({forgotten[name]}): after a restart it is as at the beginning"
+            )
         self._forgotten = set(forgotten)
         marks = self.cluster.gather([zlib.crc32(json.dumps(one).encode()) >> 1 for one in states])
         apart = np.flatnonzero((marks != marks[0]).any(axis=0)).tolist()

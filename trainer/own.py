@@ -47,7 +47,7 @@ class Function:
 
 def load(variable: str, function: Function) -> Callable[..., Any]:
     """Run the file's text, once as an import does, and return its function; output goes to standard error, errors become ConfigError."""
-    key = function.file, function.source, function.path
+    key = function.file, function.source, function.path, tuple(sorted(function.modules.items()))
     if key not in _LOADED:
         _LOADED[key] = _run(variable, function)
     with explaining_errors(variable, function):
@@ -55,7 +55,7 @@ def load(variable: str, function: Function) -> Callable[..., Any]:
         return loaded
 
 
-_LOADED: dict[tuple[str, str, str | None], types.ModuleType] = {}
+_LOADED: dict[tuple[Any, ...], types.ModuleType] = {}
 """Files that were run: a callback may change what a loss of the same file reads."""
 
 

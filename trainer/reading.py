@@ -7,15 +7,17 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import config, op_def_registry
 
-from trainer.replacing import Setting
+from trainer.replacing import ProcessWide
 
 
 def _set_determinism(on: bool) -> None:
     (config.enable_op_determinism if on else config.disable_op_determinism)()
 
 
-IN_ORDER = Setting(config.is_op_determinism_enabled, _set_determinism, True)
+IN_ORDER = ProcessWide(config.is_op_determinism_enabled, _set_determinism, True)
 """Lets TensorFlow run one by one what draws random numbers or keeps a state in a dataset, which it decides when it makes an iterator."""
+READING = ("ReadVariableOp", "VarHandleOp", "LookupTableFindV2", "LookupTableSizeV2", "HashTableV2")
+"""Operations that race with none that does not write."""
 
 
 def _iterating(iterate: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,10 +25,15 @@ def _iterating(iterate: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(iterate)
     def iterated(dataset: tf.data.Dataset) -> Any:
-        if not varies(dataset):
-            return iterate(dataset)
-        with IN_ORDER:
-            return iterate(dataset)
+        if varies(dataset):
+            try:
+                with IN_ORDER:
+                    # As another dataset: TensorFlow keeps what it has decided for one.
+                    return iterate(dataset.with_options(tf.data.Options()))
+            except tf.errors.InvalidArgumentError:
+                # Random numbers without a seed, which have no order.
+                pass
+        return iterate(dataset)
 
     return iterated
 
@@ -42,9 +49,13 @@ def varies(dataset: tf.data.Dataset) -> bool:
 
 def _steps(dataset: tf.data.Dataset) -> Iterator[tf.data.Dataset]:
     """A dataset and those that it is made of."""
-    yield dataset
-    for one in dataset._inputs():
-        yield from _steps(one)
+    waiting, seen = [dataset], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += one._inputs()
 
 
 def _races(dataset: tf.data.Dataset) -> bool:
@@ -54,11 +65,13 @@ def _races(dataset: tf.data.Dataset) -> bool:
     graphs = [function.function.graph.as_graph_def() for function in dataset._functions()]
     bodies = [nodes for graph in graphs for nodes in (graph.node, *(one.node_def for one in graph.library.function))]
     operations = {node.op for nodes in bodies for node in nodes}
-    parallel = hasattr(dataset, "_num_parallel_calls") or any("Parallel" in one for one in operations)
-    return parallel and any(map(_keeps_state, operations))
+    if not hasattr(dataset, "_num_parallel_calls") and not any("Parallel" in one for one in operations):
+        return False
+    stateful = set(filter(_is_stateful, operations))
+    return bool(stateful.difference(READING))
 
 
-def _keeps_state(operation: str) -> bool:
-    """Whether an operation draws random numbers, reads or changes a variable, or calls Python; TensorFlow calls datasets stateful, too."""
+def _is_stateful(operation: str) -> bool:
+    """Whether an operation may have an effect, or another result each time; TensorFlow says so of datasets, too."""
     known = op_def_registry.get(operation)
     return known is not None and known.is_stateful and "Dataset" not in operation

@@ -22,7 +22,7 @@ from keras.src.ops.operation import Operation
 from trainer import additive, collective, whole
 from trainer.agreement import Agreement, digest
 from trainer.optimizer import copies_weights, inner
-from trainer.replacing import Setting, replaced
+from trainer.replacing import ProcessWide, replaced
 from trainer.terminal import printable
 from trainer.undoing import REPLACED, State, is_users, undone
 
@@ -48,13 +48,14 @@ WHOLE = "each worker computes the whole batch"
 SEES_ALL = "sees the whole batch, and all workers compute the same of it"
 TOLERANCE, HALF_TOLERANCE = 2e-5, 2e-2
 """Largest difference by rounding, relative to the largest number of an array; the second of layers that compute in 16 bits."""
-SHAKEN, MAGNIFIED = 4, 10
-"""Change of weights, in units of their rounding, which a deep model may magnify; how much more it may magnify another rounding."""
+SHAKEN, MAGNIFIED, MOST_NOISE = 4, 10, 1e-2
+"""Change of weights, in units of their rounding, which a deep model may magnify; how much more it may magnify another rounding, and the
+largest difference that is taken for it, relative to the largest number of an array: a number that is rounded to a whole one may jump."""
 GATHERED = 2**16
 """Most bytes of a row's outputs that are gathered for losses and metrics of the user's own which seem to add up."""
 PATIENCE_S = 60.0
 """Seconds for the slower of two threads."""
-EAGERLY = Setting(tf.config.functions_run_eagerly, tf.config.run_functions_eagerly, True)
+EAGERLY = ProcessWide(tf.config.functions_run_eagerly, tf.config.run_functions_eagerly, True)
 """Lets functions that are traced inside of a step run as they are: what is traced in a trial would count as their first trace."""
 
 
@@ -157,6 +158,8 @@ class Rehearsal(whole.Step):
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.bending: list[str] = []
         """Those whose gradient is not proportional to that of their results, row by row."""
+        self._noise: list[float] = []
+        """By result of a call, how much it changes by rounding, once that was tried."""
         self._at = dict[Operation, set[int]]()
         """By layer, arguments that have had rows."""
         self.sparse = False
@@ -214,7 +217,7 @@ class Rehearsal(whole.Step):
 
     def _try_with(self, layer: keras.Layer, arguments: Any, again: bool = False) -> bool:
         """Find what must see all rows of these; `again`: others were tried before. Whether it has the same results then."""
-        calls = list[Call]()
+        calls, self._noise = list[Call](), []
         with _noting(layer, calls):
             expected, scope = self._called(layer, arguments)
         seeing, firsts = self._layout.seeing_all, [_First(call, self._static, self._before) for call in calls]
@@ -257,11 +260,11 @@ class Rehearsal(whole.Step):
         """Whether results are these, but for as much as rounding makes of them."""
         if _same(layer, expected, found):
             return True
-        # What a call of the whole batch sees, the parts don't have to themselves.
-        alone = _Part(collective.Alone(), self._layout, self._static)
-        with _shaken(layer.variables), alone(), alone.everything():
-            shaken, _ = self._called(layer, arguments)
-        return _same(layer, expected, found, [*map(_change, expected, shaken)])
+        if not self._noise:
+            alone = _Part(collective.Alone(), self._layout, self._static)
+            with _shaken(layer.variables), alone(), alone.everything():
+                self._noise = [*map(_change, expected, self._called(layer, arguments)[0])]
+        return _same(layer, expected, found, self._noise)
 
     def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
         """What a call returns, and what it would assign, by variable; and where that is. Its Python begins as before the first one."""
@@ -431,8 +434,8 @@ def _shaken(variables: Iterable[keras.Variable]) -> Iterator[None]:
     try:
         with whole.within(None):
             for variable, value in before:
-                by = 1 + SHAKEN * np.finfo(value.dtype.as_numpy_dtype).eps * signs.choice((-1, 1), value.shape)
-                variable.assign(value * tf.constant(by, value.dtype))
+                by = SHAKEN * float(tf.experimental.numpy.finfo(value.dtype.as_numpy_dtype).eps)
+                variable.assign(value * tf.where(signs.integers(0, 2, value.shape, np.int8) > 0, *tf.cast([1 + by, 1 - by], value.dtype)))
         yield
     finally:
         with whole.within(None):
@@ -454,7 +457,8 @@ def _alike(expected: Any, found: Any, tolerance: float, noise: float = 0.0) -> b
     if one.shape != other.shape or one.dtype.kind not in "fc":
         return bool(np.array_equal(one, other))
     scale = float(np.max(np.abs(one), initial=0.0, where=np.isfinite(one))) or 1.0
-    return bool(np.allclose(one, other, rtol=tolerance, atol=max(tolerance * scale, MAGNIFIED * noise), equal_nan=True))
+    most = max(tolerance * scale, min(MAGNIFIED * noise, MOST_NOISE * scale))
+    return bool(np.allclose(one, other, rtol=tolerance, atol=most, equal_nan=True))
 
 
 def operations(layer: keras.Layer) -> list[Operation]:
@@ -660,7 +664,7 @@ class Placements:
         try:
             with undone(own), EAGERLY:
                 tried = [may_use(step, trial, adds_up, own) for trial in trials]
-            step.layout.uses = [tuple(map(_use, zip(*gradient, strict=True))) for gradient in zip(*tried, strict=True)]
+            step.layout.uses = [tuple([_use(each) for each in zip(*gradient, strict=True)]) for gradient in zip(*tried, strict=True)]
         except (Exception, whole.SeesAll):
             self._look_up_all(step)
 
@@ -809,7 +813,7 @@ def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Seque
 
 
 def _may_be(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> list[whole.Use]:
-    """What a use may be of which the whole, and each of its parts, look up these; the least that is exchanged for it first."""
+    """What a use may be of which the whole, and each of its parts, look up these; what asks for the least of the data first."""
     both = np.concatenate([here, there])
     are: dict[whole.Use, bool] = {
         "rows": np.array_equal(np.sort(every), np.sort(both)),
@@ -820,8 +824,11 @@ def _may_be(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> list[whol
 
 
 def _use(trials: Sequence[Sequence[whole.Use]]) -> whole.Use:
-    """What a use is that may be these in each trial; StopIteration, if nothing known."""
-    return next(use for use in trials[0] if all(use in each for each in trials))
+    """What a use is that may be these in each trial; ValueError, if nothing known."""
+    for use in trials[0]:
+        if all(use in each for each in trials):
+            return use
+    raise ValueError("parts of a step look up something else than the whole")
 
 
 def _trying(step: additive.Additive) -> keras.StatelessScope:

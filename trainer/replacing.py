@@ -21,7 +21,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
 
 
-class Setting:
+class ProcessWide:
     """A setting of the process that has a value while any thread is inside: workers may be threads."""
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], Any], value: Any):

@@ -92,7 +92,7 @@ class Own:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for name in _sets(getattr(function, "__code__", None)):
-                warnings.warn(f"it sets {name} at the top of the file, which model functions do not see. {FIX_SETS}", stacklevel=1)
+                warnings.warn(f"it sets {name} at the top of the file, which models on hosts do not see. {FIX_SETS}", stacklevel=1)
             with own.explaining_errors("dataset", self._function):
                 result = function("train")
                 first, result = _first(result, self._next)

@@ -126,9 +126,8 @@ def by_fit(program: Program, model: keras.Model) -> dict[str, np.ndarray]:
 def by_workers(program: Program) -> list[dict[str, np.ndarray]]:
     """What each of several workers leaves."""
     if program.way == "run":
-        every = running.workers(program, _seen(program))
-        # A training that goes on begins again.
-        return [left(model, [*first.calls, *(call for one in more for call in one.calls[1:])]) for model, (first, *more) in every]
+        # What it has seen is part of a state.
+        return [left(model, seen[-1].calls) for model, seen in running.workers(program, _seen(program))]
     threads = rehearsal.Threads(program.workers, patience_s=running.PATIENCE_S)
     models, hosts = [model_of(program) for _ in threads.members], [f"127.0.0.1:{member.rank}" for member in threads.members]
 

@@ -156,6 +156,39 @@ def test_what_a_callback_was_given_is_no_state(monkeypatch):
     assert "rows" in created.state()[0]
 
 
+def test_what_history_can_not_hold_is_left_out(made):
+    """As a time that a callback adds to the logs."""
+    chief, _ = made(True)
+    begin(chief)
+    chief.on_epoch_end(0, {"loss": 0.5, "when": object()})
+    assert chief.state()[-1]["history"] == {"loss": [0.5]}
+
+
+class Telling(keras.callbacks.TensorBoard):
+    """Counts its epochs."""
+
+    count = 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.count += 1
+
+
+def test_other_workers_write_nowhere_after_a_restart(monkeypatch, tmp_path):
+    def start(is_chief, before):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(loss="mse")
+        monkeypatch.setattr(callbacks, "load", lambda _: [Telling(tmp_path / "logs", write_graph=False)])
+        created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=is_chief)
+        begin(created, before)
+        return created
+
+    chief = start(True, [])
+    chief.on_epoch_end(0, {"loss": 0.5})
+    (worker,) = start(False, chief.state())._every
+    assert worker.count == 1
+    assert not {worker.log_dir, worker._log_write_dir, worker._train_dir} & {chief._every[0].log_dir, chief._every[0]._train_dir}
+
+
 class Noting(keras.callbacks.Callback):
     """Its calls in order, which are part of a state."""
 

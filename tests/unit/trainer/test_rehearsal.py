@@ -144,6 +144,13 @@ found["hardly"] = seeing_all(Apart(name="apart"), Around(name="around"))
 found["signed"] = seeing_all(BelowZero(name="below_zero"))
 def steep():
     return [keras.layers.Dense(8, ops.sin, kernel_initializer=keras.initializers.VarianceScaling(8.0)), keras.layers.BatchNormalization()]
+class Quantized(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+    def call(self, x):
+        x = ops.ones_like(x) * self.scale
+        return x + tf.stop_gradient(ops.floor(x) - x)
+found["rounded"] = seeing_all(Quantized(), keras.layers.Softmax(axis=0, name="softmax"), keras.layers.Dense(3))
 found["deep"] = seeing_all(*(part for _ in range(10) for part in steep()))
 found["gated"] = seeing_all(Gated(name="gated"))
 found["missing"] = seeing_all(Filling(name="filling"))
@@ -194,6 +201,7 @@ def test_keras_layer_that_mixes_rows_sees_all(actual):
         ("logarithms", "logarithm"),
         ("gated", "gated"),
         ("missing", "filling"),
+        ("rounded", "softmax"),
     ],
 )
 def test_mixing_shows_in_some_range(actual, numbers, layer):

@@ -249,6 +249,18 @@ def unique():
     model.compile("adam", "mse")
     return model
 
+class Padded(Unique):
+    def call(self, x):
+        found, places = tf.unique(tf.reshape(x, [-1]))
+        table = self.embed(tf.concat([found, [0, 0]], 0))
+        return ops.mean(tf.gather(table, tf.reshape(places, tf.shape(x))), axis=1) + ops.mean(table[-2:])
+
+def padded():
+    inputs = keras.Input((8,), dtype="int32")
+    model = keras.Model(inputs, layers.Dense(3)(Padded()(inputs)))
+    model.compile("adam", "mse")
+    return model
+
 def counted():
     model = keras.Sequential([keras.Input((5,), sparse=True), layers.Dense(4, "tanh"), layers.Dense(3)])
     model.compile("adam", "mse")
@@ -462,6 +474,7 @@ print(json.dumps({
     "a fit of its own": apart(lambda: compiled(Fitting()), begun_apart),
     "layers that are computed again": apart(lambda: compiled(net(Again()), lambda y, found: ops.sqrt(ops.mean((y - found) ** 2)))),
     "what is looked up once for all rows of a worker": apart(unique, lambda model: fitted(model, tokens)),
+    "what is looked up once, and more": apart(padded, lambda model: fitted(model, tokens)),
     "counts of words, which are mostly 0": apart(
         counted, lambda model: fitted(model, tf.sparse.from_dense(np.float32((7 * np.arange(110).reshape(22, 5)) % 5 % 3)))
     ),
@@ -479,6 +492,7 @@ print(json.dumps({
 """
 NAMES = [
     "what is looked up once for all rows of a worker",
+    "what is looked up once, and more",
     "counts of words, which are mostly 0",
     "positions in a model that keeps its outputs",
     "a count of its steps, eager",

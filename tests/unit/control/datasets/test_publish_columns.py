@@ -206,7 +206,7 @@ def test_variables_that_models_would_not_see_are_told(file):
     """As a mean of the data, which the model's function, too, reads at the top of the file."""
     made = source(file, NO_VALIDATION + "global MEAN\nMEAN = 3\nreturn np.arange(n), np.arange(n)", before="MEAN = 0\n")
     (warned,) = made.scan().warnings
-    assert warned.startswith("dataset=mine.py:data: it sets MEAN at the top of the file, which model functions do not see. Fix: compute it")
+    assert warned.startswith("dataset=mine.py:data: it sets MEAN at the top of the file, which models on hosts do not see. Fix: compute it")
 
 
 def test_batches_are_taken_one_at_a_time(file):
