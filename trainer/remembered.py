@@ -2,6 +2,7 @@
 
 import base64
 import collections
+import math
 import random
 import sys
 from collections.abc import Collection, Mapping
@@ -69,12 +70,15 @@ class Encoder:
         return {TAG: "pairs", "kind": kind, "items": [[self._any(key), self._any(one)] for key, one in values.items()]}
 
     def _array(self, array: np.ndarray) -> Any:
-        self._left -= array.nbytes
         if array.dtype.kind not in NUMBERS:
             raise Unknown(f"an array of {array.dtype}")
-        if self._left < 0:
-            raise Unknown(f"more than {LARGEST // 2**20} MiB")
+        self._check(array.nbytes)
+        self._left -= array.nbytes
         return {TAG: "array", "type": array.dtype.str, "shape": [*array.shape], "bytes": base64.b64encode(array.tobytes()).decode("ascii")}
+
+    def _check(self, size: int) -> None:
+        if size > self._left:
+            raise Unknown(f"more than {LARGEST // 2**20} MiB")
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, tf.Tensor):
@@ -87,6 +91,7 @@ class Encoder:
             return {TAG: "generator", "state": self._any(value.bit_generator.state)}
         if (variables := _variables(value)) is not None:
             known = all(id(one) in self._of_model for one in variables)
+            self._check(0 if known else sum(math.prod(one.shape) for one in variables))
             values = [] if known else [self._array(np.asarray(one)) for one in variables]
             return {TAG: "variables", "known": known, "kind": type(value).__name__, "values": values}
         if is_of_users_class(value):
