@@ -129,7 +129,7 @@ def test_states_and_events(both, monkeypatch):
         import numpy as np
 
         with np.load(hosts.run(1) / "state" / hosts.states(1)[-1]) as stored:
-            progress = sorted(json.loads(str(stored["progress"])))
+            progress = sorted(json.loads(stored["progress"].tobytes()))
         tags = {}
         for split in ("train", "validation"):
             events = EventAccumulator(str(hosts.run(1) / "logs" / split)).Reload()
