@@ -641,7 +641,7 @@ class Placements:
         self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
-        with undone(self.own_code()):
+        with undone(self.own_code()), EAGERLY:
             may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
         if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
