@@ -646,21 +646,19 @@ def _recomputing(recompute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a `tf.function` of the user's own, as part of the step: XLA can't compile an exchange, nor may it be kept for others."""
+    """A call of a `tf.function` of the user's own, as part of the step: a trace would be kept for others, and XLA can't exchange."""
 
     @functools.wraps(call)
     def called(function: Function, *given: Any, **named: Any) -> Any:
-        if (step := current()) is None or not (tf.inside_function() or function._jit_compile):
-            draws = 0 if step is None else step.draws
-            results = call(function, *given, **named)
-            if step is not None and step.draws > draws and function.experimental_get_tracing_count():
-                step.repeating.add(function.python_function.__qualname__)
-            return results
-        own = function.python_function
+        own, step = function.python_function, current()
         # Keras' own convolve in groups, which TensorFlow can't without XLA.
-        if own.__module__.partition(".")[0] in KNOWN:
+        if step is None or own.__module__.partition(".")[0] in KNOWN:
             return call(function, *given, **named)
-        return (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if function._autograph else own)(*given, **named)
+        draws, converts = step.draws, tf.inside_function() and function._autograph
+        results = (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if converts else own)(*given, **named)
+        if step.draws > draws and function.experimental_get_tracing_count():
+            step.repeating.add(own.__qualname__)
+        return results
 
     return called
 
