@@ -21,6 +21,8 @@ TOLERANCE = 1e-6
 """Of float64 numbers, relative to the largest of an array."""
 SUMS = 1e-5
 """Of the logs of a run, whose metrics' sums travel as float32; relative to numbers of at least 0.1."""
+CANCELLED = 1e-4
+"""As SUMS, of an R2Score, which divides by a difference of sums."""
 SHAKEN = 1e-14
 """Change of the weights, relative to each, that no program should magnify to TOLERANCE."""
 ROUNDING = "magnifies rounding, as on one worker"
@@ -154,7 +156,8 @@ def difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray], way: st
             return f"{name}: shape {found.shape} for {value.shape}"
         scale = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value))) or 1.0
         summed = way == "run" and not name.startswith(("weight", "optimizer"))
-        bound = SUMS * max(scale, 1e-1) if summed else TOLERANCE * max(scale, 1e-3)
+        sums = CANCELLED if name.endswith("r2") else SUMS
+        bound = sums * max(scale, 1e-1) if summed else TOLERANCE * max(scale, 1e-3)
         if not np.allclose(found, value, rtol=0, atol=bound, equal_nan=True):
             return f"{name}: {np.ravel(found)[:3]} for {np.ravel(value)[:3]}"
     return ""
