@@ -39,8 +39,6 @@ LARGE = 2**16
 SETTINGS = ("min_delta", "params")
 """Not part of a state: `fit` sets the second, and Keras turns the sign of the first when it learns in which direction the metric
 improves, which it does in every launch."""
-
-
 NOWHERE = ("filename", "log_dir", "_log_write_dir", "_train_dir", "_val_dir", "_should_trace")
 """What tells writers where to write, which they do on the chief only."""
 
@@ -267,15 +265,16 @@ class Callbacks(keras.callbacks.CallbackList):
                     variable.assign(value)
         encode = remembered.Encoder({id(one) for one in [*self.model.variables, *self.model.optimizer.variables]})
         states = [self._kept(encode, one, self._own_values(one)) if one in self._here else {} for one in self._every]
-        best = [{WEIGHTS: True} if self._has_weights(one) else {} for one in self._every]
-        history = {"epoch": self._history.epoch, "history": self._kept(encode, self._history, self._history.history)}
-        return [*(state | more for state, more in zip(states, best, strict=True)), history]
+        return [*states, {"epoch": self._history.epoch, "history": self._kept(encode, self._history, self._history.history)}]
 
     def _own_values(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
-        """What a callback has by name, but for what is no part of a state."""
-        left_out = {*SETTINGS, *([WEIGHTS] if self._has_weights(callback) else [])}
-        given = {name for (one, name), mark in self._given.items() if one == id(callback) and mark == _mark(vars(callback).get(name))}
-        return {name: value for name, value in vars(callback).items() if name not in left_out | given}
+        """What a callback has by name, but for what is no part of a state; True for weights that are in `variables`."""
+        best = {WEIGHTS: True} if self._has_weights(callback) else {}
+        return {name: value for name, value in (vars(callback) | best).items() if not self._is_left_out(callback, name, value)}
+
+    def _is_left_out(self, callback: keras.callbacks.Callback, name: str, value: Any) -> bool:
+        mark = self._given.get((id(callback), name))
+        return name in SETTINGS or (mark is not None and mark == _mark(value))
 
     def _kept(self, encode: remembered.Encoder, callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:
         kept = dict[str, Any]()

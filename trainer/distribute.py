@@ -158,7 +158,7 @@ class Distributed:
         processors.follow(connected, self._from_chief.begin, self._warn)
         self._group, self._placements = connected.group, rehearsal.Placements(model, connected, self._warn)
         self._by_rows = {kind: self._placements.by_rows(getattr(model, f"{kind}_step")) for kind in KINDS}
-        self._saw_others = self._unknown = False
+        self._saw_others, self._warn_once = False, functools.cache(self._warn)
         self._apart: list[int] = []
         """Ranks that differed from the chief when some did last."""
         self._adds_up: dict[str, bool] = {}
@@ -357,9 +357,8 @@ class Distributed:
 
     def unknown_length(self) -> None:
         """Say what differs where data end without having said when; once."""
-        if not (self._unknown or self.model.run_eagerly):
-            self._unknown = True
-            self._warn(UNKNOWN)
+        if not self.model.run_eagerly:
+            self._warn_once(UNKNOWN)
 
     def same_order(self) -> None:
         """Let TensorFlow shuffle alike on all workers: by the script's own seed, or by one of the chief's."""

@@ -1,5 +1,6 @@
 """One worker's training: join, restore, then Keras' own `fit`, whose steps, validations and records are these, and the end."""
 
+import functools
 import gc
 import json
 import math
@@ -83,10 +84,9 @@ class Trainer:
         """Of history.csv, of the epoch that ended last."""
         self._tested = np.zeros(0)
         """Sums of the metrics' states over the validation so far."""
+        self._warn_once = functools.cache(job.metrics.warning)
         self._apart: Sequence[int] = ()
         """Ranks whose weights differed from the chief's when they were last compared."""
-        self._forgotten: set[str] = set()
-        """What callbacks keep that no state has, and was told."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
@@ -473,12 +473,8 @@ class Trainer:
         states = self.callbacks.state()
         if not self.callbacks.anywhere:
             return states
-        forgotten = self.callbacks.forgotten
-        for name in sorted(forgotten.keys() - self._forgotten) if self.cluster.member.is_chief else ():
-            self.job.metrics.warning(
-                f"callbacks: {name} is no part of a state ({forgotten[name]}): after a restart it is as at the beginning"
-            )
-        self._forgotten = set(forgotten)
+        for name, why in self.callbacks.forgotten.items() if self.cluster.member.is_chief else ():
+            self._warn_once(f"callbacks: {name} is not saved in the state ({why}): after a restart it has its initial value")
         marks = self.cluster.gather([zlib.crc32(json.dumps(one).encode()) >> 1 for one in states])
         apart = np.flatnonzero((marks != marks[0]).any(axis=0)).tolist()
         if apart:

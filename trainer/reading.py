@@ -28,7 +28,7 @@ def _iterating(iterate: Callable[..., Any]) -> Callable[..., Any]:
         if varies(dataset):
             try:
                 with IN_ORDER:
-                    # As another dataset: TensorFlow keeps what it has decided for one.
+                    # As another dataset: TensorFlow caches the optimized pipeline of one that has been iterated.
                     return iterate(dataset.with_options(tf.data.Options()))
             except tf.errors.InvalidArgumentError:
                 # Random numbers without a seed, which have no order.

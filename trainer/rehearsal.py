@@ -158,8 +158,6 @@ class Rehearsal(whole.Step):
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.bending: list[str] = []
         """Those whose gradient is not proportional to that of their results, row by row."""
-        self._noise: list[float] = []
-        """By result of a call, how much it changes by rounding, once that was tried."""
         self._at = dict[Operation, set[int]]()
         """By layer, arguments that have had rows."""
         self.sparse = False
@@ -217,9 +215,10 @@ class Rehearsal(whole.Step):
 
     def _try_with(self, layer: keras.Layer, arguments: Any, again: bool = False) -> bool:
         """Find what must see all rows of these; `again`: others were tried before. Whether it has the same results then."""
-        calls, self._noise = list[Call](), []
+        calls = list[Call]()
         with _noting(layer, calls):
-            expected, scope = self._called(layer, arguments)
+            results, scope = self._called(layer, arguments)
+        expected = _Expected(layer, results, layer.variables, lambda: self._called(layer, arguments)[0])
         seeing, firsts = self._layout.seeing_all, [_First(call, self._static, self._before) for call in calls]
         seeing |= _keeping(layer, scope) | _found(firsts, lambda first: _holds(first.moves))
         apart = [first for first in firsts if not again and seeing.isdisjoint({first.operation, *_layers_of(first.operation)})]
@@ -234,7 +233,7 @@ class Rehearsal(whole.Step):
                 return True
         return False
 
-    def _agrees(self, layer: keras.Layer, arguments: Any, expected: list[Any], seeing: set[Operation]) -> bool:
+    def _agrees(self, layer: keras.Layer, arguments: Any, expected: "_Expected", seeing: set[Operation]) -> bool:
         layout = dataclasses.replace(self._layout, seeing_all=seeing)
         while True:
             parts = list[whole.Step]()
@@ -246,7 +245,7 @@ class Rehearsal(whole.Step):
                     return self._called(layer, arguments)[0]
 
             try:
-                agree = all(self._equal(layer, arguments, expected, found) for found in Threads(2, alternating=True).run(part))
+                agree = all(map(expected.equal, Threads(2, alternating=True).run(part)))
             except whole.SeesAll as error:
                 seeing.add(error.layer)
                 continue
@@ -255,16 +254,6 @@ class Rehearsal(whole.Step):
                 agree = False
             if not self._finds_fixed(parts, seeing):
                 return agree
-
-    def _equal(self, layer: keras.Layer, arguments: Any, expected: list[Any], found: list[Any]) -> bool:
-        """Whether results are these, but for as much as rounding makes of them."""
-        if _same(layer, expected, found):
-            return True
-        if not self._noise:
-            alone = _Part(collective.Alone(), self._layout, self._static)
-            with _shaken(layer.variables), alone(), alone.everything():
-                self._noise = [*map(_change, expected, self._called(layer, arguments)[0])]
-        return _same(layer, expected, found, self._noise)
 
     def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
         """What a call returns, and what it would assign, by variable; and where that is. Its Python begins as before the first one."""
@@ -427,6 +416,23 @@ def _same(layer: keras.Layer, expected: Sequence[Any], found: Sequence[Any], noi
     return all(_alike(one, other, tolerance, each) for one, other, each in zip(expected, found, noise, strict=True))
 
 
+class _Expected:
+    """Results of one worker, which those of several equal but for as much as rounding makes of them."""
+
+    def __init__(self, layer: keras.Layer, results: list[Any], weights: Sequence[keras.Variable], again: Callable[[], list[Any]]):
+        """`results`: of a layer or a model; `again`: computes them once more, with `weights` as they are then."""
+        self._layer, self._results, self._weights, self._again = layer, results, weights, again
+
+    def equal(self, found: list[Any]) -> bool:
+        """Whether these results are the expected ones."""
+        return _same(self._layer, self._results, found) or _same(self._layer, self._results, found, self._noise)
+
+    @functools.cached_property
+    def _noise(self) -> list[float]:
+        with _shaken(self._weights):
+            return [*map(_change, self._results, self._again())]
+
+
 @contextlib.contextmanager
 def _shaken(variables: Iterable[keras.Variable]) -> Iterator[None]:
     """Let weights be others in their last bits."""
@@ -554,13 +560,13 @@ class Placements:
         """Those that a step can take."""
         self._tried_real = False
         self._looks: dict[additive.Additive, Callable[[], None]] = {}
-        """By step, what finds its `Layout.uses`."""
+        """By step, what finds its `Layout.kinds`."""
         self.one_by_one = False
         """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
 
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
-        return additive.Additive(self._model, own, dataclasses.replace(self.layout, uses=[]))
+        return additive.Additive(self._model, own, dataclasses.replace(self.layout, kinds=[]))
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
@@ -648,10 +654,10 @@ class Placements:
             self._looks[step] = functools.partial(self._look_up, step, list(self._trials), may)
             self._looks[step]()
             # What is summed on one worker must be on all.
-            found = digest([np.frombuffer(repr(step.layout.uses).encode(), np.uint8)])
+            found = digest([np.frombuffer(repr(step.layout.kinds).encode(), np.uint8)])
             if len(set(self._workers.digests(found))) > 1:
                 self._look_up_all(step)
-            if step.layout.uses is None:
+            if step.layout.kinds is None:
                 may = False
                 self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
         if may and names:
@@ -660,17 +666,17 @@ class Placements:
 
     def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
         """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
-        own, step.layout.uses = self.own_code(), []
+        own, step.layout.kinds = self.own_code(), []
         try:
             with undone(own), EAGERLY:
                 tried = [may_use(step, trial, adds_up, own) for trial in trials]
-            step.layout.uses = [tuple([_use(each) for each in zip(*gradient, strict=True)]) for gradient in zip(*tried, strict=True)]
+            step.layout.kinds = [tuple([_use(each) for each in zip(*gradient, strict=True)]) for gradient in zip(*tried, strict=True)]
         except (Exception, whole.SeesAll):
             self._look_up_all(step)
 
     def _look_up_all(self, step: additive.Additive) -> None:
         """Let all workers look up the same, as all layers see all."""
-        step.layout.uses = None
+        step.layout.kinds = None
         self._all_see_all()
 
     def _all_see_all(self) -> None:
@@ -764,22 +770,21 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
             every, _ = step.added(group, data, unequal(rows)).summed(group)
         return _numbers(every)
 
+    def alone() -> tuple[list[Any], keras.StatelessScope]:
+        with _trying(step) as scope:
+            return _numbers(step.alone(data).summed(collective.Alone())[0]), scope
+
     known = {id(one) for one in [*step.variables, *step.model.variables]}
     try:
-        with _trying(step) as scope:
-            alone = _numbers(step.alone(data).summed(collective.Alone())[0])
+        numbers, scope = alone()
     except Exception:
         return may_fail
     # What a loss keeps is of the whole batch.
     if scope.state_mapping.keys() - known:
         return False
+    expected = _Expected(step.model, numbers, step.model.trainable_variables, lambda: alone()[0])
     try:
-        every = Threads(2, alternating=True).run(part)
-        if all(_same(step.model, alone, found) for found in every):
-            return True
-        with _shaken(step.model.trainable_variables), _trying(step):
-            noise = [*map(_change, alone, _numbers(step.alone(data).summed(collective.Alone())[0]))]
-        return all(_same(step.model, alone, found, noise) for found in every)
+        return all(map(expected.equal, Threads(2, alternating=True).run(part)))
     except (Exception, whole.SeesAll):
         return False
 

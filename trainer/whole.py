@@ -75,8 +75,8 @@ class Layout:
     """By layer, first dimensions of what has none of a batch's rows, such as weights, or the nodes of a graph."""
     beside: dict[Operation, set[int]] = field(default_factory=dict)
     """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
-    uses: list[tuple[Use, ...]] | None = field(default_factory=list)
-    """Of each sparse gradient of the step, in order: the uses of its variable; None: all workers look up the same, of the whole batch."""
+    kinds: list[tuple[Use, ...]] | None = field(default_factory=list)
+    """Of each sparse gradient of the step, in order: by use of its variable; None: all workers look up the same, of the whole batch."""
     noted: list[list[np.ndarray]] | None = None
     """Of each sparse gradient, in a trial: what each use of its variable looks up on this worker."""
 
@@ -263,7 +263,7 @@ class Step:
         number, sizes = next(self._sparse), uses(local)
         if self._layout.noted is not None:
             self._layout.noted.append(np.split(np.asarray(local.indices), np.cumsum([int(size) for size in sizes])[:-1]))
-        every = self._layout.uses
+        every = self._layout.kinds
         kinds: Sequence[Use] = ["common"] * len(sizes) if every is None else every[number] if number < len(every) else []
         if len(kinds) != len(sizes):
             return Parted(local, sizes, ["rows"] * len(sizes), None)
@@ -410,11 +410,14 @@ class Parted:
 
     def joined(self, rows: Iterator[tf.Tensor], sums: Iterator[tf.Tensor]) -> tf.IndexedSlices:
         """All of it, from what all workers' `of_rows` and `shared` give together."""
-        pairs = [
-            (next(sums), index) if kind == "common" else _once(next(rows), next(rows)) if kind == "unique" else (next(rows), next(rows))
-            for index, kind in zip(self._indices, self._kinds, strict=True)
-        ]
-        values, indices = zip(*pairs, strict=True)
+
+        def entries(kind: Use, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            if kind == "common":
+                return next(sums), index
+            every = next(rows), next(rows)
+            return _once(*every) if kind == "unique" else every
+
+        values, indices = zip(*map(entries, self._kinds, self._indices), strict=True)
         return tf.IndexedSlices(tf.concat(values, 0), tf.concat(indices, 0), self._shape)
 
 

@@ -59,29 +59,29 @@ def examine(
     with model_errors.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
         model, compiled = assembly.build_model(configs.build(given), classes, examples)
-    left_out = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
+    warnings = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
     if compiled and additive.overridden(model, ["fit"]):
-        left_out.append(
+        warnings.append(
             f"model={section['file']}:{section['function']}: its own fit is not called, but Keras'. Fix: do what it "
             "does in the function that returns the model, or -e script=FILE.py with lockstep.distribute"
         )
-    optimizers = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else []
+    tried = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else ([], False)
     model_errors.check_reopens(section, model)
     left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-    described, fits = (_described(model, optimizers, step.rows(examples)), _fit(section, model, examples)) if compiled else (None, {})
+    described, fits = (_described(model, *tried), _fit(section, model, examples)) if compiled else (None, {})
     return {
         "total": model.count_params(),
         "trainable": trainable,
         "compiled": described,
         "left": left,
         **fits,
-        "warnings": [*fits.get("warnings", []), *left_out],
+        "warnings": [*fits.get("warnings", []), *warnings],
     }
 
 
-def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> list[str]:
-    """Trace both kinds of step as a worker would; the optimizers that train, by class.
+def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> tuple[list[str], bool]:
+    """Trace both kinds of step as a worker would; the optimizers that train, by class, and whether validation gives anything.
 
     An error in a step names the line in the user's file, or Keras' reason.
     """
@@ -101,11 +101,12 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
             f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
         )
-    if keras_metrics.validates(model, examples):
+    validates = keras_metrics.validates(model, examples)
+    if validates:
         with model_errors.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
         _check_sums(section, model, spec)
-    return list(optimizers.values())
+    return list(optimizers.values()), validates
 
 
 def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None
         keras_metrics.check_sums(model, halves, f"model={section['file']}:{section['function']}")
 
 
-def _described(model: keras.Model, optimizers: list[str], specs: Any) -> dict[str, Any]:
+def _described(model: keras.Model, optimizers: list[str], validates: bool) -> dict[str, Any]:
     """What it is compiled with, in words for the plan; a step of its own may use other optimizers than the compiled one."""
     return {
         "optimizer": ", ".join(optimizers) or None,
@@ -151,7 +152,7 @@ def _described(model: keras.Model, optimizers: list[str], specs: Any) -> dict[st
         "own": additive.overridden(model),
         "scales_loss": assembly.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
-        "validates": keras_metrics.validates(model, specs),
+        "validates": validates,
     }
 
 

@@ -148,7 +148,7 @@ def test_arrays_that_a_callback_keeps_go_on(monkeypatch):
 
 
 def test_what_a_callback_was_given_is_no_state(monkeypatch):
-    """Data that it does not change; a stream can't be one, which is told."""
+    """Unchanged data is left out; a stream cannot be saved, and is named."""
     created = averaging(monkeypatch, [], [1.0])
     assert "rows" not in created.state()[0]
     assert list(created.forgotten) == ["Averaging.stream"]

@@ -72,7 +72,7 @@ def test_what_races_is_read_in_order(name):
         tf.random.set_seed(1)
         FLIP.generator.state.assign([1, 0])
         data = RACING[name]()
-        # TensorFlow keeps what it has decided for a dataset that was looked at.
+        # TensorFlow caches the optimized pipeline of a dataset that has been iterated.
         next(iter(data))
         random.seed(1)
         FLIP.generator.state.assign([1, 0])

@@ -57,7 +57,7 @@ def test_values_come_back(value):
 @pytest.mark.parametrize(
     "array",
     [np.eye(2, dtype="float16"), np.zeros((0, 3), "int64"), np.array(True), np.array([1j])],
-    ids=list("abcd"),
+    ids=["half", "empty", "one", "complex"],
 )
 def test_arrays_come_back(array):
     (found,) = again([array])
@@ -136,7 +136,11 @@ def test_weights_of_the_model_are_not_written_twice():
     assert len(remembered.Encoder()(layer)["values"]) == 2
 
 
-@pytest.mark.parametrize("value", [object(), np.array([object()]), [print], tf.data.Dataset.range(1)], ids=list("abcd"))
+@pytest.mark.parametrize(
+    "value",
+    [object(), np.array([object()]), [print], tf.data.Dataset.range(1)],
+    ids=["object", "objects", "function", "data"],
+)
 def test_what_is_not_known_is_refused(value):
     with pytest.raises(remembered.Unknown):
         remembered.Encoder()(value)
