@@ -640,9 +640,11 @@ class Placements:
             self.one_by_one = embeds and not additive.linear(optimizer)
             return not additive.overridden(self._model)
         if additive.overwrites(self._model):
-            self._all_see_all()
+            self._look_up_all(step)
             return False
         rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
+        if self.layout.seeing_all.issuperset(operations(self._model)):
+            self._look_up_all(step)
         sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
         self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
@@ -651,18 +653,22 @@ class Placements:
             may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
         if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
-            self._looks[step] = functools.partial(self._look_up, step, list(self._trials), may)
-            self._looks[step]()
-            # What is summed on one worker must be on all.
-            found = digest([np.frombuffer(repr(step.layout.kinds).encode(), np.uint8)])
-            if len(set(self._workers.digests(found))) > 1:
-                self._look_up_all(step)
-            if step.layout.kinds is None:
-                may = False
-                self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
+            may = self._agree_on_kinds(step, may) and may
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
         return may
+
+    def _agree_on_kinds(self, step: additive.Additive, adds_up: bool) -> bool:
+        """Find how a step uses the variables that it looks up; whether that is known, and the same on all workers."""
+        self._looks[step] = functools.partial(self._look_up, step, list(self._trials), adds_up)
+        self._looks[step]()
+        # What is summed on one worker must be on all.
+        found = digest([np.frombuffer(repr(step.layout.kinds).encode(), np.uint8)])
+        if len(set(self._workers.digests(found))) > 1:
+            self._look_up_all(step)
+        if step.layout.kinds is None:
+            self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
+        return step.layout.kinds is not None
 
     def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
         """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
