@@ -13,7 +13,7 @@ from ansible import context
 
 from control import command_line, project, text
 from control.children import Interrupted, Playbook, last_lines
-from control.runs import cluster, evaluations, run_results
+from control.runs import cluster, evaluations, reservations, run_results
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.rundir import recorded
@@ -76,7 +76,7 @@ def begin(plan: dict[str, Any]) -> dict[str, Any]:
         "inventory": _inventory(),
         # A run that never ran has fixed nothing: treat it as only planned.
         "asked_yaml": None if plan["resume"] else plan["asked_yaml"],
-        "launcher": _identity(os.getppid()),
+        "launcher": reservations.command(),
         "given_up": False,
         # For a run made only for this launch, once the launch is taken back.
         "state": "CANCELLED",
@@ -119,8 +119,10 @@ def _note(launch: str) -> Path:
 
 
 def forget_start(launch: dict[str, Any]) -> None:
-    """Forget that a run started: if its only launch was taken back, only the request remains."""
+    """Forget that a run started: if its only launch was taken back, only the request remains. Another launch's record stays."""
     folder = Path(launch["folder"])
+    if recorded(folder).get("launch", launch["id"]) != launch["id"]:
+        return
     if launch["asked_yaml"] is not None and run_results.read_summary(folder)["state"] in (None, "FAILED_PREFLIGHT"):
         (folder / "cluster.json").unlink(missing_ok=True)
         write_text(folder / "config.yml", launch["asked_yaml"])
@@ -150,22 +152,12 @@ def take_back(launch: dict[str, Any]) -> str:
 
 def broken(hosts: Collection[str]) -> list[dict[str, Any]]:
     """Launches on hosts of this inventory whose command ended before the launch was done."""
-    lost = [one for one in _begun() if one["inventory"] == _inventory() and one["launcher"] != _identity(one["launcher"]["pid"])]
+    lost = [one for one in _begun() if one["inventory"] == _inventory() and not reservations.lives(one["launcher"])]
     return [one | {"hosts": [name for name in one["hosts"] if name in hosts]} for one in lost]
 
 
 def _inventory() -> list[str]:
     return [os.path.realpath(one) for one in context.CLIARGS.get("inventory") or ()]
-
-
-def _identity(pid: int) -> dict[str, Any]:
-    """A process's unique identity: its pid and its start time, since pids are reused."""
-    try:
-        began = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        began = boot = ""
-    return {"pid": pid, "began": began, "boot": boot}
 
 
 def mark_collected(folder: Path) -> None:

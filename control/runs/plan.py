@@ -289,7 +289,8 @@ def run_name(request: Request) -> tuple[str, Path | None]:
     name = str(asked) if asked is not None else _new_name(request)
     check_run_name(name)
     folder = request.runs / name
-    return name, folder if (folder / "config.yml").is_file() else None
+    # A name made in this second may be another command's run by now.
+    return name, folder if asked is not None and (folder / "config.yml").is_file() else None
 
 
 def check_run_name(name: str) -> None:

@@ -13,10 +13,10 @@ from ansible.errors import AnsibleFilterError
 from control import project, text
 from control.operator_variables import boolean
 from control.remote import trainer_process
-from control.runs import asynchronous, choices, ports, queue, script
+from control.runs import asynchronous, choices, ports, queue, reservations, script
 from control.runs.asynchronous import GROUPS
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
-from control.runs.plan import Request
+from control.runs.plan import Request, check_run_name
 from trainer.asynchronous.roles import ROLES, SERVER
 from trainer.config import PARAMETER_SERVER
 from trainer.rundir import recorded
@@ -116,7 +116,7 @@ def make(
         run_kind: where this command keeps its runs, as in `project.runs_folder`.
         default_workers: how many train by default.
         packs: folder of published datasets on the control node.
-        write: whether caches may be written.
+        write: whether caches may be written, and the run's name reserved for this command, which is about to start it.
         spares: those of the inventory, in order, for a run that may go on without a host.
         servers: names of the hosts that keep the weights of an asynchronous run.
         apart: hosts that only do that, or only evaluate.
@@ -138,8 +138,14 @@ def make(
         "write": write,
     }
     scripted = script.asked(options, folder)
+    reserves = write and folder == project.RUNS and not boolean("show_config", options.get("show_config", False))
+    if reserves and "run" in options:
+        check_run_name(str(options["run"]))
+        reservations.reserve(str(options["run"]))
     # A model's plan in its own process: a dataset may be the user's own code.
     plan = script.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
+    if reserves and "run" not in options:
+        plan["run"] = reservations.reserve_new(plan["run"], folder)
     before = posts(recorded(folder / plan["run"])) if plan["resume"] else None
     chosen = ports.choose(posts(plan), plan["run"], before, write)
     check_hosts(chosen)

@@ -16,7 +16,7 @@ from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.remote.worker_files import read_records
-from control.runs import launches, logs, outcome, run_results
+from control.runs import launches, logs, outcome, reservations, run_results
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
 from trainer.data.spec import noun
@@ -54,6 +54,7 @@ class ActionModule(Action):
                 number, new = self._submit(script), True
             if number != recorded(self.local).get("slurm", {}).get("job"):
                 self._record(published, number)
+            reservations.release(self.plan["run"])
             if detach:
                 return {"changed": new, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")

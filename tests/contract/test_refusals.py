@@ -1,8 +1,12 @@
 """What is refused before a host is touched, and what the user is told."""
 
+import json
 import shutil
+import subprocess
 
 import pytest
+
+from control.runs import reservations
 
 from tests.contract import samples
 from tests.contract.samples import COMPILED, SEQUENCES, UNEVEN
@@ -256,3 +260,24 @@ def test_a_sweep_of_other_settings(commands, pictures):
     assert "sweep=pi: it was measured with another train.batch_size, and the two can't be compared" in refused
     again = commands.check("sweep", *given, "set=train.batch_size=10")
     assert "1 of them measured already" in again
+
+
+@pytest.fixture
+def starting(commands):
+    """A run that another command, which lives, is about to start: its process."""
+    other = subprocess.Popen(["sleep", "infinity"])
+    for path, text in {
+        ".lockstep/starting/two.json": json.dumps({"command": reservations.identity(other.pid)}),
+        "runs/two/config.yml": "model: {name: task_cnn}\n",
+    }.items():
+        (commands.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (commands.root / path).write_text(text)
+    yield other
+    shutil.rmtree(commands.root / "runs/two")
+    other.kill()
+    other.wait()
+
+
+@pytest.mark.parametrize("command", ["train", "stop", "status", "playbooks/delete_run"])
+def test_a_run_that_another_command_starts(command, commands, starting):
+    assert f"run=two: another command (process {starting.pid}) is starting it; nothing was changed." in commands.refusal(command, "run=two")

@@ -5,7 +5,7 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import asynchronous, launches, run_results, script, status
+from control.runs import asynchronous, launches, reservations, run_results, script, status
 from control.runs.cluster import posts
 from control.runs.plan import latest_run
 from control.task import Task
@@ -22,6 +22,8 @@ def find(task: Task) -> dict[str, Any]:
     if task.arguments.get("asked") and "run" not in options:
         raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
     folder = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
+    if task.arguments["command"] in ("stop", "playbooks/delete_run"):
+        reservations.refuse(folder.name)
     # A run that was planned but never started has no hosts.
     new = task.arguments.get("asked") and not (folder / "cluster.json").is_file()
     cluster = UNSTARTED if new else _cluster(folder, task.task_vars["groups"]["all"])
@@ -73,6 +75,7 @@ def _names() -> list[str]:
 def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:
     path = folder / "cluster.json"
     if not path.is_file():
+        reservations.refuse(folder.name)
         raise LockstepError(
             f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
         )

@@ -6,7 +6,7 @@ from typing import Any
 from control import project
 from control.remote.remote import clear_marks
 from control.remote.tmux import by_hand
-from control.runs import launches, resumption
+from control.runs import launches, reservations, resumption
 from control.runs.cluster import posts, tf_config, thread_share
 from control.task import Task
 from trainer.errors import LockstepError
@@ -29,12 +29,13 @@ def record(task: Task) -> dict[str, Any]:
     before = recorded(folder)
     under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
     if all(claim["running"] for claim in claims.values()):
+        reservations.release(plan["run"])
         return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
     facts = {name: claim["facts"] for name, claim in claims.items()}
     hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
-    record = launches.record(plan, task.arguments["published"], hosts, **shared)
+    record = launches.record(plan, task.arguments["published"], hosts, launch=plan["nonce"], **shared)
     record |= {"script": plan["script"]} if "script" in plan else {}
     launches.write(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan["run"])
@@ -123,6 +124,7 @@ def _started(launch: dict[str, Any]) -> dict[str, Any]:
     if not project.is_users(Path(launch["folder"])):
         return {}
     launches.end(launch)
+    reservations.release(launch["run"])
     return {"launch_begun": None, "run_under_way": launch["run"]}
 
 

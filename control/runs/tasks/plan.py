@@ -8,7 +8,7 @@ from typing import Any
 from control import command_line, text
 from control.campaign import check_name
 from control.operator_variables import boolean, integer
-from control.runs import launches, mlflow_log, planning, run_results, script, supervision
+from control.runs import launches, mlflow_log, planning, reservations, run_results, script, supervision
 from control.runs.cluster import posts
 from control.task import Task
 from trainer.errors import ConfigError
@@ -59,6 +59,7 @@ def plan(task: Task) -> dict[str, Any]:
     show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"])}
     hosts = posts(plan)
     if plan["complete"]:
+        reservations.release(plan["run"])
         plan |= _trained_with(plan)
         hosts = run_results.remaining(Path(plan["folder"]), plan["hosts"])
     return {

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from control import text
-from control.runs import asynchronous, launches, planning, status, supervision
+from control.runs import asynchronous, launches, planning, reservations, status, supervision
 from control.runs.cluster import posts
 from control.runs.tasks.plan import waits
 from control.task import Task
@@ -64,5 +64,6 @@ def _has_ended(task: Task, seen: list[dict[str, Any]], launched: list[str], work
 
 def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:
     """What is returned where nothing has to start."""
+    reservations.release(plan["run"])
     under_way = {"run_under_way": plan["run"], "before_start": None}
     return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_nothing_to_start": True}, "show": "\n".join(shown)}

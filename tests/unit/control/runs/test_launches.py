@@ -111,3 +111,11 @@ def test_run_that_ran_before_stays_as_it_is(begun, tmp_path, resume, summary):
     before = sorted(path.name for path in folder.iterdir())
     launches.forget_start(launch)
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_record_of_another_launch_is_kept(begun, tmp_path):
+    launch = begun()
+    (tmp_path / "runs/r/summary.json").write_text('{"state": null}')
+    (tmp_path / "runs/r/cluster.json").write_text('{"launch": "cd"}')
+    launches.forget_start(launch)
+    assert (tmp_path / "runs/r/cluster.json").is_file()
