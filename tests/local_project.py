@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control.remote.tmux import by_hand
+from control.remote.tmux import MARK, SOCKET
 from control.remote.worker_files import read_records
 from control.runs.cluster import session_name
 from tests.ports import worker_ports
@@ -72,7 +72,10 @@ class LocalProject(Project):
         self.end_started()
         for run in (self.root / "runs").glob("*/config.yml"):
             for session in self.sessions(run.parent.name):
-                subprocess.run(["sh", "-c", by_hand(session)], capture_output=True, check=False)
+                # Unmarked, a supervisor returns in a new session.
+                folder = f"folder=$(tmux -L {SOCKET} list-panes -s -t ={session}: -F '#{{session_path}}')"
+                end = f'{folder} && touch "$folder/{MARK}"; tmux -L {SOCKET} kill-session -t ={session}'
+                subprocess.run(["sh", "-c", end], capture_output=True, check=False)
         await_until(lambda: not self.workers(), 60, "the end of all workers")
 
     def workers(self) -> list[str]:

@@ -156,6 +156,7 @@ SCHEMAS: dict[str, dict[str, Check]] = {
                 "cores": lambda value: count(value) and value > 0,
             }
         ),
+        "identity": text,
         **dict.fromkeys(("newest_state", "newest_memory"), _state_name),
         "damaged": each(
             _only(

@@ -14,12 +14,6 @@ MARK, SUPERVISED = "stop", "supervisor.json"
 """Files in a worker's folder: somebody asked for its end; a supervisor goes on with it, also after a restart of the host."""
 
 
-def by_hand(name: str) -> str:
-    """The command that ends a session's worker for good, on its host: unmarked, a supervisor returns in a new session."""
-    folder = f"folder=$(tmux -L {SOCKET} list-panes -s -t ={name}: -F '#{{session_path}}')"
-    return f'{folder} && touch "$folder/{MARK}"; tmux -L {SOCKET} kill-session -t ={name}'
-
-
 def exists(module: Any, name: str) -> bool:
     """Whether the session exists (that is: whether its command still runs)."""
     return _tmux(module, "has-session", "-t", f"={name}")[0] == 0

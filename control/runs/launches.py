@@ -13,7 +13,7 @@ from ansible import context
 
 from control import command_line, project, text
 from control.children import Interrupted, Playbook, last_lines
-from control.runs import cluster, evaluations, reservations, run_results
+from control.runs import cluster, evaluations, reservations, run_results, under_way
 from trainer.errors import LockstepError
 from trainer.files import read_json, write_json, write_text
 from trainer.rundir import recorded
@@ -64,6 +64,7 @@ def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
     evaluations.forget(folder / "evaluations.csv", run_results.read_summary(folder).get("epochs_done", 0))
     write_json(folder / "cluster.json", written)
     write_text(folder / "config.yml", plan["config_yaml"])
+    under_way.keep(folder)
 
 
 def begin(plan: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def forget_start(launch: dict[str, Any]) -> None:
     if recorded(folder).get("launch", launch["id"]) != launch["id"]:
         return
     if launch["asked_yaml"] is not None and run_results.read_summary(folder)["state"] in (None, "FAILED_PREFLIGHT"):
+        under_way.forget(folder)
         (folder / "cluster.json").unlink(missing_ok=True)
         write_text(folder / "config.yml", launch["asked_yaml"])
         write_json(folder / "summary.json", {"state": launch["state"], "workers": len(launch["hosts"])})

@@ -806,6 +806,12 @@ def _models_digest() -> str:
     return state.hexdigest()
 
 
+def no_such_run(runs: Path, asked: str) -> str:
+    """What to say of a run that is not there: the nearest name, and those that are."""
+    names = [path.parent.name for path in sorted(runs.glob("*/config.yml"), key=lambda path: path.stat().st_mtime)]
+    return f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}"
+
+
 def latest_run(runs: Path, asked: str | None) -> Path:
     """Directory of the run that was asked for, or of the newest that started.
 
@@ -817,7 +823,7 @@ def latest_run(runs: Path, asked: str | None) -> Path:
     if asked is not None:
         check_run_name(asked)
         if asked not in names:
-            raise ConfigError(f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}")
+            raise ConfigError(no_such_run(runs, asked))
         return runs / asked
     started = [name for name in names if (runs / name / "cluster.json").is_file()]
     if not started:

@@ -83,10 +83,6 @@ class Jobs:
         before = list(itertools.takewhile(lambda name: name != run, (job["run"] for job in jobs)))
         return f"behind run {', '.join(before)}" if before else "next"
 
-    def session(self, run: str) -> tuple[str, str]:
-        """A host of a run, and its tmux session there."""
-        return next((host, job["session"]) for host, jobs in self.by_host.items() for job in jobs if job["run"] == run)
-
     def has_ended(self, run: str, hosts: Collection[str]) -> bool:
         """Whether a run is on none of its hosts any more."""
         return bool(hosts) and run not in self.states and set(hosts) <= set(self.hosts)

@@ -6,9 +6,8 @@ from typing import Any
 
 from control import project, text
 from control.progress import Estimate
-from control.remote.tmux import by_hand
 from control.remote.worker_files import newest_generation, note
-from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers
+from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers, under_way
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
@@ -126,11 +125,18 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
     elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
-    rows = [run_row(f"{run} (from elsewhere)", {"state": jobs.states[run]}, None) for run in elsewhere]
+    rows = [
+        run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
+    ]
     rows += [run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
     called = noun(*(record.get("dataset", {}).get("spec") for record in records.values()))
-    foreign = [f"{run}: to end it on {host}, there: {by_hand(session)}" for run in elsewhere for host, session in [jobs.session(run)]]
-    return "\n".join(["Runs, the latest first", text.table(run_columns(called), rows), *foreign]) if rows else ""
+    hints = [
+        f"{run}: its folder here was deleted; to make it again: ansible-playbook status.yml -e run={run}"
+        if under_way.has(run)
+        else f"{run}: to stop it: ansible-playbook stop.yml -e run={run}"
+        for run in elsewhere
+    ]
+    return "\n".join(["Runs, the latest first", text.table(run_columns(called), rows), *hints]) if rows else ""
 
 
 def _is_ours(run: str) -> bool:

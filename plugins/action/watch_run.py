@@ -15,7 +15,7 @@ from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Seen, Worker, mark_failed, since_failure
 from control.remote.worker_feed import BEAT_S
-from control.runs import choices, generations, launches, outcome
+from control.runs import choices, generations, launches, outcome, under_way
 from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
 from plugins.shared.action import Action
@@ -286,6 +286,8 @@ class ActionModule(Action):
         if not last and (trial or begun < self.collect_at):
             return
         try:
+            if restored := "" if trial else under_way.restore(self.local.name):
+                self.line.print(f"[WARNING] {restored}")
             without = ("checkpoints", "state", "memory") if trial else ()
             self.worker.collect(self.local, None if self._is_chief() else f"workers/{self.host}", without=without)
         except (HostUnreachable, OSError) as error:

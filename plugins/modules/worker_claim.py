@@ -74,6 +74,7 @@ EXAMPLES = """
 
 RETURN = """
 running: {type: bool, returned: state=query, description: Whether this run's worker is already alive.}
+identity: {type: str, returned: state=query, description: "The C(id) of the run whose files are there; empty if there are none."}
 holder:
   type: dict
   returned: state=query
@@ -114,7 +115,7 @@ def query(module):
     other = None if running else holder(module)
     # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
     state = states(module, may_move=not running and other is None and not module.check_mode)
-    module.exit_json(changed=False, running=running, holder=other, facts=facts(module), **state)
+    module.exit_json(changed=False, running=running, identity=identity(module), holder=other, facts=facts(module), **state)
 
 
 def holder(module):
@@ -127,6 +128,15 @@ def holder(module):
         if number and ports.taken(number):
             return {"kind": kind, "number": number, "process": ports.holder(number)}
     return None
+
+
+def identity(module):
+    """The identity of the run that was launched into the folder last."""
+    try:
+        with open(os.path.join(module.params["folder"], "cluster.json"), encoding="utf-8") as stream:
+            return str(json.load(stream).get("id") or "")
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def start(module):

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from control.runs import reservations
-
 from tests.contract import samples
 from tests.contract.samples import COMPILED, SEQUENCES, UNEVEN
 

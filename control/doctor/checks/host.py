@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, grade, on
-from control.remote.tmux import by_hand
 
 MACHINES = ("x86_64", "aarch64")
 PYTHON = ((3, 11), (3, 13))
@@ -130,11 +129,7 @@ def port(subject: Subject) -> Iterator[Check]:
     elif state == "held" and subject.need.queued:
         yield subject.check(OK, "port", f"{number} is run {facts['run']}'s, and this run waits for its turn")
     elif state == "held":
-        end = subject.on(by_hand(facts["session"]))
-        fix = (
-            f"wait for it (-e queue=true does); or stop it where it was started: ansible-playbook stop.yml -e run={facts['run']}; "
-            f"or end it: {end}; or set another worker_port"
-        )
+        fix = f"wait for it (-e queue=true does); or stop it: ansible-playbook stop.yml -e run={facts['run']}; or set another worker_port"
         yield subject.check(FAIL, "port", f"run {facts['run']} is training on {number}", "free", fix)
     else:
         yield _busy_port(subject, "port", "worker_port")

@@ -7,7 +7,19 @@ from typing import Any
 
 from control import command_line, configurations, project, text
 from control.doctor import prediction
-from control.runs import asynchronous, choices, evaluations, hparams, launches, mlflow_log, outcome, queue, run_results, supervision
+from control.runs import (
+    asynchronous,
+    choices,
+    evaluations,
+    hparams,
+    launches,
+    mlflow_log,
+    outcome,
+    queue,
+    run_results,
+    supervision,
+    under_way,
+)
 from control.runs.outcome import Verdict
 from control.task import Task
 from trainer.files import read_json, write_json
@@ -18,6 +30,8 @@ def conclude(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's verdict."""
     plan = task.arguments["plan"]
     name, folder = plan["run"], Path(plan["folder"])
+    if project.is_users(folder):
+        task.warn([under_way.restore(name)])
     returned = run_results.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
     verdicts = _with_launch(recorded(folder), returned)
     if all(verdict.state == "unreachable" for verdict in verdicts):
@@ -35,6 +49,7 @@ def conclude(task: Task) -> dict[str, Any]:
         summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
     summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
     write_json(folder / "summary.json", summary)
+    under_way.forget(folder)
     if not scripted and project.is_users(folder):
         task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
@@ -106,6 +121,7 @@ def conclude_stop(task: Task) -> dict[str, Any]:
     verdicts = [_verdict(rank, *one) for rank, one in enumerate(watched)]
     away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
     folder = project.RUNS / name
+    task.warn([under_way.restore(name)])
     if len(away) == len(verdicts):
         return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
     launches.end_all(folder)
@@ -113,6 +129,8 @@ def conclude_stop(task: Task) -> dict[str, Any]:
     if stopped or summary["state"] in (None, "RUNNING"):
         summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
         write_json(folder / "summary.json", summary)
+    if not away:
+        under_way.forget(folder)
     task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
     shown = run_results.shown_result(folder, summary)
     if away:

@@ -4,6 +4,7 @@ import shutil
 from typing import Any
 
 from control import project
+from control.runs import under_way
 from control.runs.plan import check_run_name
 from control.task import Task
 from trainer.errors import LockstepError
@@ -37,5 +38,6 @@ def forget(task: Task) -> dict[str, Any]:
     exists = folder.is_dir()
     if exists and not task.check_mode:
         shutil.rmtree(folder)
+        under_way.forget(folder)
     outcome = "would be deleted" if task.check_mode else "deleted"
     return {"changed": exists, "show_last": f"{name}: {outcome}\n\nNext\n  see what is left  ansible-playbook status.yml"}

@@ -5,9 +5,10 @@ from typing import Any
 
 from control import command_line, project, text
 from control.operator_variables import boolean
-from control.runs import asynchronous, launches, reservations, run_results, script, status
+from control.runs import asynchronous, launches, reservations, run_results, script, status, under_way
 from control.runs.cluster import posts
 from control.runs.plan import latest_run
+from control.runs.tasks import elsewhere
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json
@@ -21,6 +22,12 @@ def find(task: Task) -> dict[str, Any]:
     options = command_line.operator_options(task.arguments["command"], task.task_vars)
     if task.arguments.get("asked") and "run" not in options:
         raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
+    if "run" in options:
+        asked = str(options["run"])
+        task.warn([under_way.restore(asked)])
+        if task.arguments["command"] in elsewhere.COMMANDS and not (project.RUNS / asked / "config.yml").is_file():
+            reservations.refuse(asked)
+            return _elsewhere(task, asked)
     folder = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
     if task.arguments["command"] in ("stop", "playbooks/delete_run"):
         reservations.refuse(folder.name)
@@ -50,6 +57,13 @@ def find(task: Task) -> dict[str, Any]:
     if task.arguments["command"] == "logs":
         plan["logs"] = asynchronous.logs(hosts, options.get("role"))
     return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
+
+
+def _elsewhere(task: Task, run: str) -> dict[str, Any]:
+    """Facts of a run that this machine has no record of, which may be on any host."""
+    plan = {"run": run, "run_kind": "runs", "folder": str(project.RUNS / run), "elsewhere": task.arguments["command"], **UNSTARTED}
+    hosts = [{"name": name} for name in task.task_vars["groups"]["workers"]]
+    return {"ansible_facts": {"plan": plan, "cluster": hosts, "run_options": {}}}
 
 
 UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}

@@ -5,7 +5,6 @@ from typing import Any
 
 from control import project
 from control.remote.remote import clear_marks
-from control.remote.tmux import by_hand
 from control.runs import launches, reservations, resumption
 from control.runs.cluster import posts, tf_config, thread_share
 from control.task import Task
@@ -62,12 +61,19 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
             f"run={run} is running on {len(running)} of {len(claims)} hosts ({', '.join(running)}); "
             f"stop it first: ansible-playbook stop.yml -e run={run}"
         )
+    mine = recorded(Path(plan["folder"])).get("id")
+    if others := [name for name in running if claims[name]["identity"] != (mine or "")]:
+        raise LockstepError(
+            f"run={run}: another run of that name trains on {', '.join(others)}, launched elsewhere; nothing was changed. "
+            f"Fix: choose another run name, or stop that one: ansible-playbook stop.yml -e run={run}"
+        )
     launches.refuse_changes(plan, running)
     old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
     if old and not plan["resume"] and not running:
         raise LockstepError(
             f"{', '.join(old)}: the training state of an older run={run} is in {plan['run_kind']}/{run} under worker_root, "
-            "but this machine has no record of it. Fix: choose another run name, or remove that folder"
+            f"but this machine has no record of it. Fix: choose another run name, or delete it there: "
+            f"ansible-playbook playbooks/delete_run.yml -e run={run}"
         )
 
 
@@ -77,8 +83,6 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
     port, other = holder["number"], f"or set another worker_{kind} in the inventory"
     if "run" in holder:
         stop = f"ansible-playbook stop.yml -e run={holder['run']}"
-        if not (project.RUNS / holder["run"] / "cluster.json").is_file():
-            stop = f"`{stop}` where it was started, or on {name}: {by_hand(holder['session'])}"
         later = "wait for it (-e queue=true does)"
         return f"run {holder['run']} is training on {name} (port {port}). Fix: {later}, stop it ({stop}), {other}"
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"

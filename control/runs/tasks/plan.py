@@ -8,7 +8,7 @@ from typing import Any
 from control import command_line, text
 from control.campaign import check_name
 from control.operator_variables import boolean, integer
-from control.runs import launches, mlflow_log, planning, reservations, run_results, script, supervision
+from control.runs import launches, mlflow_log, planning, reservations, run_results, script, supervision, under_way
 from control.runs.cluster import posts
 from control.task import Task
 from trainer.errors import ConfigError
@@ -28,6 +28,8 @@ def plan(task: Task) -> dict[str, Any]:
     kind = str(task.arguments.get("run_kind", "runs"))
     if command == "trial":
         check_name("sweep", kind.partition("/")[2])
+    if "run" in options and kind == "runs" and not task.check_mode:
+        task.warn([under_way.restore(str(options["run"]))])
     plan = planning.make(
         _selftest(options) if command == "doctor" else options,
         planning.hosts(task.task_vars),

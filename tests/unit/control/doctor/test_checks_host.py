@@ -57,10 +57,7 @@ SHARE = f"mount the shared file system there on every host ({PROVISION}), or set
         (
             ("port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"}),
             "[FAIL] node02  port  run cnn-1 is training on 12345 (limit: free). "
-            "Fix: wait for it (-e queue=true does); or stop it where it was started: ansible-playbook stop.yml -e run=cnn-1; "
-            "or end it: on node02: folder=$(tmux -L lockstep list-panes -s -t =cnn-1-w0: -F '#{session_path}') "
-            '&& touch "$folder/stop"; '
-            "tmux -L lockstep kill-session -t =cnn-1-w0; or set another worker_port",
+            "Fix: wait for it (-e queue=true does); or stop it: ansible-playbook stop.yml -e run=cnn-1; or set another worker_port",
         ),
         (
             ("python", "version", "3.9.2"),

@@ -53,7 +53,7 @@ def claim():
         "cores": 4,
     }
     states = {"newest_state": "step-12.npz", "newest_memory": "", "damaged": [{"kind": "state", "name": "step-13.npz", "reason": "torn"}]}
-    return {"changed": False, "running": False, "holder": None, "facts": facts, **states}
+    return {"changed": False, "running": False, "identity": "", "holder": None, "facts": facts, **states}
 
 
 def probe(name):

@@ -31,7 +31,10 @@ def test_complete_run_is_evaluated_with_its_own_code(folder):
 
 def test_a_run_that_trains_already_keeps_its_record(folder):
     plan = {"run": "one", "folder": str(folder), "hosts": HOSTS, "changes": [], "resume": True}
-    claims = {host["name"]: {"running": True, "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []} for host in HOSTS}
+    claims = {
+        host["name"]: {"running": True, "identity": "", "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []}
+        for host in HOSTS
+    }
     returned = record(Task({"plan": plan, "claims": claims}))
     assert returned["ansible_facts"]["record"]["hosts"] == HOSTS
 
