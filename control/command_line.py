@@ -4,12 +4,15 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible import context
 from ansible.parsing.dataloader import DataLoader
+from ansible.parsing.splitter import parse_kv, split_args
+from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
 from control import operator_variables, project
@@ -29,9 +32,38 @@ INVENTORY = {
 }
 
 
+ADDED_UP = {"set": ",", "vary": ";", "outputs": ",", "args": " "}
+"""Lists, and what is between their parts: where one is given more than once, all parts count."""
+
+
 def extra_variables() -> dict[str, Any]:
     """All variables given with `-e`, files included."""
-    return dict(load_extra_vars(DataLoader()))
+    variables = dict(load_extra_vars(DataLoader()))
+    for name, values in _repeated().items():
+        if name in ADDED_UP:
+            variables[name] = ADDED_UP[name].join(values)
+    return variables
+
+
+def _repeated() -> dict[str, list[str]]:
+    """Values, in order, of each variable that is given with several ones: of those, Ansible keeps the last."""
+    values: dict[str, dict[str, None]] = {}
+    for one in _given():
+        for name, value in one.items():
+            values.setdefault(name, {})[str(value)] = None
+    return {name: list(several) for name, several in values.items() if len(several) > 1}
+
+
+def _given() -> Iterator[dict[str, Any]]:
+    """Variables as they were typed, one after another."""
+    loader = DataLoader()
+    for text in filter(None, map(str, context.CLIARGS.get("extra_vars") or () if context.CLIARGS else ())):
+        if text.startswith("@"):
+            yield loader.load_from_file(text[1:])
+        elif text.startswith(("[", "{")):
+            yield loader.load(text)
+        else:
+            yield from (parse_kv(part) for part in split_args(text))
 
 
 def inventory() -> Path:
@@ -55,7 +87,11 @@ def operator_options(command: str, task_vars: dict[str, Any]) -> dict[str, Any]:
             f"--limit {task_vars['ansible_limit']}: a synchronous cluster waits for every worker, so hosts can't be left out; "
             "omit --limit and choose how many train with -e workers=N, or take hosts out of the inventory."
         )
-    return operator_variables.check(command, extra_variables(), inventory_variables())
+    options = operator_variables.check(command, extra_variables(), inventory_variables())
+    for name, values in _repeated().items():
+        if name in options and name not in ADDED_UP:
+            Display().warning(f"-e {name} is given {len(values)} times; the last counts: {name}={values[-1]}, not {', '.join(values[:-1])}")
+    return options
 
 
 def inventory_variables() -> set[str]:

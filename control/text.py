@@ -130,6 +130,8 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
         *([("recovery", goes_on)] if (goes_on := supervision.shown(config, plan["hosts"], plan.get("spares", []))) else []),
         ("results", f"{runs}/{plan['run']}"),
     ]
+    if plan.get("differing"):
+        pairs.insert(1, ("settings", "; ".join(plan["differing"])))
     if (plan.get("choice") or {}).get("why"):
         pairs.insert(1, ("configuration", plan["choice"]["why"]))
     if dataset.get("note"):

@@ -174,6 +174,7 @@ def make(request: Request) -> dict[str, Any]:
         "run": name,
         "resume": started is not None,
         "config_name": config_name,
+        "differing": [] if existing is not None else differing(config_name, asked, overrides(request.options)),
         "choice": None if choice is None else vars(choice),
         "config": configurations.to_dict(config),
         "config_yaml": configurations.dump(config),
@@ -446,6 +447,29 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
         *(f"{key}={configurations.value_at(new, key)} (it has {configurations.value_at(old, key)})" for key in keys),
         *([f"workers={workers} (it has {before})"] if workers != before else []),
     ]
+
+
+SHOWN_APART = {"data.path", "data.source", "data.augment", "train.weights", "train.callbacks"}
+"""Keys that have lines of their own in the plan."""
+
+
+def differing(name: str, asked: Config, given: dict[str, Any]) -> list[str]:
+    """Keys of a new run that are not as in its configuration, as `train.steps=20 instead of 70`.
+
+    Args:
+        name: of the configuration.
+        asked: what came of it.
+        given: what was set by dotted key; a model's other keys are its defaults.
+    """
+    old = configurations.to_dict(configurations.build(configurations.load(configurations.find(name))))
+    new = configurations.to_dict(asked)
+    keys = [key for key in configurations.differences(old, new) if key not in SHOWN_APART]
+    keys = [key for key in keys if not key.startswith("model.") or key in given]
+    return [printable(f"{key}={_value(new, key)} instead of {_value(old, key)}", 120) for key in keys]
+
+
+def _value(plain: dict[str, Any], key: str) -> str:
+    return json.dumps(configurations.value_at(plain, key))
 
 
 def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:

@@ -929,3 +929,12 @@ def test_a_class_without_an_output_is_refused(table, targets, takes, odd):
 def test_refusal_tells_what_examples_have():
     with pytest.raises(ConfigError, match=r"^a step fails\nx has strings$"), plan.warned(["x has strings"]):
         raise ConfigError("a step fails")
+
+
+def test_settings_that_are_not_the_configurations_are_shown():
+    given = {"train.batch_size": 7, "optimizer.learning_rate": 0.5, "data.path": "/x"}
+    asked = configurations.build(configurations.override(configurations.load(configurations.find("lecture_cnn")), given))
+    assert plan.differing("lecture_cnn", plan.with_model_defaults(asked), given) == [
+        "train.batch_size=7 instead of 64",
+        "optimizer.learning_rate=0.5 instead of 0.001",
+    ]
