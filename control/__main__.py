@@ -50,7 +50,11 @@ def plan(arguments: argparse.Namespace) -> int:
     from trainer import worker
 
     worker.quiet_tensorflow()  # a user's own file may import it
-    print(json.dumps(planning.make(planning.Request.parsed(json.load(sys.stdin)))))
+
+    def progress(checked: int, total: int) -> None:
+        print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
+
+    print(json.dumps(planning.make(planning.Request.parsed(json.load(sys.stdin)), progress)))
     return DONE
 
 

@@ -6,45 +6,31 @@ A published dataset is a folder named by its digest. Publishing the same source 
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from control.datasets import columns, stratified
+from control.datasets import columns, image_check, stratified
+from control.datasets.image_check import CHUNK, READING, Progress
 from control.datasets.sources import Listing, Source
 from control.datasets.stratified import stratified_order
 from trainer.data import manifest
-from trainer.data.images import decode
 from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Records
-from trainer.data.pipeline import in_order
 from trainer.errors import DatasetError
 from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
-from trainer.terminal import printable
 
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 
 
 SHARD_BYTES = 256 * 2**20
-CHUNK = 256
-AHEAD = 4
-"""Chunks per core that are being read or waiting to be written: a slow disk must not fill the memory."""
 STALE_S = 86_400.0
-READING = 2
-"""Increased when a source is read differently: datasets published before are then published again."""
-SHOWN = 20
-Progress = Callable[[int, int], None]
 Checked = tuple[bytes, str | None]
-
-_reader: Source | None = None
 
 
 def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] | None:
@@ -125,7 +111,11 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
     remove_stale(packs)
     with tempfile.TemporaryDirectory(dir=packs, prefix=".part-", ignore_cleanup_errors=True) as folder:
         part = Path(folder)
-        result = _pack_images(source, listing, part, allow_bad, progress) if listing.table is None else _pack_table(listing, part, progress)
+        result = (
+            _pack_images(source, listing, part, packs, allow_bad, progress)
+            if listing.table is None
+            else _pack_table(listing, part, progress)
+        )
         part.chmod(FOLDER)
         dataset = place_of(packs, result.sha256)
         if damaged_files(dataset):
@@ -134,9 +124,10 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
         return result
 
 
-def _pack_images(source: Source, listing: Listing, part: Path, allow_bad: bool, progress: Progress) -> Manifest:
+def _pack_images(source: Source, listing: Listing, part: Path, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
     writer = _Writer(part, listing)
-    for done, (split, number, record) in enumerate(_checked(source, listing), 1):
+    known = image_check.kept(listing, packs)
+    for done, (split, number, record) in enumerate(image_check.records(source, listing, known), 1):
         writer.add(split, number, record)
         if done % CHUNK == 0:
             progress(done, writer.total)
@@ -163,41 +154,6 @@ def remove_stale(packs: Path) -> None:
         with contextlib.suppress(OSError):
             if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
                 shutil.rmtree(part, ignore_errors=True)
-
-
-def _checked(source: Source, listing: Listing) -> Iterator[tuple[str, int, Checked]]:
-    """Each record's bytes and its error, in order; image files are decoded on all cores."""
-    for split in SPLITS:
-        total = len(listing.files[split])
-        if listing.shape is not None:
-            for number in range(total):
-                yield split, number, (source.read(split, number), None)
-            continue
-        chunks = [(split, start, min(start + CHUNK, total)) for start in range(0, total, CHUNK)]
-        with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
-            records = itertools.chain.from_iterable(in_order(pool, _check_chunk, chunks, AHEAD * (os.cpu_count() or 1)))
-            yield from ((split, number, record) for number, record in enumerate(records))
-
-
-def _keep_reader(source: Source) -> None:
-    global _reader  # noqa: PLW0603 - one source for each pool process
-    _reader = source
-
-
-def _check_chunk(chunk: tuple[str, int, int]) -> list[Checked]:
-    assert _reader is not None
-    split, start, stop = chunk
-    records: list[Checked] = []
-    for index in range(start, stop):
-        try:
-            data = _reader.read(split, index)
-            decode(data)
-            records.append((data, None))
-        except OSError as error:
-            records.append((b"", error.strerror or str(error)))
-        except ValueError as error:
-            records.append((b"", str(error)))
-    return records
 
 
 class _Writer:
@@ -251,12 +207,9 @@ class _Writer:
 
     def finish(self, allow_bad: bool) -> Manifest:
         self._close()
-        if self._bad and not allow_bad:
-            raise DatasetError(_bad_images(self._bad))
+        image_check.refuse(self._bad, allow_bad)
+        image_check.check_classes(self.listing.name, self.listing.classes, {split: one.labels for split, one in self._records.items()})
         for split, records in self._records.items():
-            for label, name in enumerate(self.listing.classes):
-                if label not in records.labels:
-                    raise DatasetError(f"dataset {self.listing.name}: class {split}/{printable(name)} has no readable image")
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]
         order, held = validation_order(train, set(self.listing.files["train"][: self.listing.held_out or 0]))
@@ -289,13 +242,6 @@ def validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | 
     parts = [np.flatnonzero(inside), np.flatnonzero(~inside)]
     ordered = [part[stratified_order(labels[part], stratified.SPLIT_SEED)] for part in parts]
     return np.concatenate(ordered), len(parts[0])
-
-
-def _bad_images(bad: list[list[str]]) -> str:
-    lines = [f"{len(bad)} image{'s' if len(bad) > 1 else ''} can't be read:"]
-    lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
-    lines += [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
-    return "\n".join([*lines, "  Fix or remove them, or leave them out with -e allow_bad_images=true."])
 
 
 def save(manifest: Manifest, folder: Path) -> Manifest:

@@ -17,7 +17,7 @@ def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
 
     Args:
         argv: the command and its arguments.
-        doing: prefix of the progress line.
+        doing: prefix of the progress line, if it has one.
         given: what the command reads as JSON from its standard input.
 
     Raises:
@@ -34,7 +34,7 @@ def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:
                 for row in process.stdout:
                     output.append(row)
                     if not row.startswith("{"):
-                        line.update(f"{doing}: {row.strip()}")
+                        line.update(f"{doing}: {row.strip()}" if doing else row.strip())
             except BaseException:
                 process.kill()
                 raise

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from control import configurations, model_options, user_files
-from control.datasets import class_counts, columns, fashion_mnist, idx, own, publish, trial
+from control.datasets import class_counts, columns, fashion_mnist, idx, image_check, own, publish, trial
+from control.datasets.image_check import Progress
 from control.datasets.sources import Listing, Source, detect, open_source
 from control.operator_variables import boolean, integer
 from control.remote.trainer_process import refusal
@@ -99,7 +100,7 @@ class Request:
     packs: Path
     parameter_cache: Path
     write: bool
-    """False with `--check`: nothing is written except the image index of the user's own or a TFRecord dataset."""
+    """False with `--check`: nothing is written except what was found of a dataset's images: their index, and which can't be read."""
     spares: Sequence[dict[str, Any]] = ()
     """Workers of the inventory that train only in the place of another."""
     servers: Sequence[str] = ()
@@ -113,8 +114,12 @@ class Request:
         return cls(**request | {key: Path(request[key]) for key in ("runs", "packs", "parameter_cache")})
 
 
-def make(request: Request) -> dict[str, Any]:
+def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, Any]:
     """The plan.
+
+    Args:
+        request: the user's.
+        progress: told of images that were checked, and of how many there are.
 
     Raises:
         LockstepError: anything that can be refused before a host is touched.
@@ -135,7 +140,10 @@ def make(request: Request) -> dict[str, Any]:
     config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
     source, listing = opened or open_dataset(config.data, request.write)
     check_model(config, listing)
-    published = publish.published(listing, request.packs, config.data.allow_bad_images) or expected(listing)
+    published = publish.published(listing, request.packs, config.data.allow_bad_images)
+    if published is None:
+        listing, bad = image_check.checked(source, listing, request.packs, config.data.allow_bad_images, progress)
+        published = expected(listing, bad)
     check_scaling(config, len(hosts), started)
     check_elastic(config, len(hosts))
     if config.strategy.asynchronous:
@@ -502,7 +510,7 @@ def with_class_counts(config: Config, listing: Listing, published: dict[str, Any
     """Count the classes of the training examples, if `train.class_weight` follows from them."""
     if config.train.class_weight != configs.BALANCED:
         return _changed(config, {"train.class_counts": None})
-    if published["excluded"]:
+    if published["excluded"] and published["manifest"]:
         counts = class_counts.of_images(manifest.load(publish.place_of(packs, published["manifest"])), sizes)
     else:
         counts = class_counts.of_listing(listing, sizes)
@@ -762,10 +770,10 @@ def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
     return source, source.scan()
 
 
-def expected(listing: Listing) -> dict[str, Any]:
-    """What `publish.published` will report of a dataset, if all of its images can be read."""
+def expected(listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """What `publish.published` will report of a dataset, and of its images that can't be read."""
     counts = {split: listing.count(split) for split in SPLITS}
-    return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": []}
+    return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": list(excluded)}
 
 
 def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:

@@ -85,9 +85,10 @@ def broken(pictures, tmp_path):
 
 
 def test_bad_images_are_listed_unless_allowed(commands, broken):
-    """Nothing is published, and nothing starts."""
+    """Nothing is published, and nothing starts: the plan refuses them, with --check, too."""
     given = ("run=bad", f"dataset={broken}", "config=task_cnn", "quick=true", "preflight=false")
     refused = commands.refusal("train", *given)
+    assert commands.refusal("train", "--check", *given) == refused
     for expected in (
         "2 images can't be read",
         "train/cat/bild 0.jpg: Truncated File Read",
@@ -97,6 +98,8 @@ def test_bad_images_are_listed_unless_allowed(commands, broken):
         assert expected in refused
     assert not commands.run("bad").exists()
     assert not list((commands.root / ".lockstep" / "dfs" / "datasets").glob(".part-*"))
+    allowed = commands.check("train", *given, "allow_bad_images=true")
+    assert "2 images that can't be read" in allowed
     assert "left out 2 images" in commands.run_here("train", *given, "allow_bad_images=true").stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from control import configurations, operator_variables, text
+from control.datasets.folder import Folder
 from control.datasets.image_headers import shape_of
 from control.datasets.sources import Listing
 from control.runs import plan, preset
@@ -554,7 +555,8 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     assert configurations.to_dict(configurations.build(made["config"])) == made["config"]
     assert made["config"]["train"]["global_batch"] == 8
     assert json.loads(json.dumps(made)) == made
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pets"]
+    written = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
+    assert set(written) == {"packs", "pets"}, "only what came of the images"
 
 
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
@@ -810,11 +812,12 @@ def test_without_dataset_it_is_lecture_as_it_was(planned, ask, monkeypatch):
     assert (made["config"]["data"]["image_size"], made["warnings"]) == ([28, 28, 1], [])
 
 
-def test_unreadable_images_do_not_decide(planned, make_folder):
+def test_unreadable_images_do_not_decide(make_folder):
     root = make_folder()
     for path in root.rglob("*.png"):
         path.write_bytes(b"no image")
-    assert planned(dataset=str(root))["config_name"] == "task_cnn"
+    source = Folder(str(root))
+    assert preset.choose(source, source.scan()).config == "task_cnn"
 
 
 def test_own_model_is_given_images_unscaled(planned, tmp_path):
