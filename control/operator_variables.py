@@ -34,7 +34,7 @@ COMMANDS = {
         "playbooks/slurm": "run config model callbacks dataset workers epochs set quick allow_bad_images detach time partition remeasure",
         "playbooks/lab_slurm": "state",
         "playbooks/delete_run": "run",
-        "playbooks/visualize": "dataset config model set images step",
+        "playbooks/visualize": "dataset config model set allow_bad_images images step",
         "playbooks/dataset": "source path out digest",
         "benchmarks/accuracy": "accuracy configs methods seeds epochs workers dataset set",
         "benchmarks/chaos": "chaos rounds seed faults spacing config model dataset set cpus",

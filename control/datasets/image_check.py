@@ -89,7 +89,7 @@ def refuse(bad: list[list[str]], allow_bad: bool) -> None:
     lines = [f"{len(bad)} image{'s' if len(bad) > 1 else ''} can't be read:"]
     lines += [f"  {printable(name)}: {printable(reason)}" for name, reason in bad[:SHOWN]]
     lines += [f"  ... and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
-    raise DatasetError("\n".join([*lines, "  Fix or remove them, or leave them out with -e allow_bad_images=true."]))
+    raise DatasetError("\n".join([*lines, "  Fix or remove them, or leave them out with -e set=data.allow_bad_images=true."]))
 
 
 def check_classes(name: str, classes: list[str], labels: dict[str, list[int]]) -> None:

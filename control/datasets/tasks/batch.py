@@ -24,7 +24,7 @@ def plan(task: Task) -> dict[str, Any]:
     """Check the options, resolve them. Returns the facts `plan` and `batch_wanted`."""
     options = command_line.operator_options(COMMAND, task.task_vars)
     wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
-    asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set") if key in options}
+    asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set", "allow_bad_images") if key in options}
     hosts = planning.hosts(task.task_vars)[:1]
     plan = planning.make({**asked, "run": "picture"}, hosts, "pictures", 1, task.arguments["packs"], not task.check_mode)
     return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}

@@ -175,7 +175,7 @@ def test_bad_images_are_named_and_nothing_is_left(make_folder, packs):
     spoil(root, "train/cat/1.png", "test/dog/0.png")
     message = refused(root, packs)
     assert message.startswith("2 images can't be read:\n  train/cat/1.png: not a JPEG, PNG, BMP or GIF\n  test/dog/0.png: not a JPEG")
-    assert message.endswith("Fix or remove them, or leave them out with -e allow_bad_images=true.")
+    assert message.endswith("Fix or remove them, or leave them out with -e set=data.allow_bad_images=true.")
     assert list(packs.iterdir()) == []
 
 
