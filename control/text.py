@@ -295,6 +295,7 @@ def result(
     rows: Sequence[dict[str, Any]],
     more: Sequence[tuple[str, str]] = (),
     called: str = "image",
+    commands: bool = True,
 ) -> str:
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands."""
     lines = [f"{run}: {summary['state']}"]
@@ -303,7 +304,7 @@ def result(
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))
-    pairs += _early(summary)
+    pairs += early(summary)
     pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} {called}s/s in training steps"))
@@ -322,10 +323,11 @@ def result(
     if summary.get("unsaved"):
         pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary["unsaved"].items())))
     pairs.append(("results", folder))
-    return "\n".join([*lines, fields(pairs), "", next_commands(after_run(run, summary, rows))])
+    return "\n".join([*lines, fields(pairs), *(["", next_commands(after_run(run, summary, rows))] if commands else [])])
 
 
-def _early(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def early(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Why a run took fewer epochs than asked for, under its heading; nothing if it did not."""
     if not summary.get("ended_early"):
         return []
     best = summary["best"]["epoch"] if summary.get("best") else 0

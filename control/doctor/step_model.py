@@ -33,7 +33,7 @@ class Prediction:
     latency_s: float
     """Seconds of message latency."""
     waiting_s: float
-    """Seconds that a step of the short training took beyond these, for this many workers; negative if parts overlap, 0 if unknown."""
+    """Seconds that a step of the short training took beyond these, for this many workers; 0 if unknown, or if it took less."""
     step_s: float
     """Seconds per step: the sum of these."""
     images_per_s: float
@@ -107,6 +107,7 @@ def curve(hosts: Hosts, images: float, trial: Trial | None = None) -> list[Predi
 
     All send as the trial did. What it took longer than predicted is waiting: for the last of n equal hosts, and for the processor that
     they may share. It counts in full for all hosts, and for fewer in proportion to 1 - 1/n, the part of a sum that comes from others.
+    What it took less is time of sending that overlaps: that counts as so much shorter.
     """
     every = len(hosts.names)
     shown = trial if trial and every > 1 and trial.method in hosts.methods() else None
@@ -148,11 +149,19 @@ def _made(one: Prediction, images: float, alone: Sequence[float]) -> Prediction:
 
 
 def _waiting(one: Prediction, seconds: float) -> Prediction:
-    """With so many seconds of waiting, but a step no shorter than its computing."""
-    seconds = max(seconds, one.compute_s - one.step_s)
-    faster = one.step_s / (one.step_s + seconds)
+    """With so many seconds of waiting; where they are negative, with sending that is shorter, but no step below its computing."""
+    sending = one.step_s - one.compute_s
+    seconds = max(seconds, -sending)
+    faster, shorter = one.step_s / (one.step_s + seconds), 1 + min(seconds, 0.0) / sending if sending else 1.0
     return replace(
-        one, waiting_s=seconds, step_s=one.step_s + seconds, images_per_s=one.images_per_s * faster, efficiency=one.efficiency * faster
+        one,
+        exchange_s=one.exchange_s * shorter,
+        wire_s=one.wire_s * shorter,
+        latency_s=one.latency_s * shorter,
+        waiting_s=max(seconds, 0.0),
+        step_s=one.step_s + seconds,
+        images_per_s=one.images_per_s * faster,
+        efficiency=one.efficiency * faster,
     )
 
 

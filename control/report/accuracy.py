@@ -15,8 +15,8 @@ from control.text import count, go_on, listed
 from trainer.monitor import best_row
 
 RULE = (
-    f"The rule: a run overfits when its last validation loss is more than {OVERFITTING:g}% above its lowest while the training loss "
-    "kept falling after that epoch (Prechelt 1998, generalisation loss)."
+    f"The rule: a run overfits when its last two validation losses are more than {OVERFITTING:g}% above its lowest, an earlier one, "
+    "while the training loss kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
 PROMISE = f"The rule: the highest validation accuracy; {TIE}."
 

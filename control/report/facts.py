@@ -139,8 +139,8 @@ def read(folder: Path) -> Run:
     history = read_history(folder / "history.csv")
     if not history:
         raise LockstepError(
-            f"run={name}: no epoch is finished, so there is nothing to report yet; "
-            f"status: ansible-playbook status.yml -e run={name}; continue: ansible-playbook train.yml -e run={name}"
+            f"run={name}: no finished epoch is known here, so there is nothing to report. Fix: see whether it waits, trains or has ended: "
+            f"ansible-playbook status.yml -e run={name}; then fetch its results, or continue it: ansible-playbook train.yml -e run={name}"
         )
     config, summary = configurations.load(folder / "config.yml"), folder / "summary.json"
     outcome = read_json(summary) if summary.is_file() else {}

@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from control import text
 from control.report import settings
 from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
 from control.report.facts import Run
@@ -46,10 +47,12 @@ def _data(run: Run) -> str:
     columns, noun = "spec" in dataset, f"{run.noun}s"
     leaves = listed([code(str(leaf)) for leaf in Spec.from_json(dataset["spec"]).leaves[:SHOWN_CLASSES]]) if columns else ""
     shown = f"{len(classes)} classes ({named})" if classes else f"examples of {leaves}"
+    verb = "was" if dataset.get("left_out") == 1 else "were"
     return (
         f"The dataset {code(dataset['name'])} has {shown}: "
         f"{counts['train_images']:,} {noun} were used for training, {counts['validation_images']:,} for validation, "
         f"and {dataset['test']:,} are held out for testing (digest {code(dataset['digest'][:16])})."
+        + (f" {count(dataset['left_out'], 'image')} that can't be read {verb} left out." if dataset.get("left_out") else "")
     )
 
 
@@ -57,7 +60,7 @@ def _settings(run: Run) -> str:
     counts = run.cluster["counts"]
     precision = settings.effective(run)["train.precision"]
     return (
-        f"A step took {count(counts['global_batch'], run.noun)} over {count(counts['workers'], 'worker')}, "
+        f"A step took {count(min(counts['global_batch'], counts['train_images']), run.noun)} over {count(counts['workers'], 'worker')}, "
         f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "
         f"{f'{settings.augmentation(run)}; ' if run.noun == 'image' else ''}{settings.reduction(run)}; "
         f"{'' if precision == 'float32' else f'the precision was {code(precision)}; '}the seed was {run.config['seed']}."
@@ -72,7 +75,8 @@ def _outcome(run: Run) -> list[str]:
     epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
     epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
     steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
-    return [f"State: {summary['state']}, {epochs}{steps}.", *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
+    early = [f"It ended early: {why}." for _, why in text.early(summary)]
+    return [f"State: {summary['state']}, {epochs}{steps}.", *early, *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
 
 
 def _failure(summary: dict[str, Any]) -> list[str]:

@@ -57,12 +57,18 @@ def rise(low: Row, last: Row) -> float:
     return math.inf if last["val_loss"] > low["val_loss"] else 0.0
 
 
+def _rises(rows: Sequence[Row], low: Row) -> bool:
+    """Whether the last two epochs came after the lowest validation loss, and are well above it."""
+    return low not in rows[-2:] and all(rise(low, row) > OVERFITTING for row in rows[-2:])
+
+
 def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     """The trend over finished epochs, at least one; the first rule that holds decides. `asked` is `train.monitor`.
 
     1. A single epoch shows no course.
-    2. A run overfits when its last validation loss is more than `OVERFITTING` percent above its lowest and the training loss kept
-      falling after the lowest. More epochs are then not advised, even if the last has the highest accuracy.
+    2. A run overfits when its last two validation losses are more than `OVERFITTING` percent above an earlier one, its lowest, and the
+      training loss kept falling after that: one epoch may be noise. More epochs are then not advised, even if the last has the highest
+      accuracy.
     3. The last epoch is the best, by default by its validation accuracy: it may still improve.
     4. The best epoch came earlier: nothing is advised.
     """
@@ -72,7 +78,7 @@ def judge(rows: Sequence[Row], asked: str | None = None) -> Course:
     low = min(rows, key=lambda row: (row["val_loss"], row["epoch"])) if has_losses else last
     if len(rows) == 1:
         trend = Trend.SINGLE
-    elif low is not last and rise(low, last) > OVERFITTING and last["loss"] < low["loss"]:
+    elif has_losses and _rises(rows, low) and last["loss"] < low["loss"]:
         trend = Trend.OVERFITS
     else:
         trend = Trend.RISING if top is last else Trend.PASSED

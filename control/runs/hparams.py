@@ -36,7 +36,7 @@ from tensorboard.plugins.hparams.api_pb2 import (
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from control import configurations
+from control import configurations, text
 from control.runs.cluster import trains
 from control.runs.evaluations import accuracy_by_epoch
 from trainer.config import Config
@@ -120,7 +120,7 @@ def _row(run: Path) -> list[Event]:
     cluster = read_json(run / "cluster.json")
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
-    values = hyperparameters(config, len(trains(cluster["hosts"])))
+    values = hyperparameters(config, len(trains(cluster["hosts"])), cluster.get("compiled"))
     if "reduction" in summary:
         values["reduction.name"] = summary["reduction"]["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=experiment(values))]
@@ -134,9 +134,17 @@ def _row(run: Path) -> list[Event]:
     return events
 
 
-def hyperparameters(config: dict[str, Any], workers: int) -> dict[str, bool | float | str]:
-    """`config.yml` by dotted names, and the number of workers; lists as JSON; nulls and the texts of a user's files left out."""
+def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, Any] | None = None) -> dict[str, bool | float | str]:
+    """`config.yml` by dotted names, and the number of workers; lists as JSON; nulls and the texts of a user's files left out.
+
+    A model that its function `compiled` ignores the optimizer of the configuration: it has the one that it was compiled with.
+    """
     settings = {name: value for name, value in _flat(config) if value is not None and "\n" not in str(value)}
+    settings |= {"model.name": text.model_name(config["model"])} if "model" in config else {}
+    if compiled:
+        settings = {name: value for name, value in settings.items() if name.partition(".")[0] not in ("optimizer", "schedule")}
+        own = {"optimizer.name": compiled["optimizer"], "optimizer.learning_rate": compiled.get("learning_rate"), "loss": compiled["loss"]}
+        settings |= {name: value for name, value in own.items() if value is not None}
     values = {name: json.dumps(value) if isinstance(value, list) else value for name, value in settings.items()}
     return {**values, "workers": workers}
 

@@ -14,6 +14,7 @@ from trainer import config as configs
 from trainer.data.spec import Spec, of_images
 from trainer.errors import ConfigError
 from trainer.models import own
+from trainer.optimizer import inner
 from trainer.steptime import random_examples
 
 ROWS = 4
@@ -147,6 +148,7 @@ def _described(model: keras.Model, optimizers: list[str], validates: bool) -> di
     """What it is compiled with, in words for the plan; a step of its own may use other optimizers than the compiled one."""
     return {
         "optimizer": ", ".join(optimizers) or None,
+        "learning_rate": _rate(model.optimizer),
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
         "own": additive.overridden(model),
@@ -154,6 +156,12 @@ def _described(model: keras.Model, optimizers: list[str], validates: bool) -> di
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": validates,
     }
+
+
+def _rate(optimizer: keras.optimizers.Optimizer | None) -> float | None:
+    """The rate that an optimizer begins with; None if a schedule of its own decides."""
+    rate = getattr(inner(optimizer), "_learning_rate", None)
+    return float(f"{float(rate):.6g}") if isinstance(rate, keras.Variable) else None
 
 
 def _named(loss: Any) -> str:

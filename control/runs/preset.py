@@ -61,7 +61,7 @@ def choose(source: Source, listing: Listing) -> Choice:
     if images < FEW_IMAGES:
         overrides["train.batch_size"] = FEW_BATCH
     config = SMALL if small else LARGE
-    return Choice(config, overrides, _why(config, f"{kind}, cut to {size[1]}x{size[0]}"))
+    return Choice(config, overrides, _why(config, f"{kind}, scaled to {size[1]}x{size[0]}"))
 
 
 def fitting(height: int, width: int) -> list[int]:

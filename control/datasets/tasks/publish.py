@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from control import configurations
+from control import configurations, text
 from control.datasets import class_counts
 from control.datasets.publish import place_of
 from control.remote import trainer_process
@@ -37,7 +37,7 @@ def publish(task: Task) -> dict[str, Any]:
             "its examples have changed since. Fix: restore them, or give a new run name."
         )
     left_out = [printable(name) for name, _ in record["excluded"]]
-    shown = {"show": f"left out {len(left_out)} images that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
+    shown = {"show": f"left out {text.count(len(left_out), 'image')} that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
     dataset = place_of(packs, record["manifest"])
     published = {
         "digest": record["digest"],

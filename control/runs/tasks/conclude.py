@@ -7,6 +7,7 @@ from typing import Any
 
 from control import command_line, configurations, project, text
 from control.doctor import prediction
+from control.operator_variables import boolean
 from control.runs import (
     asynchronous,
     choices,
@@ -53,7 +54,8 @@ def conclude(task: Task) -> dict[str, Any]:
     if not scripted and project.is_users(folder):
         task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
-    shown = run_results.shown_result(folder, summary)
+    follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
+    shown = run_results.shown_result(folder, summary, commands=not follows)
     if plan["run_kind"] == "doctor":
         over = {"launch_begun": None}
         return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}

@@ -56,7 +56,7 @@ def plan(task: Task) -> dict[str, Any]:
     plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
     if plan["complete"] and command == "train" and "script" not in plan and not task.check_mode:
         task.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
-    already = {"show_last": _already(plan)} if plan["complete"] else {}
+    already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan["complete"] else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"])}
     hosts = posts(plan)
@@ -120,11 +120,13 @@ def _selftest(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
 
 
-def _already(plan: dict[str, Any]) -> str:
-    """The result of a run that is already complete."""
+def _already(plan: dict[str, Any], commands: bool) -> str:
+    """The result of a run that is already complete, with the next `commands`."""
     folder = Path(plan["folder"])
-    shown = run_results.shown_result(folder, run_results.read_summary(folder))
+    summary, asked = run_results.read_summary(folder), plan["counts"].get("epochs", 0)
+    shown = run_results.shown_result(folder, summary, commands)
     if "script" in plan:
         return f"Nothing to do: {plan['script']['main']} has ended well already.\n\n{shown}"
-    verb = "is" if plan["counts"]["epochs"] == 1 else "are"
-    return f"Nothing to do: {text.count(plan['counts']['epochs'], 'epoch')} {verb} done already.\n\n{shown}"
+    done = summary.get("epochs_done") or asked
+    more = f", more than the {asked:,} asked for" if done > asked else ""
+    return f"Nothing to do: {text.count(done, 'epoch')} {'is' if done == 1 else 'are'} done already{more}.\n\n{shown}"

@@ -121,6 +121,14 @@ def test_quicker_trial_makes_no_step_shorter_than_computing(three):
     assert (last.step_s, last.images_per_s) == (pytest.approx(0.5), pytest.approx(600))
 
 
+def test_time_that_overlaps_is_no_negative_waiting(three):
+    bare = curve(three, 100)[-1]
+    last = curve(three, 100, Trial("packed", (0.5 + bare.step_s) / 2))[-1]
+    parts = (last.exchange_s, last.wire_s, last.latency_s)
+    assert parts == pytest.approx((bare.exchange_s / 2, bare.wire_s / 2, bare.latency_s / 2))
+    assert (last.waiting_s, last.compute_s + sum(parts)) == (0.0, pytest.approx(last.step_s))
+
+
 def test_trial_of_an_untimed_method_is_left_out(three):
     """A trial with a method that nobody timed is left out. A worker wrote its name."""
     assert curve(three, 100, Trial("../x", 0.9)) == curve(three, 100)

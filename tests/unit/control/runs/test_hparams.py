@@ -90,6 +90,25 @@ def test_hyperparameters_carry_the_names_of_config_yml():
     }
 
 
+def test_compiled_model_has_its_own_optimizer():
+    config = {
+        "model": {"name": "own", "file": "mine.py", "function": "build"},
+        "optimizer": {"name": "adam", "learning_rate": 0.001},
+        "schedule": {"warmup_epochs": 3},
+    }
+    compiled = {"optimizer": "Lion", "learning_rate": 0.0003, "loss": "mse"}
+    assert hparams.hyperparameters(config, 2, compiled) == {
+        "model.name": "mine.py:build",
+        "model.file": "mine.py",
+        "model.function": "build",
+        "optimizer.name": "Lion",
+        "optimizer.learning_rate": 0.0003,
+        "loss": "mse",
+        "workers": 2,
+    }
+    assert "optimizer.learning_rate" not in hparams.hyperparameters(config, 2, {**compiled, "learning_rate": None})
+
+
 def test_a_session_holds_the_values_of_the_run(tmp_path):
     run = make_run(tmp_path / "first", workers=4, **{"train.global_batch": 256, "model.name": "deep_cnn", "data.allow_bad_images": True})
     hparams.write(run)
