@@ -102,7 +102,7 @@ def test_each_key_that_a_message_sets_is_one():
     assert seen > 20
 
 
-def test_commands_that_read_a_dataset_can_leave_images_out():
+def test_commands_that_read_datasets_take_set():
     """What the message about unreadable images names."""
     reading = [command for command, taken in operator_variables.COMMANDS.items() if "dataset" in taken]
     assert [command for command in reading if "set" not in operator_variables.COMMANDS[command]] == []
