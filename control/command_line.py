@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,8 +111,23 @@ def entered() -> float | None:
     return float(os.environ["LOCKSTEP_ENTERED"]) if "LOCKSTEP_ENTERED" in os.environ else None
 
 
+PROGRAM = re.compile(r"(?<![\w/.-])ansible-playbook (?=[\w/-]+\.yml|-i )")
+
+
 def as_typed(text: str) -> str:
-    """A text whose commands name the inventory that this command was given."""
+    """A text whose commands begin as this one did, and name the inventory that it was given."""
+    return PROGRAM.sub(f"{_program()} ", _with_inventory(text))
+
+
+def _program() -> str:
+    """How a shell finds this program: `make train` runs it where nobody has activated its environment."""
+    own, found = Path(sys.argv[0]), shutil.which("ansible-playbook")
+    if own.name != "ansible-playbook" or not own.is_file() or (found and own.samefile(found)):
+        return "ansible-playbook"
+    return shlex.quote(project.relative(own.absolute()))
+
+
+def _with_inventory(text: str) -> str:
     given = (context.CLIARGS.get("inventory") or ()) if context.CLIARGS else ()
     if not given or not any(argument.startswith(("-i", "--inventory")) for argument in sys.argv[1:]):
         return text

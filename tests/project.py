@@ -93,7 +93,9 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell, with this copy of the project in front."""
-        return {**os.environ, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "LOCKSTEP_RECAP": "1", "TERM": "dumb"}
+        # As in an activated shell: commands that are printed begin with the bare program.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root), "ANSIBLE_NOCOLOR": "1", "LOCKSTEP_RECAP": "1", "TERM": "dumb"}
 
     def run(self, name: str) -> Path:
         """A run directory on the control node."""

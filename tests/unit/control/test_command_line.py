@@ -50,3 +50,20 @@ def test_value_that_does_not_count_is_named(typed, monkeypatch):
     typed("epochs=2", "epochs=3", "set=a=1", "set=b=2")
     command_line.operator_options("train", {})
     assert warned == ["-e epochs is given 2 times; the last counts: epochs=3, not 2"]
+
+
+@pytest.mark.parametrize(
+    ("path", "program"), [("bin", "ansible-playbook"), ("elsewhere", ".venv/bin/ansible-playbook"), ("", ".venv/bin/ansible-playbook")]
+)
+def test_commands_begin_as_this_one(tmp_path, monkeypatch, path, program):
+    for folder in (".venv/bin", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "ansible-playbook").touch(0o755)
+    places = {"bin": tmp_path / ".venv/bin", "elsewhere": tmp_path / "elsewhere", "": tmp_path}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(places[path]))
+    monkeypatch.setattr(command_line.sys, "argv", [str(tmp_path / ".venv/bin/ansible-playbook"), "train.yml"])
+    monkeypatch.setattr(context, "CLIARGS", CLIArgs({}))
+    assert command_line.as_typed("stop  ansible-playbook stop.yml -e run=r; x/ansible-playbook a.yml") == (
+        f"stop  {program} stop.yml -e run=r; x/ansible-playbook a.yml"
+    )
