@@ -19,7 +19,7 @@ from typing import Any
 from control import project
 from control.operator_variables import integer
 from control.runs.cluster import path_digest
-from trainer import claims
+from trainer import claims, tmux_socket
 from trainer.claims import TMUX
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, write_json
@@ -63,6 +63,7 @@ class WebServer:
 
     def is_up(self) -> bool:
         """Whether its session exists."""
+        tmux_socket.mend()
         return subprocess.run([*TMUX, "has-session", "-t", f"={self.session}"], capture_output=True, check=False).returncode == 0
 
     def started_with(self) -> dict[str, Any]:

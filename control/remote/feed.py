@@ -4,6 +4,7 @@ import collections
 import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import tempfile
@@ -16,10 +17,13 @@ from ansible.errors import AnsibleConnectionFailure
 
 from control.remote import lean, worker_files
 from control.remote.tmux import SOCKET
+from trainer import tmux_socket
 from trainer.clock import CLOCK, Clock
 from trainer.terminal import printable
 
 PROGRAM = Path(__file__).with_name("worker_feed.py")
+BEGINNING = re.compile(r"^from (__future__|trainer\.tmux_socket) import .*\n", re.MULTILINE)
+"""Lines of the program that mean nothing inside of a file."""
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read({size})))"
 EXIT = 64 * 1024
 ESCAPED = 6
@@ -124,7 +128,7 @@ class Feed:
     def _program(self, every: float | None) -> tuple[str, bytes]:
         """The command on the host, and what it reads first."""
         call = f"main(**json.loads({json.dumps(json.dumps({**self._followed, 'offset': self._offset, 'every': every}))}))\n"
-        sent = zlib.compress(f"{PROGRAM.read_text(encoding='utf-8')}\n\n{call}".encode(), 9)
+        sent = zlib.compress(f"{_source()}\n\n{call}".encode(), 9)
         return f"exec {shlex.quote(lean.python(self._action))} -c {shlex.quote(LOADER.format(size=len(sent)))}", sent
 
     def _line(self, written: bytes, at: float) -> Line:
@@ -139,6 +143,11 @@ class Feed:
         self._delays.append(line.t - at)
         self._offset = line.begin + len(line.news.encode("utf-8", "surrogateescape"))
         return line
+
+
+def _source() -> str:
+    """The program with what it imports from this project, as one file."""
+    return f"{Path(tmux_socket.__file__).read_text(encoding='utf-8')}\n\n{BEGINNING.sub('', PROGRAM.read_text(encoding='utf-8'))}"
 
 
 class _Stream:

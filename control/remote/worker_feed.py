@@ -10,7 +10,7 @@ whatever it does delays the training on its host. Each line has
 - `alive`: whether the worker's session exists;
 - `exit`: the contents of exit.json, empty without one.
 
-Links, pipes and devices count as missing.
+Links, pipes and devices count as missing. It is sent behind `trainer/tmux_socket.py`, as one file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from trainer.tmux_socket import mend
 
 PAUSE_S = 0.25
 """Between two looks at the worker's files, which cost microseconds."""
@@ -75,6 +77,7 @@ class Feed:
 
     def _session(self) -> tuple[int, str] | None:
         # Without the colon, tmux falls back to a window or another session if this session is gone.
+        mend(self.socket)
         command = ["tmux", "-L", self.socket, "list-panes", "-s", "-t", f"={self.session}:", "-F", "#{pane_pid}"]
         try:
             pids = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout.split()

@@ -16,6 +16,7 @@ from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils import lockstep_tmux
+from ansible.module_utils import lockstep_tmux_socket as tmux_socket
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -61,6 +62,7 @@ THROTTLED = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft
 def main():
     start = time.monotonic()
     module = AnsibleModule()
+    tmux_socket.mend()
     facts = look(module)
     facts["seconds"] = round(time.monotonic() - start, 3)
     facts["time"] = time.time()

@@ -2,6 +2,7 @@
 
 from ansible.module_utils import lockstep_claims as claims
 from ansible.module_utils import lockstep_tmux as tmux
+from ansible.module_utils import lockstep_tmux_socket as tmux_socket
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -31,6 +32,7 @@ ended: {type: str, returned: state=absent, description: How the session ended; C
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["argv"])])
+    tmux_socket.mend()
     wanted, name = module.params["state"] == "present", module.params["name"]
     running = tmux.exists(module, name)
     if wanted == running or module.check_mode:

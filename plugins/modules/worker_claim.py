@@ -18,6 +18,7 @@ from ansible.module_utils import lockstep_host as kernel
 from ansible.module_utils import lockstep_ports as ports
 from ansible.module_utils import lockstep_sealed as sealed
 from ansible.module_utils import lockstep_tmux as tmux
+from ansible.module_utils import lockstep_tmux_socket as tmux_socket
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -103,6 +104,7 @@ REVOKED_S = 86400
 def main():
     needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(required_if=[("state", "query", needed), ("state", "present", needed)])
+    tmux_socket.mend()
     {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
 
 

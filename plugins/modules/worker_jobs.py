@@ -3,6 +3,7 @@
 import os
 
 from ansible.module_utils import lockstep_claims as claims
+from ansible.module_utils import lockstep_tmux_socket as tmux_socket
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -31,6 +32,7 @@ jobs:
 
 def main():
     module = AnsibleModule()
+    tmux_socket.mend()
     root, there = module.params["root"], claims.sessions()
     waiting = [_job(held, "queued", claims.ticket_of(path)) for path, held in _alive(root, claims.QUEUE, there)]
     # A worker that waits for the others of its run has a claim, too.

@@ -11,6 +11,7 @@ import lockstep_claims
 import lockstep_ports
 import lockstep_sealed
 import lockstep_tmux
+import lockstep_tmux_socket
 import numpy as np
 import pytest
 
@@ -26,6 +27,7 @@ import lockstep_files  # noqa: E402
 import lockstep_host  # noqa: E402
 
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
+sys.modules.setdefault("ansible.module_utils.lockstep_tmux_socket", lockstep_tmux_socket)
 sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
 sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
 sys.modules.setdefault("ansible.module_utils.lockstep_sealed", lockstep_sealed)

@@ -49,7 +49,13 @@ def test_an_import_back_is_noticed(file, line, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("claims", "trainer/claims.py"), ("ports", "trainer/ports.py"), ("sealed", "trainer/sealed.py"), ("tmux", "control/remote/tmux.py")],
+    [
+        ("claims", "trainer/claims.py"),
+        ("ports", "trainer/ports.py"),
+        ("sealed", "trainer/sealed.py"),
+        ("tmux", "control/remote/tmux.py"),
+        ("tmux_socket", "trainer/tmux_socket.py"),
+    ],
 )
 def test_what_both_sides_run_is_one_file(name, target):
     path = ROOT / f"plugins/module_utils/lockstep_{name}.py"

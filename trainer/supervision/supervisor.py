@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import claims
+from trainer import claims, tmux_socket
 from trainer.asynchronous.server import SERVING
 from trainer.clock import CLOCK, Clock, repeating
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
@@ -235,6 +235,7 @@ class Supervisor:
 
     def _look(self, pulse: Pulse) -> str:
         """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
+        tmux_socket.mend()
         self._open_door()
         if pulse.phase in TRAINING:
             self._leave_start(trains=True)

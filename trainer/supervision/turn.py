@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer import claims, handshake, ports
+from trainer import claims, handshake, ports, tmux_socket
 from trainer.clock import CLOCK, Clock
 from trainer.errors import FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.files import keep_others_out, read_secret, sync, write_json
@@ -155,6 +155,7 @@ class Turn:
 
     def _ahead(self) -> str:
         """What comes first on this host, in words; empty if nothing does."""
+        tmux_socket.mend()
         place, there = self._place, claims.sessions()
         if place.session not in there:
             # Then nor is it known which runs are alive.

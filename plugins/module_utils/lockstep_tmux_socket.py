@@ -1,0 +1,1 @@
+../../trainer/tmux_socket.py
