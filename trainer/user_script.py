@@ -218,16 +218,25 @@ def _family(process: int) -> list[int]:
 
 
 def keep(folder: Path, output: Path, names: Sequence[str]) -> None:
-    """Put what a script left in its working directory into its output; links are left out, what is missing is named."""
+    """Put plain files that a script left below its working directory into its output; nothing through a link; what is missing is named."""
     for name in names:
         source = folder / name
-        files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-        if not source.exists():
-            print(f"outputs={name}: the script left no such file or folder", flush=True)
-            continue
-        for path in files:
-            if not path.is_symlink():
+        if linked := next((one for one in (source, *source.parents) if folder in one.parents and one.is_symlink()), None):
+            print(f"outputs={name}: {linked.relative_to(folder)} is a link, which is not followed", flush=True)
+        elif source.is_dir():
+            for path in _files(source):
                 _copy(path, output / path.relative_to(folder))
+        elif source.is_file():
+            _copy(source, output / name)
+        else:
+            print(f"outputs={name}: the script left no such file or folder", flush=True)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Plain files in a folder and in those inside of it, none of them a link, in order."""
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (path for path in (Path(place) / name for name in sorted(names)) if path.is_file() and not path.is_symlink())
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -222,6 +222,21 @@ def test_outputs_are_kept_and_links_are_not(tmp_path, capsys):
     assert capsys.readouterr().out.count("outputs=missing: the script left no such file or folder") == 2
 
 
+@pytest.mark.parametrize("name", ["out", "out/sub", "deep/out", "file"])
+def test_output_through_a_link_is_left_out(tmp_path, capsys, name):
+    folder, output, outside = tmp_path / "script", tmp_path / "output", tmp_path / "outside"
+    for place in (outside / "sub", folder / "deep"):
+        place.mkdir(parents=True)
+    (outside / "sub" / "secret").write_text("1")
+    (folder / "out").symlink_to(outside)
+    (folder / "deep" / "out").symlink_to("../out/sub")
+    (folder / "file").symlink_to(outside / "sub" / "secret")
+    keep(folder, output, [name, "deep"])
+    assert not output.exists()
+    link = "out" if name.startswith("out") else name
+    assert capsys.readouterr().out == f"outputs={name}: {link} is a link, which is not followed\n"
+
+
 def test_peers_need_what_the_launch_gives_them():
     from trainer.distribute import Peers
 
