@@ -23,7 +23,7 @@ from control.progress import Line
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import write_rows
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 64
 SUMMARY = "summary.json"
 LOCK = project.PRIVATE / "sweep.lock"
@@ -204,7 +204,7 @@ def side_by_side(
 def check_name(variable: str, name: str, most: int = LONGEST_NAME) -> None:
     """Refuse a campaign's name that could leave its folder or reach a shell."""
     if len(name) > most or not NAME.fullmatch(name):
-        raise ConfigError(f"{variable}={name}: a name is 1 to {most} of a-z 0-9 . _ - and starts with a letter or digit")
+        raise ConfigError(f"{variable}={name}: a name is 1 to {most} of A-Z a-z 0-9 . _ - and starts with a letter or digit")
 
 
 def refuse_other(variable: str, name: str, changed: Sequence[str], subject: str = "it") -> None:

@@ -28,9 +28,9 @@ STARTS, PAUSE_S = 50, 0.1
 LOCK = ".lock"
 CLAIMS, QUEUE = "locks", "queue"
 """Folders below `worker_root`."""
-RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A name that can neither leave its folder nor reach a shell."""
-SESSION = re.compile(r"[a-z0-9][a-z0-9+_-]{0,127}")
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,127}")
 TICKET = re.compile(r"[0-9]{13}-[0-9a-f]{8,64}")
 """Milliseconds since 1970, and what tells two of the same moment apart."""
 NAME = re.compile(r"([0-9]{1,5}|[0-9]{13}-[0-9a-f]{8,64}-[0-9]{1,5})\.json")

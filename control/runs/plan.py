@@ -305,7 +305,7 @@ def run_name(request: Request) -> tuple[str, Path | None]:
 def check_run_name(name: str) -> None:
     """Refuse a run name that could leave its folder or reach a shell."""
     if not RUN_NAME.fullmatch(name):
-        raise ConfigError(f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit")
+        raise ConfigError(f"run={name}: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit")
 
 
 def _new_name(request: Request, default: str = DEFAULT) -> str:

@@ -20,7 +20,7 @@ ENDED = ("stop", "exit.json")
 """Beside a supervisor's file: somebody asked for the worker's end, or it has ended."""
 LARGEST = 2**16
 """Bytes of a supervisor's file."""
-SESSION = re.compile(r"[a-z0-9][a-z0-9+_-]{0,63}-w[0-9]{1,5}(-[0-9a-f]{6})?")
+SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,63}-w[0-9]{1,5}(-[0-9a-f]{6})?")
 TMUX = ["tmux", "-L", "lockstep"]
 SHARED_S, AGAIN_S = 600.0, 1.0
 """Seconds that the shared folder may take to be mounted, and between two looks."""

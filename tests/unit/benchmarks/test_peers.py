@@ -71,7 +71,7 @@ class TestWhatIsAskedFor:
     def test_rates_in_bits_a_second(self, link, rate):
         assert peers.bits_per_s(link) == rate
 
-    @pytest.mark.parametrize("name", ["../x", "", "-a", "A"])
+    @pytest.mark.parametrize("name", ["../x", "", "-a"])
     def test_a_name_can_t_leave_the_folder(self, name):
         assert refusal(check_name, "peers", name).startswith(f"peers={name}: ")
 

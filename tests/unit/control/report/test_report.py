@@ -1168,7 +1168,7 @@ def test_runs_are_named_once_each_in_order(runs):
     ("asked", "message"),
     [
         ("one,tow", "run=tow: no such run (did you mean two?); there are: one, two"),
-        ("one,", "run=: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit"),
+        ("one,", "run=: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit"),
     ],
 )
 def test_unknown_runs(runs, asked, message):

@@ -81,11 +81,11 @@ def test_model_options_are_written_out_and_runs_kept(ask, existing):
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, "Run", ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
+    ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
 )
 def test_run_names_that_could_do_harm_are_refused(name, ask):
     assert refusal(plan.run_name, ask(run=name)) == (
-        f"run={name}: a run name is 1 to 64 of a-z 0-9 . _ - and starts with a letter or digit"
+        f"run={name}: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
     )
 
 

@@ -127,7 +127,7 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["../x", "a/b", "", "a\0b", "$(touch x)", "{{ 7 * 7 }}", "a\nb", "it's"])
     def test_a_name_that_could_leave_the_folder_is_refused_before_it_is_looked_up(self, name, tmp_path):
-        assert "a run name is 1 to 64 of a-z" in refusal(script.asked, {"script": "x.py", "run": name}, tmp_path)
+        assert "a run name is 1 to 64 of A-Z" in refusal(script.asked, {"script": "x.py", "run": name}, tmp_path)
 
     def test_arguments_are_split_and_nothing_is_expanded(self):
         assert script.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]

@@ -178,7 +178,7 @@ def test_a_sweep_answers_one_question(folder):
 def test_values_are_checked_before_anything_is_written(folder):
     given = {**VARY, "vary": "optimizer.learning_rate=0.1,0.01;train.batch_size=32,0"}
     assert refusal(planned, given) == ("vary, learning_rate=0.1 batch_size=0: train.batch_size: 0 is not allowed; it must be at least 1")
-    assert refusal(planned, {**VARY, "sweep": "../../x"}).startswith("sweep=../../x: a name is 1 to 32 of a-z 0-9 . _ -")
+    assert refusal(planned, {**VARY, "sweep": "../../x"}).startswith("sweep=../../x: a name is 1 to 32 of A-Z a-z 0-9 . _ -")
     assert refusal(planned, {**VARY, "set": "train.time_limit=9"}).startswith(
         "train.time_limit=9.0: a training that it ends counts as failed"
     )

@@ -43,7 +43,7 @@ def test_numbers_may_begin_at_zero():
     assert sweep.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
 
 
-@pytest.mark.parametrize("name", ["../x", "Pi", "", "a" * 33, "a b", "-a"])
+@pytest.mark.parametrize("name", ["../x", "", "a" * 33, "a b", "-a"])
 def test_names_that_are_refused(name):
     with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
         campaign.check_name("sweep", name, sweep.LONGEST_NAME)
