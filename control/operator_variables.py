@@ -33,7 +33,7 @@ COMMANDS = {
         "benchmarks/peers": "peers workers links systems rounds steps warm_up seconds batch threads seed peers_path state",
         "playbooks/slurm": "run config model callbacks dataset workers epochs set quick allow_bad_images detach time partition remeasure",
         "playbooks/lab_slurm": "state",
-        "playbooks/delete_run": "run",
+        "playbooks/delete_run": "run confirm",
         "playbooks/visualize": "dataset config model set allow_bad_images images step",
         "playbooks/dataset": "source path out digest",
         "benchmarks/accuracy": "accuracy configs methods seeds epochs workers dataset set",

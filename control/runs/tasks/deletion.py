@@ -1,13 +1,79 @@
-"""Delete a run: not while it is under way, or a host that holds a part of it is unreachable; at last its folder on the control node."""
+"""Delete runs: none while it is under way, or a host that holds a part of it is unreachable; at last its folder on the control node."""
 
+import fnmatch
+import re
 import shutil
+from collections.abc import Callable
 from typing import Any
 
-from control import project
-from control.runs import under_way
-from control.runs.plan import check_run_name
+from control import command_line, project, text
+from control.children import Interrupted, Playbook, heeding_signals, last_lines
+from control.progress import Line
+from control.runs import run_results, under_way
+from control.runs.plan import check_run_name, no_such_run
+from control.runs.status import run_columns, run_row
 from control.task import Task
 from trainer.errors import LockstepError
+
+PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
+LOG = project.PRIVATE / "delete.log"
+
+
+def names_several(asked: str) -> bool:
+    """Whether `run=` is a list of names, or of patterns."""
+    return any(letter in asked for letter in ",*?")
+
+
+def matching(asked: str) -> list[str]:
+    """Names of the runs here that a list such as `old,test-*` names, in order.
+
+    Raises:
+        LockstepError: a part names none, or could leave the folder.
+    """
+    there, found = sorted(path.parent.name for path in project.RUNS.glob("*/config.yml")), dict[str, None]()
+    for part in filter(None, (one.strip() for one in asked.split(","))):
+        if not PATTERN.fullmatch(part):
+            raise LockstepError(f"run={asked}: {part!r} is no name of a run; * and ? stand for any letters, or one")
+        names = [name for name in there if fnmatch.fnmatchcase(name, part)]
+        if not names:
+            raise LockstepError(no_such_run(project.RUNS, part))
+        found |= dict.fromkeys(names)
+    return list(found)
+
+
+def delete(asked: str, confirmed: bool) -> dict[str, Any]:
+    """Delete each of several runs with a command of its own; only list them, unless this is `confirmed`.
+
+    Raises:
+        LockstepError: one could not be deleted, and why; the others are gone.
+    """
+    names = matching(asked)
+    if not confirmed:
+        rows = [run_row(name, run_results.read_summary(project.RUNS / name), None) for name in names]
+        again = ("delete them", f"ansible-playbook playbooks/delete_run.yml -e 'run={asked}' -e confirm=true")
+        title = f"{text.count(len(names), 'run')} would be deleted; nothing was"
+        return {"show_last": "\n".join([title, text.table(run_columns("example"), rows), "", text.next_commands([again])])}
+    line, left = Line(), list[str]()
+    with heeding_signals() as ended:
+        for number, name in enumerate(names, 1):
+            line.update(f"deleting {name} ({number} of {len(names)})")
+            left += _delete(name, ended)
+    line.end()
+    if left:
+        raise LockstepError("\n".join([f"{len(left)} of {len(names)} runs were not deleted", *left]))
+    shown = f"{text.count(len(names), 'run')} deleted: {', '.join(names)}"
+    return {"changed": True, "show_last": f"{shown}\n\nNext\n  see what is left  ansible-playbook status.yml"}
+
+
+def _delete(name: str, ended: Callable[[], bool]) -> list[str]:
+    """Delete a run; why it is still there, or nothing."""
+    LOG.unlink(missing_ok=True)
+    variables = {**command_line.inventory_overrides("playbooks/delete_run"), "run": name}
+    try:
+        code = Playbook("playbooks/delete_run.yml", variables, LOG).run(ended)
+    except Interrupted:
+        return [f"{name}: interrupted"]
+    return ["\n  ".join([f"{name}:", *last_lines(LOG, 3)])] if code else []
 
 
 def judge(task: Task) -> dict[str, Any]:

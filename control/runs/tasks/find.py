@@ -8,7 +8,7 @@ from control.operator_variables import boolean
 from control.runs import asynchronous, launches, reservations, run_results, script, status, under_way
 from control.runs.cluster import posts
 from control.runs.plan import latest_run
-from control.runs.tasks import elsewhere
+from control.runs.tasks import deletion, elsewhere
 from control.task import Task
 from trainer.errors import LockstepError
 from trainer.files import read_json
@@ -24,6 +24,11 @@ def find(task: Task) -> dict[str, Any]:
         raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
     if "run" in options:
         asked = str(options["run"])
+        if task.arguments["command"] == "playbooks/delete_run" and deletion.names_several(asked):
+            confirmed = boolean("confirm", options.get("confirm", False)) and not task.check_mode
+            # Nothing is left to do for the stages that follow, which need a host.
+            facts = {"plan": {"elsewhere": "done"}, "cluster": [{"name": task.task_vars["groups"]["workers"][0]}]}
+            return {**deletion.delete(asked, confirmed), "ansible_facts": facts}
         task.warn([under_way.restore(asked)])
         if task.arguments["command"] in elsewhere.COMMANDS and not (project.RUNS / asked / "config.yml").is_file():
             reservations.refuse(asked)

@@ -1,7 +1,8 @@
-"""What of Slurm's queue forbids that a run is deleted."""
+"""What forbids that a run is deleted, and how several are."""
 
 import pytest
 
+from control import project
 from control.runs.tasks import deletion
 from control.task import Task
 from trainer.errors import LockstepError
@@ -23,3 +24,59 @@ def test_silent_job_and_queue_are_told(queued, message):
     with pytest.raises(LockstepError) as caught:
         deletion.judge(Task({"run": "r", "seen": [], "queued": queued}))
     assert str(caught.value) == message
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(deletion, "LOG", tmp_path / "log")
+    for name in ("old", "test-1", "test-2", "New"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.yml").touch()
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [("old,", ["old"]), ("test-*", ["test-1", "test-2"]), ("test-?,old,test-1", ["test-1", "test-2", "old"]), ("N*,o*", ["New", "old"])],
+)
+def test_several_runs_are_named(runs, asked, names):
+    assert deletion.names_several(asked)
+    assert deletion.matching(asked) == names
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("old,tets-1", "run=tets-1: no such run (did you mean test-1?)"),
+        ("x*", "run=x*: no such run"),
+        ("../*", "'../*' is no name of a run"),
+    ],
+)
+def test_name_of_no_run_deletes_none(runs, asked, message):
+    with pytest.raises(LockstepError) as caught:
+        deletion.delete(asked, True)
+    assert message in str(caught.value)
+
+
+def test_several_are_listed_first(runs):
+    shown = deletion.delete("test-*", False)["show_last"]
+    assert shown.startswith("2 runs would be deleted; nothing was\n")
+    assert shown.endswith("ansible-playbook playbooks/delete_run.yml -e 'run=test-*' -e confirm=true")
+
+
+def test_run_that_stays_is_named(runs, monkeypatch):
+    class Child:
+        def __init__(self, path, variables, log):
+            self.name, self.log = variables["run"], log
+
+        def run(self, ended):
+            self.log.write_text(f"run={self.name} is under way\n")
+            return self.name == "test-1"
+
+    monkeypatch.setattr(deletion, "Playbook", Child)
+    monkeypatch.setattr(deletion.command_line, "inventory_overrides", lambda command: {})
+    with pytest.raises(LockstepError) as caught:
+        deletion.delete("test-*", True)
+    assert str(caught.value) == "1 of 2 runs were not deleted\ntest-1:\n  run=test-1 is under way"
+    assert deletion.delete("old,New", True)["show_last"].startswith("2 runs deleted: old, New\n")
