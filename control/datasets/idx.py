@@ -1,6 +1,7 @@
 """Source `idx`: the four files of MNIST's format (LeCun, Cortes, Burges), plain or gzipped."""
 
 import gzip
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -15,19 +16,32 @@ STEMS = {"train": "train", "test": "t10k"}
 WANTED = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (each plain or .gz)"
 
 
+MOST_DIMENSIONS, LARGEST = 3, 8 * 2**30
+"""Of a file's array; and most bytes that it may have, as a packed file may become anything."""
+HEADER = 4 + 4 * MOST_DIMENSIONS
+
+
 def parse(data: bytes, name: str) -> np.ndarray:
     """An idx file's bytes as a uint8 array of the shape in its header; DatasetError if they are anything else."""
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != 8:
-        raise DatasetError(f"{name}: not an idx file of unsigned bytes (magic {data[:4].hex()})")
-    dimensions = data[3]
-    start = 4 + 4 * dimensions
+    start, shape = _header(data[:HEADER], name)
+    expected = math.prod(shape)
+    if len(data) - start != expected:
+        more = "more than that" if len(data) - start > expected else f"{len(data) - start:,}"
+        raise DatasetError(f"{name}: truncated or damaged: {expected:,} bytes by its header, {more} in it")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _header(data: bytes, name: str) -> tuple[int, tuple[int, ...]]:
+    """Where the array begins, and its shape."""
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != 8 or not 1 <= data[3] <= MOST_DIMENSIONS:
+        raise DatasetError(f"{name}: not an idx file of unsigned bytes in 1 to {MOST_DIMENSIONS} dimensions (magic {data[:4].hex()})")
+    start = 4 + 4 * data[3]
     if len(data) < start:
         raise DatasetError(f"{name}: truncated: the file ends inside its header")
-    shape = struct.unpack(f">{dimensions}I", data[4:start])
-    expected = int(np.prod(shape))
-    if len(data) - start != expected:
-        raise DatasetError(f"{name}: truncated or damaged: {expected} bytes by its header, {len(data) - start} in it")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    shape = struct.unpack(f">{data[3]}I", data[4:start])
+    if (size := math.prod(shape)) > LARGEST:
+        raise DatasetError(f"{name}: {size:,} bytes by its header; at most {LARGEST:,} are read")
+    return start, shape
 
 
 @source("idx", f"a folder with {WANTED}")
@@ -82,8 +96,11 @@ def listing(name: str, classes: list[str], labels: dict[str, list[int]], stamp: 
 
 
 def _bytes(file: Path) -> bytes:
+    """A file's content, unpacked, and at most one byte more than its header says: a small packed file may hold any number."""
     try:
-        data = file.read_bytes()
-        return gzip.decompress(data) if file.suffix == ".gz" else data
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            head = stream.read(HEADER)
+            start, shape = _header(head, str(file))
+            return bytes(head + stream.read(max(0, start + math.prod(shape) - len(head)) + 1))
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{file}: can't be read: {error}") from None

@@ -252,15 +252,29 @@ def test_idx_truncated_says_how_much_is_there(make_idx):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "not an idx file of unsigned bytes (magic )"),
-        (b"\x89PNG....", "not an idx file of unsigned bytes (magic 89504e47)"),
-        (b"\0\0\x0d\x01\0\0\0\0", "not an idx file of unsigned bytes (magic 00000d01)"),
+        (b"", "not an idx file of unsigned bytes in 1 to 3 dimensions (magic )"),
+        (b"\x89PNG....", "not an idx file of unsigned bytes in 1 to 3 dimensions (magic 89504e47)"),
+        (b"\0\0\x0d\x01\0\0\0\0", "not an idx file of unsigned bytes in 1 to 3 dimensions (magic 00000d01)"),
+        (b"\0\0\x08\x50" + b"\0\0\0\x01" * 80, "not an idx file of unsigned bytes in 1 to 3 dimensions (magic 00000850)"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "79,228,162,458,924,105,385,300,197,375 bytes by its header; at most 8,589,934,592 are read"),
         (b"\0\0\x08\x03\0\0\0\x01", "truncated: the file ends inside its header"),
-        (b"\0\0\x08\x01\0\0\0\x02\x01\x01\x01", "truncated or damaged: 2 bytes by its header, 3 in it"),
+        (b"\0\0\x08\x01\0\0\0\x02\x01\x01\x01", "truncated or damaged: 2 bytes by its header, more than that in it"),
     ],
 )
 def test_idx_parse_says_what_is_wrong(data, reason):
     assert refusal(idx.parse, data, "file") == f"file: {reason}"
+
+
+def test_packed_idx_is_read_as_far_as_its_header_says(make_idx, monkeypatch):
+    """A small packed file may hold any number of bytes."""
+    root = make_idx(zipped=("train",))
+    file, read = root / "train-images-idx3-ubyte.gz", []
+    whole = gzip.decompress(file.read_bytes())
+    file.write_bytes(gzip.compress(whole + bytes(1_000_000)))
+    monkeypatch.setattr(idx, "parse", lambda data, name: read.append(len(data)) or pytest.fail("long enough"))
+    with pytest.raises(pytest.fail.Exception):
+        Idx(str(root)).scan()
+    assert read == [len(whole) + 1]
 
 
 @pytest.mark.parametrize(
