@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer import config as configs
-from trainer import judging, outputs
+from trainer import initial, judging, outputs
 from trainer.config import Config
 from trainer.data.examples import open_examples
 from trainer.data.manifest import Manifest, Published
@@ -65,7 +65,7 @@ class Test:
 
     def record(self, epoch: int, snapshot: Path, tell: Callable[[int, int], None] = lambda *_: None) -> dict[str, Any]:
         """The evaluation of an epoch's snapshot; `tell` is called with how many examples of how many are done."""
-        self.model.load_weights(snapshot)
+        initial.load_snapshot(self.model, snapshot)
         begun = time.monotonic()
         results = self._measure(self._batches(tell))
         record = {"epoch": epoch, "split": "test", **results, "images": len(self._examples), "seconds": round(time.monotonic() - begun, 3)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.errors import LockstepError
 from trainer.files import sha256_file
 from trainer.replacing import replaced
+from trainer.terminal import printable
 
 if TYPE_CHECKING:
     import keras
@@ -59,6 +60,22 @@ def load(
                 f"weights={given['file']}: they don't fit the model: {reason:.400}. Fix: give weights of a model with the same layers, or "
                 "leave out what does not fit: -e set=train.skip_mismatch=true"
             ) from None
+
+
+def load_snapshot(model: "keras.Model", path: Path) -> None:
+    """Take the weights of a run's snapshot.
+
+    Raises:
+        LockstepError: it is damaged, or of another model.
+    """
+    try:
+        model.load_weights(path)
+    except Exception as error:  # a damaged file makes Keras, HDF5 and zipfile raise nearly anything
+        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 200)
+        raise LockstepError(
+            f"{path}: the snapshot can't be read ({why}). Fix: name another epoch; or remove that file, and collect it again from the "
+            "run's hosts: ansible-playbook train.yml -e run=NAME"
+        ) from None
 
 
 def begin_again(optimizer: "keras.optimizers.Optimizer") -> None:

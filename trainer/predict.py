@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainer import config as configs
-from trainer import judging, outputs
+from trainer import initial, judging, outputs
 from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, stored_dtype
 from trainer.errors import ConfigError, LockstepError
@@ -89,7 +89,7 @@ def predict(folder: Path, metrics: Metrics) -> None:
     examples.check()
     metrics.phase("building the model")
     predictor = build(configs.build(configs.load(folder / CONFIG)), job["classes"], spec)
-    predictor.model.load_weights(folder / MODEL)
+    initial.load_snapshot(predictor.model, folder / MODEL)
     files = [
         np.lib.format.open_memmap(folder / output_name(number), "w+", stored_dtype(leaf), (rows, *(side or 0 for side in leaf.shape)))
         for number, leaf in enumerate(predictor.outputs)

@@ -6,6 +6,7 @@ TensorFlow's own examples also work. A file `dataset.json` beside the shards may
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,11 @@ from control.project import ROOT
 from control.remote.trainer_process import refusal
 from trainer.errors import DatasetError
 from trainer.files import read_json, replacing, sync
+from trainer.terminal import printable
 
 ABOUT = "dataset.json"
+LARGEST_ABOUT = 16 * 2**20
+"""Bytes of it: 100,000 classes take less."""
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test", "eval")}
 IMAGE = ("image", "image/encoded", "image_raw", "image/raw")
 LABEL = ("label", "image/class/label", "class")
@@ -105,10 +109,18 @@ class TFRecords:
         path = self.path / ABOUT
         if not path.is_file():
             return {}
+        if path.stat().st_size > LARGEST_ABOUT:
+            raise DatasetError(f"{path}: {path.stat().st_size:,} bytes; at most {LARGEST_ABOUT:,} are read")
         try:
-            return dict(read_json(path))
-        except (ValueError, TypeError) as error:
+            about = dict(read_json(path))
+        except (ValueError, TypeError, RecursionError) as error:
             raise DatasetError(f"{path}: not a JSON object: {error}") from None
+        kinds = {"classes": (str, int), "shape": (int,)}
+        for name, kind in kinds.items():
+            if not isinstance(about.get(name, []), list) or not all(type(one) in kind for one in about.get(name, [])):
+                called = " or ".join({str: "texts", int: "whole numbers"}[one] for one in kind)
+                raise DatasetError(f"{path}: {name} is {printable(json.dumps(about[name]), 80)}; it must be a list of {called}")
+        return about
 
     def _index(self, stamp: str) -> dict[str, np.ndarray]:
         kept = INDEXES.resolve() / f"{stamp[:16]}.npz"
@@ -216,7 +228,7 @@ def _shape(index: dict[str, np.ndarray], about: dict[str, Any], path: Path) -> t
         raise DatasetError(f"{path / ABOUT}: layout {layout}; raw pixels are HWC (rows, columns, channels) or CHW (channels first)")
     axes = LAYOUTS[layout]
     shape = tuple(about.get("shape", [(sides or guessed)[axes.index(axis)] for axis in range(3)] if sides or guessed else []))
-    if len(shape) != 3 or int(np.prod(shape)) != size:
+    if len(shape) != 3 or math.prod(shape) != size:
         known = f"with shape {list(shape)} and layout {layout}" if shape else "of unknown shape"
         raise DatasetError(
             f"dataset {path}: its images are {size:,} raw bytes, {known}; give shape and layout in {path / ABOUT}: "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from control import configurations
 from trainer import config as configs
-from trainer import rundir
+from trainer import initial, rundir
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.predict import Predictor, build
 
@@ -41,7 +41,11 @@ class Trained:
         return build(self.config, len(self.classes), self.spec)
 
     def snapshot(self, epoch: int) -> Predictor:
-        """The predictor with the weights of an epoch."""
+        """The predictor with the weights of an epoch.
+
+        Raises:
+            LockstepError: the snapshot is damaged.
+        """
         predictor = self.predictor()
-        predictor.model.load_weights(rundir.snapshot_path(self.run, epoch))
+        initial.load_snapshot(predictor.model, rundir.snapshot_path(self.run, epoch))
         return predictor

@@ -173,3 +173,12 @@ def test_an_optimizer_begins_with_the_loaded_weights(trained, optimizer):
     weights = [tuple(weight.ravel()) for weight in other.get_weights()]
     copies = {tuple(variable.numpy().ravel()) for variable in other.optimizer.variables[2:]}
     assert set(weights) <= copies
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: bytes(len(data))])
+def test_damaged_snapshot_is_named(tmp_path, spoil):
+    made, path = model(), tmp_path / "epoch-0001.keras"
+    made.save(path)
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(LockstepError, match=r"epoch-0001\.keras: the snapshot can't be read \(.+\)\. Fix: name another epoch"):
+        initial.load_snapshot(made, path)

@@ -524,6 +524,8 @@ def blank(size, labels=(0, 1), **sides):
         (blank(16, height=2, width=2, depth=4), None, "its raw images have 4 channels ([2, 2, 4], HWC); it must be 1 (grey) or 3"),
         (blank(12), {"shape": [2, 3, 2], "layout": "CHW"}, "its raw images have 2 channels ([2, 3, 2], CHW)"),
         (blank(784), {"layout": "WHC"}, "dataset.json: layout WHC; raw pixels"),
+        (blank(784), {"classes": 2}, "dataset.json: classes is 2; it must be a list of texts or whole numbers"),
+        (blank(784), {"shape": [28, 28.0, 1]}, "dataset.json: shape is [28, 28.0, 1]; it must be a list of whole numbers"),
         ([], None, "train.tfrecord: no records"),
         (
             [{"image": bytes(24), "label": number, "height": 2 + 2 * number, "width": 4 - 2 * number, "depth": 3} for number in (0, 1)],
@@ -540,6 +542,14 @@ def test_records_that_cant_be_used_are_refused(rows, about, wrong, place, record
     with pytest.raises(DatasetError) as caught:
         tfrecords.TFRecords(str(place)).scan()
     assert wrong in str(caught.value)
+
+
+@pytest.mark.parametrize("about", ["[" * 100_000, '{"a": ' * 100_000, '["classes"]', "{"])
+def test_description_that_is_no_object_is_refused(about, place, records):
+    records(dict.fromkeys((place / "train.tfrecord", place / "test.tfrecord"), blank(784)))
+    (place / "dataset.json").write_text(about)
+    with pytest.raises(DatasetError, match=r"dataset\.json: not a JSON object: "):
+        tfrecords.TFRecords(str(place)).scan()
 
 
 def test_raw_pixels_may_begin_like_a_bitmap(place, records):

@@ -265,7 +265,7 @@ def test_idx_parse_says_what_is_wrong(data, reason):
     assert refusal(idx.parse, data, "file") == f"file: {reason}"
 
 
-def test_packed_idx_is_read_as_far_as_its_header_says(make_idx, monkeypatch):
+def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
     """A small packed file may hold any number of bytes."""
     root = make_idx(zipped=("train",))
     file, read = root / "train-images-idx3-ubyte.gz", []
