@@ -5,13 +5,13 @@ Source `columns`: CSV and Parquet files, `control.datasets.tables`; functions of
 
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from control.datasets import unfinished
 from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
@@ -69,9 +69,7 @@ def keep(folder: Path, checked: Checked, batches: Iterable[Batch], classes: Sequ
     Raises:
         DatasetError: what `Checked` refuses, an empty split, a class that `train` lacks.
     """
-    KEPT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=KEPT, prefix=".part-", ignore_cleanup_errors=True) as temporary:
-        part = Path(temporary)
+    with unfinished.folder_in(KEPT) as part:
         kept = _Kept(part, checked, classes)
         try:
             for split, where, nest in batches:

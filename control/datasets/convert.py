@@ -1,11 +1,10 @@
 """Datasets as distributed, rewritten as TFRecords."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from control.datasets import cifar10, tfrecords
+from control.datasets import cifar10, tfrecords, unfinished
 from control.datasets.sources import fingerprint
 from trainer.config import nearest
 from trainer.errors import DatasetError
@@ -46,9 +45,8 @@ def convert(kind: str, path: Path, digest: str | None, out: Path, progress: Prog
     splits = cifar10.read(path, digest, lambda images, total: progress(f"read {images:,} of {total:,} images"))
     if check:
         return {"files": {FILES[name]: {"records": len(split.labels)} for name, split in splits.items()}, "changed": True}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".part-", ignore_cleanup_errors=True) as folder:
-        part, files = Path(folder), {}
+    with unfinished.folder_in(out.parent) as part:
+        files = {}
         for name, split in splits.items():
             progress(f"writing {FILES[name]}")
             files[FILES[name]] = _written(part / FILES[name], split)

@@ -8,9 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
+from control.datasets import unfinished
 from control.datasets.idx import Idx, listing
 from control.datasets.sources import Listing, source
 from trainer import files
@@ -51,9 +51,8 @@ def locate(system: Path, kept: Path) -> Path:
         return existing
     for fetch in (_from_debian, _from_keras):
         try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=kept.parent.resolve(), prefix=".part-", ignore_cleanup_errors=True) as scratch:
-                folder = fetch(Path(scratch))
+            with unfinished.folder_in(kept.parent) as scratch:
+                folder = fetch(scratch)
                 _close(folder)
                 shutil.rmtree(kept, ignore_errors=True)
                 return folder.rename(kept)

@@ -15,7 +15,6 @@ import itertools
 import os
 import re
 import shutil
-import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from control import user_files
-from control.datasets import columns, examples
+from control.datasets import columns, examples, unfinished
 from control.datasets.examples import HOW as HOW_COLUMNS
 from control.datasets.examples import Checked, declared_shapes, noted, shown, with_target
 from control.datasets.sources import Listing, check_classes, fingerprint, source
@@ -147,9 +146,7 @@ class Own:
         return list(names)
 
     def _keep_images(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=KEPT, prefix=".part-", ignore_cleanup_errors=True) as folder:
-            part = Path(folder)
+        with unfinished.folder_in(KEPT) as part:
             records: dict[str, list[tuple[str, int, int]]] = {split: [] for split in SPLITS}
             with (part / "images").open("wb") as stream:
                 for split in SPLITS:

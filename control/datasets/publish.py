@@ -9,14 +9,12 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from control.datasets import columns, image_check, stratified
+from control.datasets import columns, image_check, stratified, unfinished
 from control.datasets.image_check import CHUNK, READING, Progress
 from control.datasets.sources import Listing, Source
 from control.datasets.stratified import stratified_order
@@ -29,7 +27,6 @@ TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 
 
 SHARD_BYTES = 256 * 2**20
-STALE_S = 86_400.0
 Checked = tuple[bytes, str | None]
 
 
@@ -107,10 +104,7 @@ def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
 
 
 def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
-    packs.mkdir(parents=True, exist_ok=True)
-    remove_stale(packs)
-    with tempfile.TemporaryDirectory(dir=packs, prefix=".part-", ignore_cleanup_errors=True) as folder:
-        part = Path(folder)
+    with unfinished.folder_in(packs) as part:
         result = (
             _pack_images(source, listing, part, packs, allow_bad, progress)
             if listing.table is None
@@ -145,15 +139,6 @@ def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
         digest, listing.classes, None, [], sums, empty, empty, stratified.SPLIT_SEED, [], listing.held_out, table=listing.table
     )
     return save(packed, part)
-
-
-def remove_stale(packs: Path) -> None:
-    """Remove leftovers of killed publishers: nothing has been written there for a day."""
-    for part in packs.glob(".part-*"):
-        # Another publisher may rename its own files meanwhile, or be another user.
-        with contextlib.suppress(OSError):
-            if part.is_dir() and time.time() - max(path.stat().st_mtime for path in [part, *part.iterdir()]) > STALE_S:
-                shutil.rmtree(part, ignore_errors=True)
 
 
 class _Writer:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -111,17 +110,6 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
     assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
     assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
-
-
-def test_leftovers_of_killed_publishers_are_removed(packs):
-    """Leftovers of killed publishers are removed and a running ones are kept."""
-    for name, age in (("old", 90_000), ("new", 60)):
-        (packs / f".part-{name}").mkdir(parents=True)
-        (packs / f".part-{name}" / "data").touch()
-        for path in (packs / f".part-{name}" / "data", packs / f".part-{name}"):
-            os.utime(path, (time.time() - age,) * 2)
-    publish.remove_stale(packs)
-    assert [path.name for path in packs.iterdir()] == [".part-new"]
 
 
 def test_a_removed_pack_is_made_again(make_folder, packs):
