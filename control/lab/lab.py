@@ -4,11 +4,14 @@ import hashlib
 import ipaddress
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from control.operator_variables import check_state, integer
 from trainer.errors import ConfigError
+from trainer.terminal import printable
 
 CPU_PERIOD_US = 10_000
 """The kernel grants a node its quota of microseconds in each."""
@@ -192,6 +195,18 @@ def _refuse_taken(name: str, subnet: str, networks: Sequence[Mapping[str, Any]],
     for route in routes:
         if route["dst"] != "default" and _overlap(route["dst"], subnet):
             raise ConfigError(f"lab_subnet={subnet}: this machine reaches {route['dst']} through {route['dev']}; {ELSEWHERE}")
+
+
+def abandoned(engine: str, containers: Sequence[Mapping[str, Any]], networks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each lab whose project's folder is no more, with the command that removes it: that project's lab.yml can't."""
+    labels = [each["labels"] for each in (*containers, *networks)]
+    lines = []
+    for project in dict.fromkeys(one[PROJECT_LABEL] for one in labels if PROJECT_LABEL in one and not Path(one[PROJECT_LABEL]).is_dir()):
+        its = [[each for each in kind if each["labels"].get(PROJECT_LABEL) == project] for kind in (containers, networks)]
+        nodes, nets = [each["container"] for each in its[0]], [each["name"] for each in its[1]]
+        commands = [[engine, "rm", "--force", "--volumes", *nodes]] * bool(nodes) + [[engine, "network", "rm", *nets]] * bool(nets)
+        lines.append(f"The lab of {printable(project, 200)}, a folder that is no more, goes with: {'; '.join(map(shlex.join, commands))}")
+    return lines
 
 
 def _overlap(one: str, other: str) -> bool:

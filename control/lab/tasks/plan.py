@@ -11,7 +11,7 @@ from control import command_line, project, text
 from control.lab import lab, lab_engine
 from control.lab.lab_engine import Engine
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.errors import ConfigError, LockstepError
 
 MINE = lab.owner(str(project.ROOT))
 PLACE = project.PRIVATE / "lab"
@@ -72,14 +72,22 @@ class Seen:
         """Containers of this project's lab."""
         return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == MINE]
 
+    def abandoned(self) -> list[str]:
+        """A line for each lab whose project's folder is no more, with the command that removes what is left of it."""
+        return lab.abandoned(self.engine.name if self.engine else "podman", self.labs, self.networks)
+
 
 def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     image = f"{lab_engine.IMAGE}:{lab.recipe_digest([options['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
     conf = lab_engine.needed_conf()
-    exists = lab.check_network(options["prefix"], options["subnet"], MINE, seen.networks, lab_engine.routes())
+    try:
+        exists = lab.check_network(options["prefix"], options["subnet"], MINE, seen.networks, lab_engine.routes())
+        changes = lab.changes(nodes, wanted["memory"], MINE, seen.labs, seen.names)
+    except ConfigError as error:
+        raise ConfigError("\n".join([str(error), *seen.abandoned()])) from None
     return {
-        **lab.changes(nodes, wanted["memory"], MINE, seen.labs, seen.names),
+        **changes,
         "nodes": nodes,
         "limits": {"period": lab.CPU_PERIOD_US, "memory": wanted["memory"]},
         "packages": _packages(seen.engine, builds),
@@ -103,6 +111,7 @@ def _absent(seen: Seen, images_too: bool) -> dict[str, Any]:
         "images": images,
         "kept": [] if images else seen.images,
         "others": others,
+        "abandoned": seen.abandoned(),
         "environment": {},
         "stale_folders": _stale([]),
     }

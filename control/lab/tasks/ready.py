@@ -75,7 +75,10 @@ def shown(plan: dict[str, Any]) -> str:
 def removed(task: Task) -> dict[str, Any]:
     """Shows the remaining images, and why they remain."""
     plan = task.arguments["lab"]
-    pairs = [("gone", "its containers and network, inventory/lab, .lockstep/lab with all that the nodes stored")]
+    things = [("container", plan["remove"]), ("network", plan["networks"]), ("image", plan["images"])]
+    names = [f"{what}{'s' if len(those) > 1 else ''} {', '.join(those)}" for what, those in things if those]
+    pairs = [("gone", "; ".join([*names, "inventory/lab", ".lockstep/lab with all that the nodes stored"]))]
+    pairs += [("left", line) for line in plan["abandoned"]]
     if plan["kept"] and plan["others"]:
         pairs.append(("kept", f"{', '.join(plan['kept'])}: the lab of {plan['others'][0]} may need it"))
     elif plan["kept"]:

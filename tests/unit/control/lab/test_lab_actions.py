@@ -157,6 +157,18 @@ def test_removal_takes_only_what_is_ours():
     )
 
 
+def test_lab_whose_folder_is_no_more_is_named(tmp_path):
+    there, gone = ({lab.OWNER_LABEL: "b", lab.PROJECT_LABEL: str(tmp_path / name)} for name in ("there", "gone away"))
+    (tmp_path / "there").mkdir()
+    containers = [{"container": "one-node1", "labels": there}, {"container": "two-node1", "labels": gone}]
+    networks = [{"name": "one", "labels": there}, {"name": "two", "labels": gone}, {"name": "podman", "labels": {}}]
+    assert lab.abandoned("podman", containers, networks) == [
+        f"The lab of {tmp_path}/gone away, a folder that is no more, goes with: "
+        "podman rm --force --volumes two-node1; podman network rm two"
+    ]
+    assert lab.abandoned("docker", [], networks)[0].endswith("goes with: docker network rm two")
+
+
 @pytest.mark.parametrize(("too", "images"), [(True, ["i"]), (False, [])])
 def test_the_image_goes_only_when_asked(too, images):
     assert lab_plan._absent(seen(images=["i"]), too)["images"] == images
@@ -167,10 +179,13 @@ def removal(plan):
 
 
 def test_a_removal_says_what_it_keeps():
-    shown = removal({"remove": ["a"], "networks": [], "kept": ["i"], "others": []})
-    assert shown.startswith("The lab is removed\n")
+    plan = {"remove": ["a", "b"], "networks": ["n"], "images": [], "kept": ["i"], "others": [], "abandoned": ["The lab of /x"]}
+    shown = removal(plan)
+    assert shown.startswith("The lab is removed\n  gone  containers a, b; network n; inventory/lab; .lockstep/lab with all")
+    assert "left  The lab of /x" in shown
     assert "kept  i, so that the next lab starts in seconds; -e image=absent removes it, too" in shown
-    assert removal({"remove": [], "networks": [], "kept": [], "others": []}).startswith("There is no lab\n")
+    nothing = {key: [] for key in plan}
+    assert removal(nothing).startswith("There is no lab\n  gone  inventory/lab; ")
 
 
 def test_the_lab_is_shown_with_the_next_commands(made):
