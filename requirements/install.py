@@ -28,6 +28,17 @@ UV = "uv==0.13.8"
 SUPPORTED = ((3, 11), (3, 13))
 
 
+LOCKSTEP = """# Lockstep's own module, for a script that plain `python` runs; a worker has the folder of that file on its path.
+import importlib.util
+import sys
+
+_spec = importlib.util.spec_from_file_location("lockstep", {path!r})
+sys.modules["lockstep"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(sys.modules["lockstep"])
+"""
+"""Not its folder: that has a `sitecustomize` for workers."""
+
+
 def main() -> int:
     """Run one of the commands above."""
     group = sys.argv[1]
@@ -80,9 +91,16 @@ def install(group: str) -> int:
         run([uv], "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes", *offline(), "-r", lock)
     packages = next((VENV / "lib").glob("python3.*/site-packages"))
     compile_packages(packages)
-    (packages / "lockstep.pth").write_text(f"{ROOT}\n")
+    provide_own()
     stamp(group).write_text(wanted)
     return 0
+
+
+def provide_own() -> None:
+    """Let this environment's Python find the project, and its scripts `import lockstep` without a path."""
+    packages = next((VENV / "lib").glob("python3.*/site-packages"))
+    (packages / "lockstep.pth").write_text(f"{ROOT}\n")
+    (packages / "lockstep.py").write_text(LOCKSTEP.format(path=str(ROOT / "trainer" / "user" / "lockstep.py")))
 
 
 def compile_packages(packages: Path) -> None:
@@ -115,8 +133,8 @@ def pinned(lock: str) -> list[str]:
 
 
 def state(group: str) -> str:
-    """Digest of what `.venv` is made from: locks, Python, location."""
-    digest = hashlib.sha256(f"{sys.version}\0{ROOT}\0".encode())
+    """Digest of what `.venv` is made from: locks, Python, location, our own module."""
+    digest = hashlib.sha256(f"{sys.version}\0{ROOT}\0{LOCKSTEP}\0".encode())
     for name in LOCKS[group]:
         digest.update((ROOT / "requirements" / f"{name}.txt").read_bytes())
     return digest.hexdigest()
