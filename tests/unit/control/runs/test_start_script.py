@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import jinja2
 import pytest
 
 from control.remote import worker_files
-from control.runs import logs
+from control.runs import admission, logs
 from tests.project import await_until
 from tests.unit.conftest import ROOT
 from trainer import records
@@ -108,3 +109,10 @@ def test_end_is_recorded_whatever_lies_in_its_place(kind, worker, tmp_path):
     start("exit 3").wait()
     assert json.loads((folder / "exit.json").read_text())["exit_code"] == 3
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_half_written_end_is_not_fetched(worker):
+    """Nor is it called a file that no worker writes."""
+    folder, _ = worker
+    (part,) = re.findall(r"> (\S+)\nmv ", (folder / "run_worker.sh").read_text())
+    assert re.fullmatch(admission.STAY, f"workers/worker1/{part}")
