@@ -116,7 +116,8 @@ PROGRAM = re.compile(r"(?<![\w/.-])ansible-playbook (?=[\w/-]+\.yml|-i )")
 
 def as_typed(text: str) -> str:
     """A text whose commands begin as this one did, and name the inventory that it was given."""
-    return PROGRAM.sub(f"{_program()} ", _with_inventory(text))
+    program = _program()
+    return PROGRAM.sub(lambda _: f"{program} ", _with_inventory(text))
 
 
 def _program() -> str:

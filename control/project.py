@@ -29,6 +29,11 @@ def runs_folder(run_kind: str) -> Path:
     return RUNS if run_kind == "runs" else PRIVATE / run_kind
 
 
+def runs() -> list[str]:
+    """Names of the user's own runs, launched or only planned, sorted."""
+    return sorted(path.parent.name for path in RUNS.glob("*/config.yml"))
+
+
 def sweeps() -> list[str]:
     """Names of the existing sweeps, the newest last."""
     return [path.parent.name for path in sorted(SWEEPS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime)]

@@ -39,7 +39,7 @@ def checked(source: Source, listing: Listing, packs: Path, allow_bad: bool, prog
         listing: what it lists.
         packs: folder of published datasets, where the result is kept.
         allow_bad: whether images may be left out.
-        progress: told of images that are done, and of how many there are.
+        progress: called with the number of images checked so far, and their total.
 
     Raises:
         DatasetError: which images can't be read, unless they may be left out; or a class that has none left.

@@ -149,7 +149,7 @@ def _made(one: Prediction, images: float, alone: Sequence[float]) -> Prediction:
 
 
 def _waiting(one: Prediction, seconds: float) -> Prediction:
-    """With so many seconds of waiting; where they are negative, with sending that is shorter, but no step below its computing."""
+    """Add seconds of waiting. Negative seconds shorten the exchange, wire and latency instead; a step stays at least its computing."""
     sending = one.step_s - one.compute_s
     seconds = max(seconds, -sending)
     faster, shorter = one.step_s / (one.step_s + seconds), 1 + min(seconds, 0.0) / sending if sending else 1.0

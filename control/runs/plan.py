@@ -119,7 +119,7 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
 
     Args:
         request: the user's.
-        progress: told of images that were checked, and of how many there are.
+        progress: called with the number of images checked so far, and their total.
 
     Raises:
         LockstepError: anything that can be refused before a host is touched.
@@ -182,7 +182,9 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
         "run": name,
         "resume": started is not None,
         "config_name": config_name,
-        "differing": [] if existing is not None else differing(config_name, asked, overrides(request.options)),
+        "differing": []
+        if existing is not None
+        else differing(config_name, asked, configurations.parse_set(str(request.options.get("set", "")))),
         "choice": None if choice is None else vars(choice),
         "config": configurations.to_dict(config),
         "config_yaml": configurations.dump(config),
@@ -467,7 +469,7 @@ def differing(name: str, asked: Config, given: dict[str, Any]) -> list[str]:
     Args:
         name: of the configuration.
         asked: what came of it.
-        given: what was set by dotted key; a model's other keys are its defaults.
+        given: values of `set` by dotted key; a model's other keys are its defaults.
     """
     old = configurations.to_dict(configurations.build(configurations.load(configurations.find(name))))
     new = configurations.to_dict(asked)

@@ -30,7 +30,7 @@ def matching(asked: str) -> list[str]:
     Raises:
         LockstepError: a part names none, or could leave the folder.
     """
-    there, found = sorted(path.parent.name for path in project.RUNS.glob("*/config.yml")), dict[str, None]()
+    there, found = project.runs(), dict[str, None]()
     for part in filter(None, (one.strip() for one in asked.split(","))):
         if not PATTERN.fullmatch(part):
             raise LockstepError(f"run={asked}: {part!r} is no name of a run; * and ? stand for any letters, or one")

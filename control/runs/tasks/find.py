@@ -21,7 +21,7 @@ def find(task: Task) -> dict[str, Any]:
     """
     options = command_line.operator_options(task.arguments["command"], task.task_vars)
     if task.arguments.get("asked") and "run" not in options:
-        raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(_names()) or 'there is none'}")
+        raise LockstepError(f"run: missing; say which with -e run=NAME: {', '.join(project.runs()) or 'there is none'}")
     if "run" in options:
         asked = str(options["run"])
         if task.arguments["command"] == "playbooks/delete_run" and deletion.names_several(asked):
@@ -85,10 +85,6 @@ def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
         )
         rest = status.all_runs() if command == "status" else ""
         raise LockstepError("\n\n".join(part for part in (refusal, rest) if part))
-
-
-def _names() -> list[str]:
-    return sorted(path.parent.name for path in project.RUNS.glob("*/config.yml"))
 
 
 def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:

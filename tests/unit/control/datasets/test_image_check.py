@@ -43,9 +43,9 @@ def test_held_out_images_are_those_that_are_left(make_folder, tmp_path):
 
 
 def test_unchanged_source_is_decoded_once(make_folder, tmp_path, monkeypatch):
-    root, packs, told = make_folder(), tmp_path / "packs", []
-    checked(root, packs, allow_bad=False, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (7, 7)
+    root, packs, reported = make_folder(), tmp_path / "packs", []
+    checked(root, packs, allow_bad=False, progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (7, 7)
     monkeypatch.setattr(image_check, "decode", lambda _: pytest.fail("decoded again"))
     checked(root, packs, progress=lambda *_: pytest.fail("checked again"))
     publish.publish(Folder(str(root)), packs, False, lambda *_: None)
