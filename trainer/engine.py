@@ -103,7 +103,10 @@ class Engine:
         """Variables of the traced step that are none of the model, its metrics or its optimizers."""
         known = [*self.model.variables, *keras_metrics.states(self.model)]
         mine = {id(one) for one in [*(variable.value for variable in known), *self.steps.variables, *self.memory]}
-        return [one for one in self._train_call.get_concrete_function().variables if id(one) not in mine]
+        traced = self._train_call.get_concrete_function()
+        # The function's own list has another order in each process.
+        places = {id(captured): place for place, captured in enumerate(traced.captured_inputs)}
+        return sorted((one for one in traced.variables if id(one) not in mine), key=lambda one: places[id(one.handle)])
 
     def trace_profiled(self) -> None:
         """Trace what profiles a step, if it is not yet."""

@@ -66,6 +66,15 @@ def test_step_that_needs_more_rows_is_tried_once():
     assert calls == [1]
 
 
+def test_unknown_variables_come_as_the_step_uses_them():
+    """On every worker, and in every process that goes on: TensorFlow's own list has another order in each."""
+    unknown = [tf.Variable(0.0, trainable=False) for _ in range(8)]
+    engine = Engine.__new__(Engine)
+    engine.model, engine.steps, engine.memory = keras.Sequential(), SimpleNamespace(variables=unknown[:1]), unknown[1:2]
+    engine._train_call = tf.function(lambda: tf.add_n([one.read_value() for one in reversed(unknown)]))
+    assert [id(one) for one in engine._unknown()] == [id(one) for one in reversed(unknown[2:])]
+
+
 class Most(keras.metrics.Metric):
     """The largest y above 50, of which made-up rows have none: no sum."""
 
