@@ -45,11 +45,27 @@ def full(error: BaseException) -> str:
     return next((words for words in FULL.values() if words in str(error)), "")
 
 
+def refused(error: BaseException) -> bool:
+    """Whether an error means that the disk takes no bytes now: it is full, read-only, fails or is away. All of that may pass."""
+    return bool(full(error)) or (isinstance(error, OSError) and error.errno in AWAY)
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether the file system of a path is; False if that is not known."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def shortage(path: Path, error: BaseException, needed: int | None = None) -> str:
-    """Path, needed and free bytes, for a user whose disk is full."""
+    """Path, needed and free bytes, or the number of files where no more fit, for a user whose disk is full."""
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
+    free, seen = megabytes(shutil.disk_usage(folder).free), os.statvfs(folder)
+    if seen.f_files and not seen.f_favail:
+        return f"{path}: {full(error).lower()} for another file ({seen.f_files:,} inodes, none is free; {free} free)"
     wanted = f"{megabytes(needed)} needed, " if needed is not None else ""
-    return f"{path}: {full(error).lower()} ({wanted}{megabytes(shutil.disk_usage(folder).free)} free)"
+    return f"{path}: {full(error).lower()} ({wanted}{free} free)"
 
 
 def megabytes(count: int) -> str:

@@ -1,8 +1,9 @@
 """A worker's metrics.jsonl: what it does, that it is alive, what it measured; see `trainer.telemetry` for its lines.
 
-While the disk is full, lines wait, and the file's mtime is the heartbeat. Standard library only: supervisors write it, too.
+While the disk is full or read-only, lines wait, and the file's mtime is the heartbeat. Standard library only: supervisors write it, too.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -11,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from trainer.files import full
+from trainer.files import refused
 from trainer.saving import Reserve
 
 SAMPLES = ("heartbeat", "steps", "split")
@@ -58,7 +59,9 @@ class Metrics:
                 self._waiting.append(line)
             if self._send():
                 return
-            os.utime(self._path)
+            # On a file system that is read-only, nobody takes silence for an end.
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
             if kind == "warning" and self._reserve is not None:
                 self._begun += self._waiting.pop() if self._waiting else b""
                 self._reserve.release()
@@ -74,7 +77,7 @@ class Metrics:
                 self._begun = self._begun or self._waiting.popleft()
                 self._begun = self._begun[self._stream.write(self._begun) :]
         except OSError as error:
-            if not full(error):
+            if not refused(error):
                 raise
             return False
         return True

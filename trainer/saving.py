@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trainer.errors import LockstepError
-from trainer.files import AWAY, FULL, full, shortage
+from trainer.files import FULL, full, refused, shortage
 
 BLOCK, RESERVE_BLOCKS = 4096, 32
 FIX = "Fix: free some space there (old runs: ansible-playbook playbooks/delete_run.yml -e run=NAME; fewer snapshots: checkpoint.snapshots)"
@@ -66,11 +66,9 @@ class Saver:
         try:
             write()
         except Exception as error:
-            if full(error):
-                return shortage(path, error, needed)
-            if not isinstance(error, OSError) or error.errno not in AWAY:
+            if not refused(error):
                 raise
-            return f"{path}: {os.strerror(error.errno).lower()}"
+            return shortage(path, error, needed) if full(error) else f"{path}: {os.strerror(getattr(error, 'errno', 0)).lower()}"
         return ""
 
 
@@ -102,7 +100,7 @@ class Reserve:
 
 
 class Log:
-    """Standard output to a file: on a full disk, output is silently dropped."""
+    """Standard output to a file: output is dropped while the disk does not take it."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -113,20 +111,20 @@ class Log:
 
     def write(self, text: str) -> int:
         """Write as much as there is room for."""
-        with _unless_full():
+        with _unless_refused():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush as far as there is room."""
-        with _unless_full():
+        with _unless_refused():
             self._stream.flush()
 
 
 @contextlib.contextmanager
-def _unless_full() -> Iterator[None]:
+def _unless_refused() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not full(error):
+        if not refused(error):
             raise

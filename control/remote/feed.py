@@ -48,6 +48,7 @@ class Line:
     touched: float
     alive: bool
     exit: str
+    folder: str
 
 
 CHECKS: dict[Any, worker_files.Check] = {

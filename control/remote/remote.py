@@ -60,6 +60,20 @@ class Seen:
     """Whether more records are waiting than fit into this look."""
     lines: list[str] = field(default_factory=list)
     """New lines of the log of a script, which has no records."""
+    fault: str = ""
+    """`REMOVED` or `READ_ONLY` if its folder is, else empty."""
+
+
+REMOVED, READ_ONLY = "removed", "read-only"
+
+
+def of_fault(fault: str, folder: str) -> str:
+    """What keeps a worker from writing its files, in words; empty if nothing does."""
+    words = {
+        REMOVED: f"somebody removed or moved {folder} while it trains: what it writes is lost",
+        READ_ONLY: f"the file system of {folder} is read-only: nothing is saved. Fix there: dmesg, then mount -o remount,rw",
+    }
+    return words.get(fault, "")
 
 
 @dataclass
@@ -162,7 +176,7 @@ class Worker:
             end = worker_files.end(line.exit) if line.exit.strip() else None
         except LockstepError as error:
             unclear = str(error)
-        return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest, lines)
+        return Seen(new, end, line.alive, heard, self._metrics.ahead, unclear, line.more and not latest, lines, line.folder)
 
     def _records(self, line: FeedLine, latest: bool) -> list[dict[str, Any]]:
         """The records in whole lines of metrics.jsonl."""

@@ -8,7 +8,8 @@ whatever it does delays the training on its host. Each line has
 - `more`: whether further lines are waiting;
 - `touched`: when the file last changed, 0 without a file;
 - `alive`: whether the worker's session exists;
-- `exit`: the contents of exit.json, empty without one.
+- `exit`: the contents of exit.json, empty without one;
+- `folder`: `removed` or `read-only` if the worker's folder is, else empty.
 
 Links, pipes and devices count as missing. It is sent behind `trainer/tmux_socket.py`, as one file.
 """
@@ -45,6 +46,8 @@ class Feed:
         self.offset, self.limit = offset, limit
         self.training = False
         self._process: tuple[int, str] | None = None
+        self._file = 0
+        """The inode of the followed file."""
 
     def look(self) -> dict[str, Any]:
         """The next line; what it holds is not sent again."""
@@ -59,6 +62,7 @@ class Feed:
             "touched": touched,
             "alive": alive,
             "exit": _text(ended),
+            "folder": self._fault(),
         }
 
     def state(self) -> tuple[Any, ...]:
@@ -91,12 +95,13 @@ class Feed:
             # Whatever appears later is new.
             self.offset = self.offset or 0
             return self.offset, b"", False, 0.0
-        size, touched = status
+        size, touched, file = status
         if self.offset is None:
             self.offset = max(0, size - self.limit)
-        elif size < self.offset:
-            # Another launch replaced the file.
+        elif size < self.offset or (self._file and file != self._file):
+            # Another launch replaced the file, or somebody removed it.
             self.offset = 0
+        self._file = file
         begin = self.offset
         data, touched = self._read(self.name, begin, self.limit)
         more = len(data) >= self.limit
@@ -107,13 +112,22 @@ class Feed:
         self.training = self.training or STEPS in whole
         return begin, whole, more, touched
 
-    def _status(self, name: str) -> tuple[int, float] | None:
-        """Size and time of a file's last change; None if there is none."""
+    def _fault(self) -> str:
+        """What keeps the worker from writing its files."""
+        try:
+            return "read-only" if os.statvfs(self.folder).f_flag & os.ST_RDONLY else ""
+        except FileNotFoundError:
+            return "removed"
+        except OSError:
+            return ""
+
+    def _status(self, name: str) -> tuple[int, float, int] | None:
+        """Size, time of the last change and inode of a file; None if there is none."""
         try:
             status = os.lstat(os.path.join(self.folder, name))
         except OSError:
             return None
-        return (status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+        return (status.st_size, status.st_mtime, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
     def _read(self, name: str, begin: int, limit: int) -> tuple[bytes, float]:
         """Part of a file, and when it last changed."""

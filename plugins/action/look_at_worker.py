@@ -7,7 +7,7 @@ from typing import Any
 from control import project
 from control.operator_variables import integer
 from control.remote.feed import HostUnreachable
-from control.remote.remote import WORKER_LOG, Worker
+from control.remote.remote import WORKER_LOG, Worker, of_fault
 from control.runs import generations, run_results, status, supervision
 from control.runs.cluster import posts
 from plugins.shared.action import Action
@@ -61,6 +61,8 @@ class ActionModule(Action):
             try:
                 now = worker.poll(latest=True)
                 seen = status.worker(now.records, now.exit, now.alive, now.heard, now.unclear, script)
+                if now.alive and now.fault:
+                    seen["note"] = of_fault(now.fault, folder)
                 if local and not self._task.check_mode:
                     only = None if _is_chief(Path(local), int(rank), host, seen) else f"workers/{host}"
                     worker.collect(Path(local), only, keep=_concluded(Path(local)) and not now.alive)

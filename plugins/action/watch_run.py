@@ -13,7 +13,7 @@ from control import project
 from control.progress import Line, Progress
 from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
-from control.remote.remote import Seen, Worker, mark_failed, since_failure
+from control.remote.remote import READ_ONLY, REMOVED, Seen, Worker, mark_failed, of_fault, since_failure
 from control.remote.worker_feed import BEAT_S
 from control.runs import choices, generations, launches, outcome, under_way
 from control.runs.outcome import Verdict
@@ -72,6 +72,8 @@ class ActionModule(Action):
     """Of the phase that its worker is in."""
     lost_at = -math.inf
     """When it last did not answer, or had no session."""
+    fault = ""
+    """What keeps its worker from writing its files."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
@@ -140,6 +142,7 @@ class ActionModule(Action):
             silence = self.clock.monotonic() - self.answered_at
             return self._unreachable(f"{self.host} can't be reached: no answer for {silence:.0f} s") or self._abandoned()
         self.answered_at = self.clock.monotonic()
+        self._tell_fault(seen.fault)
         if seen.records:
             self.heard_at = self.clock.monotonic()
             self._note_phases(seen)
@@ -147,6 +150,13 @@ class ActionModule(Action):
         if self.script:
             self._show(seen)
         return self._ended(seen) or self._under_way() or (self._late(seen) if seen.alive else None) or self._abandoned()
+
+    def _tell_fault(self, fault: str) -> None:
+        """Warn of a file system that became read-only, on which its worker can write no warning itself."""
+        if READ_ONLY in (fault, self.fault) and fault != self.fault:
+            words = of_fault(fault, self.arguments["folder"]) or "its file system takes files again"
+            self.progress.show(self.host, {"kind": "warning", "text": words})
+        self.fault = fault
 
     def _ended(self, seen: Seen) -> Verdict | None:
         if seen.exit is not None:
@@ -195,6 +205,11 @@ class ActionModule(Action):
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
         if self.script or self.clock.monotonic() - self.lost_at < min(self.rejoin_wait, float(self.arguments["silence"])):
+            return None
+        if seen.fault == REMOVED and not self.rejoin_wait:
+            return self._end_it("silent", of_fault(REMOVED, self.arguments["folder"]))
+        if seen.fault == READ_ONLY:
+            # Its heartbeats are files.
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
         silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1) + (LATER_S if self.rejoin_wait else 0.0)

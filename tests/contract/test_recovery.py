@@ -4,11 +4,13 @@ That a real worker's weights, optimizer and random numbers survive a kill is pro
 `tests/unit/trainer/supervision`.
 """
 
+import shutil
 import signal
 
 import pytest
 
 from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
+from tests.read_only import read_only
 from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
 
 
@@ -55,6 +57,33 @@ def test_a_supervisor_killed_for_good_returns(hosts, undisturbed):
     assert "rank 1 (worker2) was lost with its supervisor" in run.log(1)
     assert run.summary()["weights_sha256"] == undisturbed
     assert not (run.own(2) / FILE).exists()
+
+
+@pytest.mark.parametrize("worker", [1, 2])
+def test_a_removed_run_directory_is_made_again(worker, hosts, undisturbed):
+    """The chief's or another's: what was on it comes from the others."""
+    run = begun(hosts, RECOVERY)
+    shutil.rmtree(run.run(worker))
+    run.until((run.own(worker) / "secret").is_file, "the directory")
+    run.release()
+    run.end()
+    assert f"rank {worker - 1} (worker{worker}) lost its run directory, which somebody removed or moved" in run.log(worker)
+    summary = run.summary()
+    assert (summary["state"], summary["restarts"], summary["weights_sha256"]) == ("SUCCEEDED", 1, undisturbed)
+    assert run.epochs() == [1, 2, 3, 4]
+
+
+def test_a_read_only_disk_is_waited_for(hosts, undisturbed):
+    """A worker that starts again needs files."""
+    run = begun(hosts, RECOVERY)
+    with read_only(run.run(2)):
+        run.kill(2)
+        run.until(lambda: "which is read-only" in run.log(2), "its supervisor to wait")
+        run.release()
+    run.end()
+    assert "rank 1 (worker2) was killed by SIGKILL" in run.log(1)
+    assert "Traceback" not in run.log(2)
+    assert run.summary()["weights_sha256"] == undisturbed
 
 
 def test_a_frozen_worker_is_replaced(hosts, undisturbed):

@@ -14,6 +14,7 @@ from pathlib import Path
 from trainer import claims
 from trainer.clock import CLOCK, Clock
 from trainer.errors import code_of
+from trainer.files import is_read_only
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -105,6 +106,9 @@ class Pulse:
         """Read what is new; times are those of this process' clock, whatever the host's does."""
         stamp = self._now()
         if stamp == self._stamp:
+            if is_read_only(self._path):
+                # A worker that can write no heartbeat is not silent.
+                self.heard_at = self.moved_at = self._clock.monotonic()
             return
         self._stamp, self.heard_at = stamp, self._clock.monotonic()
         with contextlib.suppress(OSError), self._path.open("rb") as stream:

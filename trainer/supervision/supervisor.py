@@ -18,13 +18,15 @@ from trainer import claims, tmux_socket
 from trainer.asynchronous.server import SERVING
 from trainer.clock import CLOCK, Clock, repeating
 from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
-from trainer.files import read_json, read_secret, write_json
+from trainer.files import is_read_only, read_json, read_secret, write_json
 from trainer.member import address, tf_config
 from trainer.metrics import Metrics
+from trainer.saving import Log
 from trainer.supervision import policy, rendezvous
 from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse, Standby, Start
 from trainer.supervision.newcomers import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
+from trainer.supervision.run_folder import METRICS, RunFolder
 
 FILE = claims.SUPERVISED
 """In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
@@ -46,6 +48,8 @@ SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
 MADE_ROOM = "ended its epoch to take a lost host in again"
 """Why a worker ended that did so for a newcomer."""
+REMOVED = "lost its run directory, which somebody removed or moved"
+"""Why a worker was ended that went on without the files of its run."""
 NOT_ALL = "another worker ended before all trained"
 """Why a worker was ended that waited for one in vain: it lost a peer."""
 TRAINING = ("training", "validating", "saving", SERVING)
@@ -158,7 +162,7 @@ class Supervisor:
     def __init__(self, post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen):
         """Read what an earlier supervisor of this launch left."""
         self._clock, self._popen = clock, popen
-        self._post, self._metrics = post, Metrics(post.folder / "metrics.jsonl")
+        self._post, self._metrics, self._folder = post, Metrics(post.folder / METRICS), RunFolder(post.folder)
         self._file = post.folder / FILE
         self._history = History.read(self._file, post.launch)
         self._history.began = self._history.began or clock.time()
@@ -221,11 +225,16 @@ class Supervisor:
         arguments = [*post.worker, *given, *self._more_arguments()]
         self._record()
         standby, self._standby = self._standby, None
-        self._child = Child(post.program, arguments, self._environment(), post.folder / "metrics.jsonl", standby, self._clock, self._popen)
+        self._child = Child(post.program, arguments, self._environment(), post.folder / METRICS, standby, self._clock, self._popen)
         self._record(worker=self._child.pid)
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
         code = self._child.wait(post.patience, self._look)
+        # Of a host that goes down, or a run that is deleted, nothing is put back.
+        if self._folder.is_lost() and not self._hung_up:
+            code = code if code == DONE else RESTART
+            self._child.why = REMOVED
+            self._return_to_folder()
         self._close_door(code == DONE or self._was_cancelled(code))
         self._leave_start(code == DONE)
         if self._child.why == NOT_ALL:
@@ -241,12 +250,23 @@ class Supervisor:
             self._leave_start(trains=True)
         if self._start and self._start.is_lost():
             return NOT_ALL
+        if self._folder.is_lost() and not self._hung_up:
+            return REMOVED
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
         # A host that goes down may send SIGTERM next.
         if self._must_return() and self._clock.monotonic() - self._hung_up_at >= HANGUP_S:
             return "lost its tmux server"
         return "saved no state in time" if self._is_asked() and self._clock.monotonic() - self._hung_up_at > SAVE_S else ""
+
+    def _return_to_folder(self) -> None:
+        """Make the removed run directory again. The next worker, which was prepared in it, is gone with it."""
+        if self._standby is not None:
+            self._standby.end()
+            self._standby = None
+        self._folder.restore()
+        self._metrics = Metrics(self._post.folder / METRICS)
+        self._record()
 
     def _open_door(self) -> None:
         """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
@@ -319,6 +339,7 @@ class Supervisor:
             self._record()
         try:
             with self._may_be_asked(), repeating(HEARTBEAT_S, self._metrics.heartbeat, self._clock):
+                self._await_disk()
                 decision, self._start = self._decision(report, ended_at)
                 if not decision.generation:
                     if report.code not in FINAL:
@@ -333,6 +354,16 @@ class Supervisor:
             return self._give_up(error, own)
         self._adopt(decision)
         return None
+
+    def _await_disk(self) -> None:
+        """Wait while the run directory can't be written to, as long as the others wait for this host; ClusterError."""
+        folder, deadline = self._post.folder, self._clock.monotonic() + self._rejoin_wait()
+        if is_read_only(folder):
+            say(f"waiting for the file system of {folder}, which is read-only")
+        while is_read_only(folder):
+            if self._clock.monotonic() >= deadline:
+                raise ClusterError(f"the file system of {folder} is read-only")
+            self._clock.sleep(AGAIN_S)
 
     def _tell_absent(self, start: rendezvous.Start) -> None:
         """Tell the hosts that took no part in the decision to end the run; only the leader knows which did."""
@@ -518,7 +549,10 @@ class Supervisor:
             return PREEMPTED
         if self._hung_up and self._is_asked():
             self._write_end(code)
-        self._file.unlink(missing_ok=True)
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError as error:
+            say(f"warning: {self._file}: {error.strerror}")
         self._metrics.phase("ended")
         return code
 
@@ -531,4 +565,4 @@ class Supervisor:
 
 def say(words: str) -> None:
     """Tell the user, in worker.log."""
-    print(words, file=sys.stderr, flush=True)
+    print(words, file=Log(sys.stderr), flush=True)

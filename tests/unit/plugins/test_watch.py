@@ -89,7 +89,7 @@ def test_ended_worker_may_take_longer_to_leave(phase, heard, late, monkeypatch, 
     watch = watcher(clock)
     watch.phase, watch.heard_at, watch.arguments = phase, clock.monotonic() - heard, {"silence": 45, "start_deadline": 300}
     monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
-    assert watch._late(SimpleNamespace(heard=heard)) == ("silent" if late else None)
+    assert watch._late(SimpleNamespace(heard=heard, fault="")) == ("silent" if late else None)
 
 
 @pytest.mark.parametrize(("rejoin_wait", "since", "state"), [(0.0, 0.0, "gone"), (300.0, 10.0, None), (300.0, 20.0, "gone")])
@@ -126,7 +126,7 @@ def test_returned_supervisor_is_not_called_silent(rejoin_wait, lost, state, monk
     watch.rejoin_wait, watch.lost_at, watch.heard_at = rejoin_wait, clock.monotonic() - lost, clock.monotonic() - 200
     watch.phase, watch.arguments = "training", {"silence": 45, "start_deadline": 300}
     monkeypatch.setattr(watch, "_end_it", lambda state, _: state)
-    assert watch._late(SimpleNamespace(heard=200.0)) == state
+    assert watch._late(SimpleNamespace(heard=200.0, fault="")) == state
 
 
 def test_host_may_be_away_while_others_wait(clock):
@@ -227,3 +227,24 @@ def test_nobody_waits_once_the_others_are_done(tmp_path, clock):
     lost.answered_at = lost.heard_at = clock.monotonic() - 60
     lost.phases_began = {}
     assert lost._unreachable("pi2 can't be reached").state == "unreachable"
+
+
+@pytest.mark.parametrize(("fault", "rejoin_wait", "ended"), [("removed", 0.0, True), ("removed", 300.0, False), ("read-only", 0.0, False)])
+def test_a_folder_that_is_gone_is_named(fault, rejoin_wait, ended, monkeypatch, clock):
+    """At once where nobody supervises the worker; on a read-only file system its silence means nothing."""
+    watch, words = watcher(clock), []
+    watch.phase, watch.rejoin_wait, watch.heard_at = "training", rejoin_wait, clock.monotonic()
+    watch.arguments = {"silence": 45, "start_deadline": 300, "folder": "/w/runs/mine"}
+    monkeypatch.setattr(watch, "_end_it", lambda state, message: words.append(message))
+    watch._late(SimpleNamespace(heard=900.0 if fault == "read-only" else 1.0, fault=fault))
+    assert words == (["somebody removed or moved /w/runs/mine while it trains: what it writes is lost"] if ended else [])
+
+
+def test_a_read_only_file_system_is_told_once(clock):
+    """By this machine: its worker can't write a warning."""
+    watch, shown = watcher(clock), []
+    watch.host, watch.arguments, watch.progress = "pi3", {"folder": "/w"}, Progress(SimpleNamespace(print=shown.append), {})
+    for fault in ("", "read-only", "read-only", ""):
+        watch._tell_fault(fault)
+    told = "pi3: the file system of /w is read-only: nothing is saved. Fix there: dmesg, then mount -o remount,rw"
+    assert shown == [told, "pi3: its file system takes files again"]

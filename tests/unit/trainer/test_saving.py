@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer import sealed
 from trainer.checkpoint import Progress, States
-from trainer.files import full, replacing, write_text
+from trainer.files import full, replacing, shortage, write_text
 from trainer.metrics import Metrics
 from trainer.saving import OTHER_FIX, DiskFull, Log, Reserve, Saver
 
@@ -245,3 +246,37 @@ def test_part_is_gone_when_its_disk_was_full(disk):
     with pytest.raises(OSError, match="No space left"), replacing(disk / "x.npz") as part:
         np.savez(part, np.zeros(MB))
     assert [path.name for path in disk.iterdir()] == ["filler"]
+
+
+def test_a_full_disks_words_name_missing_inodes(tmp_path):
+    """Small files use them up long before the space, and freeing space would not help."""
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=8", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(mounting, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a small disk needs root")
+    try:
+        for number in range(7):
+            (tmp_path / str(number)).touch()
+        with pytest.raises(OSError, match="No space left") as raised:
+            (tmp_path / "one more").touch()
+        words = shortage(tmp_path / "state", raised.value, 1000)
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    assert words == f"{tmp_path}/state: no space left on device for another file (8 inodes, none is free; 4.2 MB free)"
+
+
+def test_records_wait_on_a_read_only_disk(tmp_path, monkeypatch):
+    """Training goes on, and what happened meanwhile is in the file afterwards."""
+    metrics, log = Metrics(tmp_path / "metrics.jsonl"), Log((tmp_path / "worker.log").open("w"))
+
+    def refused(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(metrics, "_stream", SimpleNamespace(write=refused))
+        broken.setattr(log, "_stream", SimpleNamespace(write=refused, flush=refused))
+        broken.setattr(os, "utime", refused)
+        metrics.phase("training")
+        print("a line", file=log, flush=True)
+    metrics.phase("validating")
+    records = [json.loads(line)["phase"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert records == ["training", "validating"]

@@ -9,6 +9,7 @@ import pytest
 
 from control.remote import worker_feed
 from control.remote.feed import Feed, HostUnreachable
+from tests.read_only import read_only
 from tests.unit import hosts
 
 WAIT = 10.0
@@ -171,13 +172,13 @@ def test_other_transports_are_asked_again_and_again(tmp_path, alive, clock):
 
 
 def test_the_clocks_are_compared_without_the_slowest_answers(followed):
-    good = {"t": 0.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": ""}
+    good = {"t": 0.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": "", "folder": ""}
     for delay in (0.5, 0.01, 3.0):
         followed._line(json.dumps(good | {"t": 100.0}).encode(), 40.0 + delay)
     assert abs(followed.ahead - 59.99) < 1e-9
 
 
-GOOD = {"t": 1.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": ""}
+GOOD = {"t": 1.0, "begin": 0, "news": "", "more": False, "touched": 0.0, "alive": True, "exit": "", "folder": ""}
 
 
 @pytest.mark.parametrize(
@@ -212,3 +213,26 @@ def test_an_answer_without_an_end_is_cut_off(followed):
     with pytest.raises(HostUnreachable, match="it answers without an end"):
         followed.next(WAIT, 0.0)
     assert followed._stream is None
+
+
+def test_a_longer_file_in_its_place_is_new(followed, tmp_path, alive):
+    """As after somebody removed the worker's folder, and its supervisor made it again."""
+    append(tmp_path, "old\n")
+    followed.next(WAIT, 0.0)
+    (tmp_path / "other").write_text("a longer line\n")
+    (tmp_path / "other").replace(tmp_path / "metrics.jsonl")
+    line = followed.next(WAIT, 0.0)
+    assert (line.begin, line.news) == (0, "a longer line\n")
+
+
+def test_a_removed_folder_is_told(followed, tmp_path, alive):
+    append(tmp_path, "one\n")
+    assert followed.next(WAIT, 0.0).folder == ""
+    (tmp_path / "metrics.jsonl").unlink()
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    assert followed.next(WAIT, 0.0).folder == "removed"
+
+
+def test_a_read_only_folder_is_told(tmp_path, alive):
+    with read_only(tmp_path):
+        assert Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000).once().folder == "read-only"

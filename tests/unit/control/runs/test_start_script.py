@@ -13,6 +13,7 @@ import pytest
 from control.remote import worker_files
 from control.runs import admission, logs
 from tests.project import await_until
+from tests.read_only import read_only
 from tests.unit.conftest import ROOT
 from trainer import records
 
@@ -48,6 +49,11 @@ def worker(tmp_path):
         return subprocess.Popen(["bash", "run_worker.sh"], cwd=folder, start_new_session=True)
 
     return folder, start
+
+
+def children(pid):
+    """Names of a process' children."""
+    return subprocess.run(["ps", "-o", "comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False).stdout.split()
 
 
 def test_only_a_launchs_own_lines_are_quoted(worker):
@@ -116,3 +122,21 @@ def test_half_written_end_is_not_fetched(worker):
     folder, _ = worker
     (part,) = re.findall(r"> (\S+)\nmv ", (folder / "run_worker.sh").read_text())
     assert re.fullmatch(admission.STAY, f"workers/worker1/{part}")
+
+
+def test_an_end_is_recorded_in_removed_folder(worker):
+    """A script's worker, and one that nobody supervises, end where they were started."""
+    folder, start = worker
+    start(f"rm -rf {shlex.quote(str(folder))}; exit 3").wait()
+    assert worker_files.end((folder / "exit.json").read_text())["exit_code"] == 3
+
+
+def test_a_read_only_folder_is_waited_for(worker, tmp_path):
+    """As after a restart of a host whose disk has an error."""
+    folder, start = worker
+    with read_only(folder):
+        process = start("exit 3")
+        await_until(lambda: "sleep" in children(process.pid), 60, "the wait")
+        assert not (folder / "exit.json").exists()
+    process.wait()
+    assert worker_files.end((folder / "exit.json").read_text())["exit_code"] == 3

@@ -36,6 +36,21 @@ def test_a_child_without_heartbeats_is_ended(tmp_path, clock):
     assert 60 < clock.monotonic() - began <= 60 + LOOK_S
 
 
+def test_silence_on_a_read_only_disk_is_none(tmp_path, clock, monkeypatch):
+    """Heartbeats are files: the child lives as long as its process."""
+    process = FakeProcess(clock)
+    child = pretend(tmp_path, clock, process)
+    monkeypatch.setattr("trainer.supervision.child.is_read_only", lambda path: path == tmp_path / "metrics.jsonl")
+    began = clock.monotonic()
+
+    def look(_):
+        if clock.monotonic() - began > 90.0:
+            process.end(0)
+        return ""
+
+    assert (child.wait(Patience(silence=60.0, hang=600.0), look), child.why) == (0, "")
+
+
 def test_a_child_no_longer_wanted_is_ended(tmp_path, clock):
     child = pretend(tmp_path, clock)
     assert child.wait(PATIENT, lambda _: "lost its terminal") == 137
