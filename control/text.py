@@ -331,7 +331,8 @@ def early(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if not summary.get("ended_early"):
         return []
     best = summary["best"]["epoch"] if summary.get("best") else 0
-    why = f"none since epoch {best} was better (train.patience)" if summary.get("stalled") else "by a callback"
+    by = summary.get("ended_by") or "a callback"
+    why = f"none since epoch {best} was better (train.patience)" if summary.get("stalled") else f"by {by}"
     return [("ended early", f"{why}, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
 
 

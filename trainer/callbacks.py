@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, Protocol
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.utils.python_utils import is_default
+from keras.src.utils.python_utils import is_default, pythonify_logs
 
 from trainer import own, remembered
 from trainer.agreement import digest
 from trainer.errors import ConfigError
 from trainer.own import Function
+from trainer.terminal import printable
 from trainer.undoing import is_of_users_class, is_users
 
 WRITERS = (
@@ -41,6 +42,9 @@ SETTINGS = ("min_delta", "params")
 improves, which it does in every launch."""
 NOWHERE = ("filename", "log_dir", "_log_write_dir", "_train_dir", "_val_dir", "_should_trace")
 """What tells writers where to write, which they do on the chief only."""
+
+
+WATCHED, LONGEST_DESCRIPTION = ("monitor", "patience"), 120
 
 
 class Restored(NamedTuple):
@@ -148,6 +152,13 @@ def overrides(callbacks: Sequence[keras.callbacks.Callback], hooks: Sequence[str
     return any(not is_default(getattr(one, hook)) for one in callbacks for hook in hooks)
 
 
+def described(callback: keras.callbacks.Callback) -> str:
+    """A callback's class with what it watches and for how long, as `EarlyStopping(monitor=val_loss, patience=3)`."""
+    settings = {name: getattr(callback, name, None) for name in WATCHED}
+    shown = [f"{name}={value}" for name, value in settings.items() if isinstance(value, str | int | float)]
+    return printable(type(callback).__name__ + (f"({', '.join(shown)})" if shown else ""), LONGEST_DESCRIPTION)
+
+
 class Callbacks(keras.callbacks.CallbackList):
     """The callbacks of a run on one worker, then Keras' History, then a `Loop`.
 
@@ -177,6 +188,8 @@ class Callbacks(keras.callbacks.CallbackList):
         """What callbacks of the user's own keep and a state does not, by name, and why; once there was a `state`."""
         self._given = {(id(one), name): found for one in self._here for name, value in vars(one).items() if (found := _mark(value))}
         self._done, self.batch = 0, 0
+        self.ended_by = ""
+        """The callback on this worker that ended the training, with its settings; empty while none has."""
 
     @property
     def any(self) -> bool:
@@ -213,19 +226,19 @@ class Callbacks(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """See `Loop.epoch_begins`."""
         if not self._done:
-            super().on_epoch_begin(epoch, logs)
+            self._call("on_epoch_begin", epoch, pythonify_logs(logs))
         self._loop.epoch_begins(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Before steps, the first of which is `batch`."""
         self.batch = batch
         if self.per_batch and batch >= self._done:
-            super().on_train_batch_begin(batch, logs)
+            self._call("on_train_batch_begin", batch, pythonify_logs(logs))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """After steps, the last of which is `batch`."""
         if self.per_batch and batch >= self._done:
-            super().on_train_batch_end(batch, logs)
+            self._call("on_train_batch_end", batch, pythonify_logs(logs))
         self._loop.batch_ends()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -237,9 +250,20 @@ class Callbacks(keras.callbacks.CallbackList):
         """See `Loop.epoch_ends`."""
         self._loop.steps_end()
         self._done, logs = 0, dict(logs or {})
-        for callback in self.callbacks:
-            callback.on_epoch_end(epoch, logs)
+        self._call("on_epoch_end", epoch, logs)
         self._loop.epoch_ends(epoch, logs)
+
+    def _call(self, hook: str, number: int, logs: Any) -> None:
+        """Call a hook of each callback in order, and note which of them ends the training."""
+        for callback in self.callbacks:
+            before = self._is_ended
+            getattr(callback, hook)(number, logs)
+            if self._is_ended and not before:
+                self.ended_by = described(callback)
+
+    @property
+    def _is_ended(self) -> bool:
+        return bool(getattr(self.model, "stop_training", False))
 
     def on_train_end(self, logs: Any = None) -> None:
         """See `Loop.train_ends`."""

@@ -68,6 +68,8 @@ class Progress:
     """What the user's callbacks remember, in order."""
     ended: bool = False
     """Whether a callback has ended the training."""
+    ended_by: str = ""
+    """That callback, if it is the chief's."""
     finished: bool = False
     """Whether the end of training has changed the weights: a moving average took their place."""
     restored: str = ""

@@ -207,13 +207,16 @@ class Trainer:
     def batch_ends(self) -> None:
         """See `Loop`."""
         if self._by_block:
-            self.progress.ended = self._any(bool(self.model.stop_training))
+            self._ends(self._any(bool(self.model.stop_training)))
         if self._ends_inside():
             self.model.stop_training = True
             if rows := self.engine.settle():
                 self._record(self.job.counts.epoch_of(self.progress.step), np.concatenate(rows), 0.0, self.engine.rate or 0.0)
         if self._saves:
             self._save_inside()
+
+    def _ends(self, ended: bool) -> None:
+        self.progress.ended, self.progress.ended_by = ended, self.callbacks.ended_by if ended else ""
 
     def _ends_inside(self) -> bool:
         """Whether no more steps follow in this epoch, though it has more."""
@@ -364,7 +367,7 @@ class Trainer:
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Loop`; the last epoch is recorded when the training ends, which may change the weights."""
-        epoch, progress = epoch + 1, self.progress
+        epoch += 1
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
         self.engine.record(epoch)
@@ -373,7 +376,7 @@ class Trainer:
         self._row = self.recorder.row(epoch, logs, self._epoch_rate)
         if not self._is_over():
             asked = bool(self.model.stop_training)
-            progress.ended = self._any(asked) if self.callbacks.anywhere else asked
+            self._ends(self._any(asked) if self.callbacks.anywhere else asked)
         self._stalled = self._has_stalled([*self.recorder.history.rows, self._row])
         if self._is_over():
             self.model.stop_training = True

@@ -152,6 +152,7 @@ class Recorder:
             "in_steps": self._job.config.train.steps is not None,
             "restarts": progress.restarts,
             "ended_early": (progress.ended or stalled) and progress.step < counts.total_steps,
+            "ended_by": progress.ended_by,
             "stalled": stalled,
             "reduction": dataclasses.asdict(choice),
             "shares": shares if len(set(shares)) > 1 else None,

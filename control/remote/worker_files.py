@@ -118,7 +118,7 @@ _SUMMARY_TYPES: dict[str, Check] = {
     "best": none_or(lambda value: _numbers(value) and count(value.get("epoch"))),
     "reduction": none_or(lambda value: holding({"name": text, "why": text})(value) and _sums(value)),
     "shares": none_or(each(count, 10_000)),
-    "restored_by": text,
+    **dict.fromkeys(("restored_by", "ended_by"), text),
     **dict.fromkeys(("exact", "ended_early", "stalled"), lambda value: isinstance(value, bool)),
     "inexact_because": each(text, 1_000),
     "unsaved": lambda value: isinstance(value, dict) and each(text, FIELDS)([*value, *value.values()]),

@@ -75,7 +75,7 @@ def _outcome(run: Run) -> list[str]:
     epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
     epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
     steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
-    early = [f"It ended early: {why}." for _, why in text.early(summary)]
+    early = [f"It ended early: {plain(why)}." for _, why in text.early(summary)]
     return [f"State: {summary['state']}, {epochs}{steps}.", *early, *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
 
 

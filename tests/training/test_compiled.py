@@ -214,6 +214,7 @@ def test_callbacks_and_own_steps_are_resumed(trainings, called):
     apart(trainings, "parts", *CALLED, **own)
     whole, parts = trainings.summary("called"), trainings.summary("parts")
     assert (parts["ended_early"], parts["restarts"]) == (whole["ended_early"], 1)
+    assert parts["ended_by"] == whole["ended_by"] == "EarlyStopping(monitor=val_loss, patience=3)"
     assert parts["weights_sha256"] == whole["weights_sha256"]
 
 

@@ -321,6 +321,19 @@ def test_slurm_run_is_continued_by_slurm():
     assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"ended_by": "EarlyStopping(monitor=val_loss, patience=2)"}, "by EarlyStopping(monitor=val_loss, patience=2)"),
+        ({"ended_by": ""}, "by a callback"),
+        ({"stalled": True}, "none since epoch 1 was better (train.patience)"),
+    ],
+)
+def test_early_end_says_who_ended_it(more, why):
+    summary = {"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more}
+    assert text.early(summary) == [("ended early", f"{why}, after 3 epochs of 9")]
+
+
 def test_result_of_a_run_without_an_epoch():
     """Result of a run that failed before its first epoch."""
     shown = text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])

@@ -239,3 +239,37 @@ def test_keras_callbacks_that_write_are_the_chiefs():
     places = {"filepath", "filename", "directory", "backup_dir", "log_dir", "root"}
     every = [one for one in vars(keras.callbacks).values() if isinstance(one, type)]
     assert {one for one in every if places & set(inspect.signature(one.__init__).parameters)} == set(callbacks.WRITERS)
+
+
+class AtTwo(keras.callbacks.Callback):
+    """Ends the training inside an epoch."""
+
+    monitor = "loss"
+    patience = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch >= 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "named"),
+    [
+        (lambda: keras.callbacks.EarlyStopping(monitor="loss", patience=1), "EarlyStopping(monitor=loss, patience=1)"),
+        (AtTwo, "AtTwo(monitor=loss)"),
+        (keras.callbacks.TerminateOnNaN, ""),
+    ],
+)
+def test_callback_that_ends_training_is_named(monkeypatch, ending, named):
+    monkeypatch.setattr(callbacks, "load", lambda _: [keras.callbacks.ReduceLROnPlateau("loss", patience=1), ending()])
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    model.stop_training = False
+    created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
+    begin(created)
+    for epoch, loss in enumerate((0.5, 0.7)):
+        created.on_epoch_begin(epoch)
+        for batch in range(4):
+            created.on_train_batch_begin(batch)
+            created.on_train_batch_end(batch, {"loss": loss})
+        created.on_epoch_end(epoch, {"loss": loss})
+    assert created.ended_by == named
