@@ -113,12 +113,13 @@ def _measured(
     targets = [one.target for one in every if one.goal]
     judges = judging.judges([one.goal for one in every if one.goal], len(examples), classes)
     sums: Sequence[float] | np.ndarray = ()
+    picture = outputs.picture(examples.spec)
     for data in batches:
         moved, *predicted = test(data)
         sums = results.summed(sums, moved.numpy()[np.newaxis])
         values = examples.spec.unpack(data)
         for judge, target, tensor in zip(judges, targets, predicted, strict=True):
-            judge.see(values[target], tensor.numpy())
+            judge.see(values[target], tensor.numpy(), None if picture is None else np.asarray(values[picture]))
     metrics = rounded(numbers(results(sums)))
     judged = iter(judges)
     wrong = [{"name": one.name if len(every) > 1 else "", **(next(judged).result() if one.goal else {"why": one.why})} for one in every]
@@ -135,7 +136,7 @@ def _classes(model: Any, manifest: Manifest, total: int) -> Measure:
         judge, loss = judging.Confusion(judging.Classes(classes), manifest.classes), 0.0
         for images, labels in batches:
             logits, losses = (value.numpy() for value in call(images, labels))
-            judge.see(labels, logits)
+            judge.see(labels, logits, images)
             loss += float(losses.sum(dtype=np.float64))
         metrics = {"loss": round(loss / total, 6), "accuracy": round(float(np.trace(judge.matrix)) / total, 6)}
         return {"metrics": metrics, "outputs": [{"name": "", **judge.result()}]}

@@ -1,5 +1,6 @@
 """What an output of a model gets wrong: for classes a confusion matrix, for numbers a histogram of errors. Its loss says which."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ MOST_ERRORS = 2**22
 PROBABILITY_BINS = 10
 """Of equal width, in which predicted probabilities are compared with how often they came true."""
 LONGEST_NAME = 80
+MOST_MISTAKES, LARGEST_SIDE = 24, 64
+"""Pictures of wrongly classified examples that are kept of an output, and pixels of a side; larger ones are scaled down."""
 BINS = 40
 TAIL = 0.5
 """Percent of the errors on either side that the histogram only counts."""
@@ -46,6 +49,16 @@ class Classes:
         if self.threshold == 0:
             return 0.5 * (1 + np.tanh(0.5 * values))
         return np.clip(values, 0, 1)
+
+    def confidences(self, outputs: np.ndarray) -> np.ndarray:
+        """Probabilities `[n]` of the predicted classes; outputs that are not probabilities are taken for logits."""
+        if self.threshold is not None:
+            second = self.probabilities(outputs)
+            return np.maximum(second, 1 - second)
+        values = outputs.astype(np.float64)
+        if (values >= 0).all() and np.allclose(values.sum(axis=-1), 1, atol=1e-3):
+            return values.max(axis=-1)
+        return 1 / np.exp(values - values.max(axis=-1, keepdims=True)).sum(axis=-1)
 
     def of_targets(self, targets: np.ndarray) -> np.ndarray:
         """Classes `[n]` of targets: numbers of classes `[n]` or `[n, 1]`, or one-hot `[n, count]`."""
@@ -122,21 +135,70 @@ class Confusion:
         self._names = list(classes) if len(classes) == goal.count else [str(number) for number in range(goal.count)]
         self.matrix = np.zeros((goal.count, goal.count), np.int64)
         self._calibration = Calibration() if goal.threshold is not None else None
+        self._mistakes, self._seen = list[Mistake](), 0
 
-    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
-        """Take a batch into account; targets that are no class are left out."""
+    def see(self, targets: np.ndarray, outputs: np.ndarray, pictures: np.ndarray | None = None) -> None:
+        """Take a batch into account, with its `pictures` `[n, height, width, 1 or 3]` if it has any; no-class targets are left out."""
         classes, predicted = self._goal.of_targets(targets), self._goal.of_outputs(outputs)
         known = (classes >= 0) & (classes < self._goal.count)
         np.add.at(self.matrix, (classes[known], predicted[known]), 1)
         if self._calibration is not None:
             self._calibration.see(classes[known], self._goal.probabilities(outputs)[known])
+        if pictures is not None:
+            self._mistakes += self._wrong(np.flatnonzero(known & (classes != predicted)), classes, outputs, pictures)
+            self._mistakes = sorted(self._mistakes, key=lambda one: (-one.probability, one.example))[:MOST_MISTAKES]
+        self._seen += len(classes)
+
+    def _wrong(self, rows: np.ndarray, classes: np.ndarray, outputs: np.ndarray, pictures: np.ndarray) -> "list[Mistake]":
+        """The most confident ones of a batch's wrong `rows`."""
+        sure, predicted = self._goal.confidences(outputs), self._goal.of_outputs(outputs)
+        rows = rows[np.isfinite(sure[rows])]
+        most = rows[np.argsort(-sure[rows], kind="stable")][:MOST_MISTAKES].tolist()
+        # A view of a picture would keep its whole batch in memory.
+        return [Mistake(self._seen + row, int(classes[row]), int(predicted[row]), float(sure[row]), pictures[row].copy()) for row in most]
 
     def result(self) -> dict[str, Any]:
-        """`classes` and `confusion`; of a probability, `calibration`."""
+        """`classes` and `confusion`; of a probability, `calibration`; of pictures, the most confident `mistakes`."""
         if not self.matrix.any():
             return {"why": f"no target is one of the {self._goal.count} classes"}
         more = {} if self._calibration is None else self._calibration.result()
+        more |= {"mistakes": [one.result() for one in self._mistakes]} if self._mistakes else {}
         return {"classes": self._names, "confusion": self.matrix.tolist(), **more}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A picture that was taken for another class."""
+
+    example: int
+    """Its place among the test examples, from 0."""
+    of: int
+    taken_for: int
+    probability: float
+    """As the model sees it, of the class that it was taken for."""
+    picture: np.ndarray
+
+    def result(self) -> dict[str, Any]:
+        """As JSON, with a thumbnail of bytes `[height, width, channels]`, whose rows are texts in Base64."""
+        small = thumbnail(self.picture)
+        rows = [base64.b64encode(row.tobytes()).decode() for row in small]
+        places = {"example": self.example, "of": self.of, "taken_for": self.taken_for}
+        return {**places, "probability": round(self.probability, 6), "shape": list(small.shape), "rows": rows}
+
+
+def thumbnail(picture: np.ndarray) -> np.ndarray:
+    """A picture `[height, width, channels]` as bytes, reduced by a whole factor to `LARGEST_SIDE` at most.
+
+    Numbers that are no bytes are stretched from black to white.
+    """
+    values = np.nan_to_num(picture.astype(np.float64))
+    if picture.dtype != np.uint8:
+        values = (values - values.min()) * (255 / max(1e-12, values.max() - values.min()))
+    factor = -(-max(values.shape[:2]) // LARGEST_SIDE)
+    starts = [np.arange(0, side, factor) for side in values.shape[:2]]
+    sums = np.add.reduceat(np.add.reduceat(values, starts[0], axis=0), starts[1], axis=1)
+    heights, widths = (np.diff([*begun, side]) for begun, side in zip(starts, values.shape[:2], strict=True))
+    return np.round(sums / np.outer(heights, widths)[..., np.newaxis]).astype(np.uint8)
 
 
 class Calibration:
@@ -181,7 +243,7 @@ class Errors:
         self._seen = 0
         self._kept: list[np.ndarray] = []
 
-    def see(self, targets: np.ndarray, outputs: np.ndarray) -> None:
+    def see(self, targets: np.ndarray, outputs: np.ndarray, pictures: np.ndarray | None = None) -> None:  # noqa: ARG002 - as `Confusion`
         """Take a batch into account."""
         count = len(outputs)
         rows = slice(-self._seen % self._every, None, self._every)

@@ -46,6 +46,13 @@ def of(model: Any, spec: Spec, nest: Any) -> list[Output]:
     return [_judged(name, tensor, own[number], spec, number) for number, (name, tensor) in enumerate(named)]
 
 
+def picture(spec: Spec) -> int | None:
+    """The leaf of an example that is a picture, `[height, width, 1 or 3]`; None unless exactly one is."""
+    shapes = [(spec.leaves.index(leaf), leaf) for leaf in spec.parts["x"]]
+    found = [index for index, leaf in shapes if leaf.fixed and len(leaf.shape) == 3 and leaf.shape[2] in (1, 3)]
+    return found[0] if len(found) == 1 else None
+
+
 def _judged(name: str, tensor: Any, own: list[tuple[Any, int]], spec: Spec, number: int) -> Output:
     """An output with its goal, from its losses, each with the leaf of its target."""
     if number >= MOST_JUDGED:

@@ -4,6 +4,7 @@ A file is read through a schema: known kinds, types, finite numbers, bounded len
 that uses the values need not check again whether they are present and of the right type.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from control.terminal_lines import printable_lines
 from trainer.errors import LockstepError
 from trainer.files import read_json
+from trainer.judging import LARGEST_SIDE, MOST_MISTAKES
 from trainer.records import EPOCH, LARGEST, PHASES, STRAGGLER
 from trainer.rundir import part_of
 from trainer.straggler import CAUSES
@@ -245,7 +247,8 @@ def evaluation(written: str) -> dict[str, Any]:
     """The contents of an evaluation's `epoch-<n>.json`; LockstepError if it is none.
 
     Each of `outputs` has a `name`, empty if there is only one output, and what it gets wrong: of classes `classes` and `confusion`
-    (and `calibration`, where the output is a probability), of numbers `errors`; else `why` it has neither.
+    (`calibration`, where the output is a probability; `mistakes`, where the examples are pictures), of numbers `errors`; else `why` it
+    has neither.
     """
     types = {**_WRONG, "metrics": _numbers, "outputs": each(_output, 10_000), **dict.fromkeys(("loss", "accuracy"), number)}
     value = _read(written, "evaluation", _EVALUATION, types)
@@ -270,7 +273,9 @@ def _output(value: Any) -> bool:
     if "calibration" in value and (matrix is None or len(matrix) != 2):
         return False
     if matrix is None:
-        return True
+        return "mistakes" not in value
+    if not all(max(one["of"], one["taken_for"]) < len(value.get("classes", ())) for one in value.get("mistakes", ())):
+        return False
     return {len(rows) for rows in [matrix, *matrix]} == {len(value.get("classes", ()))} and any(map(sum, matrix))
 
 
@@ -279,16 +284,39 @@ def _calibration(value: Any) -> bool:
     return holding(_CALIBRATION)(value) and len({len(value[name]) for name in ("counts", "predicted", "observed")}) == 1
 
 
+def _mistake(value: Any) -> bool:
+    """Whether a value is a wrongly classified example with its thumbnail: `shape`, and as many rows of bytes in Base64."""
+    if not holding(_MISTAKE)(value) or value["shape"][2] not in (1, 3):
+        return False
+    height, width, channels = value["shape"]
+    return len(value["rows"]) == height and all(_decoded(row) == width * channels for row in value["rows"])
+
+
+def _decoded(row: str) -> int:
+    """Length of a row in bytes; -1 if it is not Base64."""
+    try:
+        return len(base64.b64decode(row, validate=True))
+    except ValueError:
+        return -1
+
+
 def _errors(value: Any) -> bool:
     """Whether a value is a histogram of errors over a range that is one."""
     return holding(_ERRORS)(value) and value["low"] < value["high"]
 
 
+_MISTAKE: dict[str, Check] = {
+    **dict.fromkeys(("example", "of", "taken_for"), count),
+    "probability": lambda value: number(value) and 0 <= value <= 1,
+    "shape": lambda value: each(lambda side: count(side) and 1 <= side <= LARGEST_SIDE, 3)(value) and len(value) == 3,
+    "rows": each(text, LARGEST_SIDE),
+}
 _WRONG: dict[str, Check] = {
     "classes": each(text, 100_000),
     "confusion": each(each(count, 100_000), 100_000),
     "calibration": _calibration,
     "errors": _errors,
+    "mistakes": each(_mistake, MOST_MISTAKES),
     "why": text,
 }
 

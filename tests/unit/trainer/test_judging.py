@@ -158,3 +158,50 @@ def test_every_kth_row_of_many_errors_is_kept(monkeypatch):
     assert judge.result()["errors"]["largest"] == 196
     # Outputs share the memory.
     assert [judge._every for judge in judging.judges([Numbers(2), Numbers(1)], 200, [])] == [8, 4]
+
+
+def mistakes(pictures, outputs, goal=None, batches=1):
+    """What is kept of these pictures, all of class 0."""
+    judge = judging.Confusion(goal or Classes(3), ("a", "b", "c"))
+    for some, predicted in zip(np.array_split(pictures, batches), np.array_split(np.array(outputs), batches), strict=True):
+        judge.see(np.zeros(len(some), np.int32), predicted, some)
+    return judge.result().get("mistakes", [])
+
+
+def test_most_confident_mistakes_are_kept(monkeypatch):
+    monkeypatch.setattr(judging, "MOST_MISTAKES", 3)
+    logits = [[9, 0, 0], [0, 1, 0], [0, 0, 5], [0, 7, 0], [np.nan, 1, 1], [0, 0, 3]]
+    kept = mistakes(np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1), logits, batches=2)
+    assert [(one["example"], one["of"], one["taken_for"], one["rows"]) for one in kept] == [
+        (3, 0, 1, ["Aw=="]),
+        (2, 0, 2, ["Ag=="]),
+        (5, 0, 2, ["BQ=="]),
+    ]
+    assert kept[0]["probability"] == pytest.approx(np.exp(7) / (np.exp(7) + 2), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("goal", "outputs", "probability"),
+    [(Classes(3), [[0.1, 0.7, 0.2]], 0.7), (Classes(2, 0.5), [[0.9]], 0.9), (Classes(2, 0.0), [[2.0]], 1 / (1 + np.exp(-2)))],
+)
+def test_probability_of_a_mistake_is_the_models(goal, outputs, probability):
+    (one,) = mistakes(np.zeros((1, 2, 2, 3), np.uint8), outputs, goal)
+    assert one["probability"] == pytest.approx(probability, abs=1e-6)
+
+
+def test_without_pictures_or_mistakes_none_is_kept():
+    assert mistakes(np.zeros((1, 2, 2, 1), np.uint8), [[1, 0, 0]]) == []
+    judge = judging.Confusion(Classes(3), ("a", "b", "c"))
+    judge.see(np.zeros(1, np.int32), np.array([[0, 1, 0]]))
+    assert "mistakes" not in judge.result()
+
+
+def test_thumbnails_are_bytes_of_few_pixels():
+    small = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    assert judging.thumbnail(small).tolist() == small.tolist()
+    wide = np.zeros((3, 130, 1), np.uint8)
+    wide[:, :3] = 90
+    assert judging.thumbnail(wide).shape == (1, 44, 1)
+    assert judging.thumbnail(wide)[0, :2, 0].tolist() == [90, 0]
+    assert judging.thumbnail(np.array([[[-1.0], [np.nan]], [[0.5], [1.0]]])).tolist() == [[[0], [128]], [[191], [255]]]
+    assert judging.thumbnail(np.full((2, 2, 1), 7.0)).max() == 0

@@ -413,8 +413,22 @@ def test_a_step_time_that_is_none(change):
 
 
 CALIBRATION = {"counts": [1, 3], "predicted": [0.1, 0.7], "observed": [0, 0.7], "error": 0.1, "brier": 0.2}
+MISTAKE = {"example": 3, "of": 0, "taken_for": 1, "probability": 0.9, "shape": [2, 1, 3], "rows": ["AAAA", "////"]}
 KINDS = {"name": "kind", "classes": ["a", "b\x1b[2J"], "confusion": [[1, 1], [0, 2]]}
 SIZES = {"name": "../../size", "errors": ERRORS}
+MISFITTING = [
+    {"taken_for": 2},
+    {"of": -1},
+    {"probability": 1.5},
+    {"shape": [2, 1]},
+    {"shape": [2, 1, 2]},
+    {"shape": [0, 1, 3], "rows": []},
+    {"shape": [1000, 1, 3]},
+    {"rows": ["AAAA"]},
+    {"rows": ["AAAA", "AAAAAAAA"]},
+    {"rows": ["AAAA", "<img"]},
+    {"rows": ["AAAA", 5]},
+]
 EVALUATION = {
     "epoch": 1,
     "split": "test",
@@ -429,6 +443,11 @@ EVALUATION = {
 def test_evaluation_is_read_with_names_fit_for_terminal():
     outputs = [KINDS | {"classes": ["a", "b\\x1b[2J"]}, *EVALUATION["outputs"][1:]]
     assert worker_files.evaluation(json.dumps(EVALUATION)) == EVALUATION | {"outputs": outputs}
+
+
+def test_wrongly_classified_pictures_are_read():
+    output = {"name": "kind", "classes": ["a", "b"], "confusion": [[1, 1], [0, 2]], "mistakes": [MISTAKE]}
+    assert worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [output]}))["outputs"] == [output]
 
 
 def test_no_name_of_an_output_becomes_a_path():
@@ -452,6 +471,8 @@ def test_no_name_of_an_output_becomes_a_path():
         {"calibration": {**CALIBRATION, "predicted": [0.5, 7]}},
         {"calibration": {**CALIBRATION, "error": "x"}},
         {"calibration": CALIBRATION, "classes": ["a"], "confusion": [[1]]},
+        *({"mistakes": [MISTAKE | change]} for change in MISFITTING),
+        {"mistakes": [MISTAKE] * 25},
         {"confusion": [[0, 0], [0, 0]]},
         {"confusion": [[1], [2]]},
         {"confusion": []},
