@@ -20,6 +20,7 @@ from trainer.schedule import Counts
 
 RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
 """Keys of older versions that configurations and `set` may still use."""
+LONGEST_TEXT = 200
 CONFIGS = ROOT / "trainer" / "configs"
 OPTIMIZERS = {
     "adadelta": 2,
@@ -87,11 +88,21 @@ def parse_set(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"set={text}: {part!r} is not key=value, as in set=train.batch_size=32,seed=2")
-        try:
-            overrides[RENAMED.get(key.strip(), key.strip())] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"set: the value of {key.strip()} is not YAML: {value!r}") from None
+        name = RENAMED.get(key.strip(), key.strip())
+        overrides[name] = _value(name, value)
     return overrides
+
+
+def _value(name: str, text: str) -> Any:
+    """A value given as YAML; a name or a title that is something else in YAML, such as `Exercise 3: images`, is the text itself."""
+    is_title = name.startswith("report.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        if is_title:
+            return text.strip()
+        raise ConfigError(f"set: the value of {name} is not YAML: {text!r}") from None
+    return value if not is_title or value is None or isinstance(value, str) else text.strip()
 
 
 def _split_commas(text: str) -> list[str]:
@@ -265,6 +276,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "null or above 0": (
         lambda value: value is None or value > 0,
         "train.steps train.steps_per_epoch train.global_batch train.time_limit optimizer.clip_norm checkpoint.every_seconds",
+    ),
+    f"null or at most {LONGEST_TEXT} printable characters on one line": (
+        lambda value: value is None or (len(value) <= LONGEST_TEXT and value.isprintable()),
+        "report.author report.title",
     ),
     "below 2**63": (lambda value: value < 2**63, "seed"),
     "finite": (math.isfinite, "optimizer.learning_rate optimizer.weight_decay schedule.warmup_epochs"),

@@ -261,6 +261,16 @@ class Telemetry:
 
 
 @dataclass(frozen=True)
+class Report:
+    """What stands at the top of the run's report; `report.yml -e set=report.title=...` may still change it."""
+
+    author: str | None = None
+    """Who hands the run in, such as a name and a student number."""
+    title: str | None = None
+    """What it is handed in for, such as a course and an exercise; default: the run's name."""
+
+
+@dataclass(frozen=True)
 class Config:
     """A run's configuration."""
 
@@ -278,6 +288,7 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     recovery: Recovery = Recovery()
     telemetry: Telemetry = Telemetry()
+    report: Report = Report()
 
 
 def nearest(name: str, candidates: typing.Iterable[str], prefix: str = "") -> str:

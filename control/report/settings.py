@@ -31,6 +31,8 @@ def effective(run: Run) -> dict[str, Any]:
     """Every setting that had an effect, by dotted key; defaults fill keys newer than the run."""
     every: dict[str, Any] = {}
     for section, default in configurations.to_dict(configs.Config()).items():
+        if section == "report":
+            continue
         given = run.config.get(section, default)
         if isinstance(default, dict) and isinstance(given, dict):
             # A model's options are its own: another model's defaults do not apply.

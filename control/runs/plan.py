@@ -63,6 +63,8 @@ MAY_CHANGE = (
     "recovery.elastic_wait",
     "recovery.min_workers",
     "telemetry.mlflow",
+    "report.author",
+    "report.title",
 )
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 FIXED = ("global_batch", "class_counts")

@@ -230,6 +230,11 @@ def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
     assert config.train.global_batch == 128
 
 
+def test_a_resumed_run_may_have_another_title(existing, ask):
+    config, _ = plan.resolve(ask(run="old", set="report.title=Exercise 3: images"), existing)
+    assert config.report.title == "Exercise 3: images"
+
+
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
@@ -246,7 +251,7 @@ def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existin
         f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.patience, train.time_limit, "
         "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
         "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.standby, recovery.elastic, "
-        "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow may change when it is continued. "
+        "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow, report.author, report.title may change when it is continued. "
         "Leave that out to continue it, or give a new run name."
     )
 
