@@ -30,6 +30,8 @@ INVENTORY = {
     "gpus",
     "control_packs",
     "default_workers",
+    "report_author",
+    "report_title",
 }
 
 

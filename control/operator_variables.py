@@ -23,7 +23,7 @@ COMMANDS = {
         "predict": "run epoch input output overwrite workers",
         "export": "run epoch",
         "serve": "run state serve_port serve_address",
-        "report": "run sweep evaluate",
+        "report": "run sweep evaluate set",
         "status": "run",
         "logs": "run lines follow role",
         "stop": "run",

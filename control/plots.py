@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from PIL import Image
 
 from control.sweep.scaling import Fit, Work
 from control.sweep.timings import WEAK, Timing
@@ -56,6 +58,9 @@ PHASES = {
     "apply": ("apply", "#4a4a4a", ""),
 }
 """Phases of a step, in order: name, colour and hatching."""
+
+DARK_BACK, DARK_TEXT = "#14171a", "#e6e9ec"
+"""Of a dark page, as in templates/report.html.j2."""
 
 Series = dict[int, list[float]]
 """Measurements of trials that differ only in the x axis (and in the repeat): by x value, in the order of repeats."""
@@ -252,6 +257,20 @@ def picture(path: Path, height: float = HEIGHT_IN, width: float = WIDTH_IN) -> I
         yield figure
         with replacing(path) as part:
             figure.savefig(part, format="png", metadata={"Software": None})
+
+
+def darken(picture: Path, path: Path) -> None:
+    """Write a picture's variant for dark pages: same hues, with light and dark exchanged; nothing if it is no picture."""
+    try:
+        with Image.open(picture) as opened:
+            colours = np.asarray(opened.convert("RGB"), np.float64) / 255
+    except (OSError, Image.DecompressionBombError):
+        return
+    # In the HSL model, this replaces a lightness of l by 1 - l.
+    exchanged = 1 - colours.max(axis=-1, keepdims=True) - colours.min(axis=-1, keepdims=True) + colours
+    low, high = (np.array(mpl.colors.to_rgb(colour)) for colour in (DARK_BACK, DARK_TEXT))
+    with replacing(path) as part:
+        Image.fromarray(np.round(255 * (low + exchanged * (high - low))).astype(np.uint8)).save(part, "PNG", optimize=True)
 
 
 def one_panel(figure: Any, title: str, subtitle: str, label: str) -> Any:

@@ -1,51 +1,74 @@
-"""The zip to hand in: code, report, logs, tables, the best snapshot. The same files give the same bytes."""
+"""The zip to hand in: report, the user's own files, tables, logs, the best snapshot. The same files give the same bytes."""
 
 import io
 import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from dataclasses import dataclass
+from pathlib import Path
 
+from control.report import own_files, repeating
+from control.report.blocks import Block, Link, Section, Table, Text, code
 from control.report.facts import Run
 from control.runs.package import EPOCH
 from trainer.files import replacing
 from trainer.rundir import snapshot_path
 
-TABLES = ("history.csv", "evaluations.csv", "summary.json", "config.yml", "cluster.json")
+TABLES = {
+    "history.csv": "the numbers of every epoch",
+    "evaluations.csv": "the results on the test examples",
+    "summary.json": "how the run ended",
+    "config.yml": "every setting, to train it again",
+    "cluster.json": "hosts, versions, the digests of data and code",
+}
 SWEEP_ENDINGS = (".csv", ".json", ".md", ".yml", ".png")
-PACKED = (".keras", ".png", ".zip")
+PACKED = (".keras", ".png")
 """Already compressed."""
-FOLDERS = ("trainer", "control", "playbooks", "plugins", "roles", "templates", "requirements", "inventory/local", "inventory/sample")
-ROOT_ENDINGS = (".yml", ".cfg", ".toml", ".md")
-ROOT_NAMES = ("LICENSE", "Makefile")
+UNKNOWN = "its clone names no address that other machines reach"
 
 Content = Path | bytes
 
 
-def trainer_archives(runs: Sequence[Run], folders: Sequence[Path]) -> dict[str, Path | None]:
-    """The trainers that the runs used, by file name; None for one that is in none of the folders."""
-    names = dict.fromkeys(run.cluster["code"] for run in runs)
-    return {name: next((folder / name for folder in folders if (folder / name).is_file()), None) for name in names}
+@dataclass(frozen=True)
+class Parts:
+    """What goes into a zip beside the report."""
+
+    subject: str
+    """Name of the zip, and of the one folder in it."""
+    runs: Sequence[Run]
+    sweep: Path | None
+    own: Mapping[str, own_files.OwnFiles]
+    """The user's files, by run."""
+    trainers: Mapping[str, Path | None]
+    """By file name, the trainers that no revision identifies; None for one that is not on this machine."""
+    address: str | None
+    """Where Lockstep is from."""
+
+    def code_folder(self, run: Run) -> str:
+        """Folder of a run's own files."""
+        return f"code/{run.name}/" if len(self.runs) > 1 else "code/"
 
 
-def entries(runs: Sequence[Run], sweep: Path | None, pages: Path, project: Path, trainers: Mapping[str, Path | None]) -> dict[str, Content]:
-    """The zip's content: name -> a file or its bytes, sorted by name.
+def gather(subject: str, runs: Sequence[Run], sweep: Path | None, project: Path, folders: Sequence[Path]) -> Parts:
+    """The parts of the zip of `subject`; `folders` may hold the trainers that ran."""
+    names = dict.fromkeys(run.cluster["code"] for run in runs if not repeating.is_identified(run))
+    trainers = {name: next((folder / name for folder in folders if (folder / name).is_file()), None) for name in names}
+    own = {run.name: own_files.of_run(run) for run in runs}
+    return Parts(subject, runs, sweep, own, trainers, repeating.address(project))
 
-    Args:
-        runs: whose tables, logs and best snapshots are included.
-        sweep: folder of a sweep, or None.
-        pages: folder with the report itself.
-        project: the project's folder, for playbooks and the rest of the code.
-        trainers: result of `trainer_archives`.
-    """
-    packed: dict[str, Content] = {path.name: path for path in pages.iterdir() if path.suffix != ".zip"}
-    packed |= {f"code/{name}": content for name, content in _code(project, trainers).items()}
-    for run in runs:
+
+def entries(parts: Parts, pages: Path) -> dict[str, Content]:
+    """The zip's content: name -> a file or its bytes, sorted by name; `pages` is the folder with the report."""
+    packed: dict[str, Content] = {
+        path.relative_to(pages).as_posix(): path for path in pages.rglob("*") if path.is_file() and path.suffix != ".zip"
+    }
+    packed |= {f"lockstep/{name}": path for name, path in parts.trainers.items() if path is not None}
+    for run in parts.runs:
+        packed |= {parts.code_folder(run) + name: own.text.encode() for name, own in parts.own[run.name].files.items()}
         packed |= {f"runs/{run.name}/{path.relative_to(run.folder).as_posix()}": path for path in _run_files(run)}
-    if sweep is not None:
+    if sweep := parts.sweep:
         packed |= {f"sweeps/{sweep.name}/{path.name}": path for path in sweep.iterdir() if path.suffix in SWEEP_ENDINGS and path.is_file()}
-    return dict(sorted(packed.items()))
+    return {f"{parts.subject}/{name}": packed[name] for name in sorted(packed)}
 
 
 def _run_files(run: Run) -> Iterator[Path]:
@@ -54,41 +77,6 @@ def _run_files(run: Run) -> Iterator[Path]:
     yield from (path for path in paths if path.is_file())
     for folder in ("logs", "evaluations"):
         yield from (path for path in (run.folder / folder).rglob("*") if path.is_file() and not path.name.startswith("."))
-
-
-def _code(project: Path, trainers: Mapping[str, Path | None]) -> dict[str, Content]:
-    """The repository's code, with the trainers that the runs used replacing its own."""
-    used = {name: path for name, path in trainers.items() if path is not None}
-    contents: dict[str, Content] = {}
-    for name in _sources(project):
-        if not (name.startswith("trainer/") and used and len(used) == len(trainers)):
-            contents[name] = project / name
-    for name, path in used.items():
-        with zipfile.ZipFile(path) as archive:
-            folder = "" if len(trainers) == 1 else f"{PurePosixPath(name).stem}/"
-            contents |= {folder + member: archive.read(member) for member in archive.namelist() if not member.endswith("/")}
-    return contents
-
-
-def _sources(project: Path) -> list[str]:
-    """Names of the code's files: those tracked by git, or all files outside git."""
-    argv = ["git", "ls-files", "-z", "--", *FOLDERS, *_root_files(project)]
-    try:
-        completed = subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False, timeout=30)
-    except FileNotFoundError:
-        return _untracked(project)
-    names = completed.stdout.rstrip("\0").split("\0") if completed.returncode == 0 and completed.stdout else _untracked(project)
-    return [name for name in names if (project / name).is_file()]
-
-
-def _root_files(project: Path) -> list[str]:
-    return sorted(path.name for path in project.iterdir() if path.is_file() and (path.suffix in ROOT_ENDINGS or path.name in ROOT_NAMES))
-
-
-def _untracked(project: Path) -> list[str]:
-    paths = [path.relative_to(project) for folder in FOLDERS for path in sorted((project / folder).rglob("*")) if path.is_file()]
-    kept = (path.as_posix() for path in paths if not any(part.startswith((".", "__pycache__")) for part in path.parts))
-    return [*kept, *_root_files(project)]
 
 
 def write(path: Path, contents: Mapping[str, Content]) -> None:
@@ -104,23 +92,44 @@ def write(path: Path, contents: Mapping[str, Content]) -> None:
                 shutil.copyfileobj(source, stream, 2**20)
 
 
-def sentences(runs: Sequence[Run], sweep: Path | None, trainers: Mapping[str, Path | None]) -> list[str]:
-    """The zip's content, and what is missing from it."""
-    lines = ["README.md and index.html, this report, with its pictures."]
-    if not trainers:
-        lines.append("code: the playbooks and the trainer as they are now.")
-    elif all(trainers.values()):
-        lines.append(f"code: the playbooks as they are now, and exactly the trainer that ran ({', '.join(trainers)}).")
-    else:
-        lost = ", ".join(name for name, path in trainers.items() if path is None)
-        lines.append(f"code: the playbooks and the trainer as they are now; {lost}, which ran, is not on this machine.")
-    for run in runs:
-        tables = ", ".join(name for name in TABLES if (run.folder / name).is_file())
-        best = snapshot_path(run.folder, run.best["epoch"])
-        snapshot = f", and the snapshot of the best epoch ({best.name})"
-        if not best.is_file():
-            snapshot = f"; the snapshot of the best epoch ({best.name}) is missing: there is none in checkpoints/"
-        lines.append(f"runs/{run.name}: {tables}, TensorBoard's logs{snapshot}.")
-    if sweep is not None:
-        lines.append(f"sweeps/{sweep.name}: times, analysis, pictures.")
-    return lines
+def section(parts: Parts, pages: Path) -> Section:
+    """What each file of the zip is, what is missing from it, and where Lockstep itself is; `pages` has the report's pictures."""
+    table = Table(f"All of it is in the folder {parts.subject}", ["file", "what it is"], _rows(parts, pages))
+    lockstep = _lockstep(parts)
+    missing = [sentence for run in parts.runs for sentence in _missing(parts, run)]
+    missing += [f"{code(name)}, which ran on the hosts, is not on this machine." for name, path in parts.trainers.items() if path is None]
+    return Section(f"What is in {code(f'{parts.subject}.zip')}", [table, *lockstep, *([Text(missing)] if missing else [])])
+
+
+def _rows(parts: Parts, pages: Path) -> list[list[str]]:
+    rows = [
+        ["index.html", "this report as one page, which needs nothing else"],
+        ["README.md", "the same as text, with its pictures beside it"],
+    ]
+    rows += [["pictures/", "the report's pictures, for light and dark (`-dark`) pages"]] if (pages / "pictures").is_dir() else []
+    rows += [["misclassified/", "test pictures that were taken for another class"]] if (pages / "misclassified").is_dir() else []
+    for run in parts.runs:
+        rows += [[parts.code_folder(run) + name, own.what] for name, own in parts.own[run.name].files.items()]
+    for run in parts.runs:
+        folder, best = f"runs/{run.name}/", snapshot_path(run.folder, run.best["epoch"])
+        rows += [[folder + name, what] for name, what in TABLES.items() if (run.folder / name).is_file()]
+        rows += [[f"{folder}logs/", "curves: `tensorboard --logdir runs`"]] if (run.folder / "logs").is_dir() else []
+        rows += [[f"{folder}evaluations/", "what the evaluated epochs get wrong"]] if (run.folder / "evaluations").is_dir() else []
+        rows += (
+            [[f"{folder}checkpoints/{best.name}", "the model after its best epoch: `keras.saving.load_model`"]] if best.is_file() else []
+        )
+    rows += [[f"sweeps/{parts.sweep.name}/", "times, analysis, pictures"]] if parts.sweep else []
+    rows += [[f"lockstep/{name}", "the part of Lockstep that ran on the hosts"] for name, path in parts.trainers.items() if path]
+    return [[code(name), what] for name, what in rows]
+
+
+def _missing(parts: Parts, run: Run) -> list[str]:
+    best, own = snapshot_path(run.folder, run.best["epoch"]), parts.own[run.name]
+    lost = f"The snapshot of the best epoch of {code(run.name)} ({best.name}) is missing: there is none in checkpoints/."
+    return [*([] if best.is_file() else [lost]), *([f"The dataset's file is missing: {code(own.missing)}."] if own.missing else [])]
+
+
+def _lockstep(parts: Parts) -> list[Block]:
+    used = dict.fromkeys(repeating.revision(run) for run in parts.runs)
+    what = f"Lockstep itself is not in it. What trained is {'; '.join(used)}" if used else "Lockstep itself is not in it"
+    return [Text([f"{what}."]), Link("It is from", parts.address)] if parts.address else [Text([f"{what}; {UNKNOWN}."])]

@@ -64,9 +64,32 @@ class Picture(Block):
 
 @dataclass(frozen=True)
 class Command(Block):
-    """A command for the user to type."""
+    """Commands for the user to type, one a line."""
 
     text: str
+    here: bool = True
+    """Whether they are for this machine, with its inventory."""
+
+
+@dataclass(frozen=True)
+class Link(Block):
+    """An address, and the words before it."""
+
+    words: str
+    address: str
+
+    @property
+    def is_web(self) -> bool:
+        """Whether a browser opens it."""
+        return self.address.startswith(("https://", "http://"))
+
+
+@dataclass(frozen=True)
+class Gallery(Block):
+    """Small pictures beside the report, each with a line below."""
+
+    caption: str
+    pictures: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
 """What the best epoch gets wrong on the test examples, as evaluate.yml measured and drew it: by class, or the sizes of errors."""
 
+import base64
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from control.report.blocks import Block, Picture, Table, Text, percent, plain
+from control.report.blocks import Block, Gallery, Picture, Table, Text, percent, plain
 from control.report.facts import Run
 from control.runs import evaluations
 from control.text import count
 
-MOST_ROWS = 100
+MOST_ROWS, LONGEST_NAME = 100, 30
 
 
 def drawn(run: Run) -> dict[str, Path]:
@@ -17,6 +19,28 @@ def drawn(run: Run) -> dict[str, Path]:
     end = pattern.name.removeprefix("*")
     paths = {path.name.removesuffix(end): path for path in sorted(pattern.parent.glob(pattern.name))}
     return {key: path for key, path in paths.items() if key.startswith(evaluations.KINDS)}
+
+
+def pictures(run: Run) -> dict[str, dict[str, Any]]:
+    """The pictures that the best epoch takes for another class, as `worker_files` reads them, by name of a file beside the report."""
+    evaluation = run.evaluation or {"outputs": []}
+    return {file: one for key, output in evaluations.keyed(evaluation).items() for file, one in _files(run, key, output)}
+
+
+def _files(run: Run, key: str, output: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    own = "" if key == evaluations.KINDS[0] else f"{key}-"
+    for number, one in enumerate(output.get("mistakes", ()), 1):
+        of, taken = (evaluations.SPECIAL.sub("_", output["classes"][one[name]])[:LONGEST_NAME] for name in ("of", "taken_for"))
+        yield f"misclassified/{run.name}/{own}{number:02}-{of}-taken-for-{taken}.png", one
+
+
+def draw(picture: dict[str, Any], path: Path) -> None:
+    """Write one of `pictures` as a PNG file."""
+    from PIL import Image
+
+    height, width, channels = picture["shape"]
+    pixels = b"".join(map(base64.b64decode, picture["rows"]))
+    Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels).save(path, "PNG")
 
 
 def blocks(run: Run, files: dict[str, str]) -> list[Block]:
@@ -45,13 +69,26 @@ def _of_output(run: Run, key: str, output: dict[str, Any], files: dict[str, str]
         more = f"; the first {MOST_ROWS} of {len(rows)}" if len(rows) > MOST_ROWS else ""
         header = ["class", f"{run.noun}s", "accuracy", "most often taken for"]
         table = Table(f"Epoch {epoch} by class{name}, on {where}{more}", header, cells)
+        gallery = _gallery(run, key, name, output)
         sentences = [f"Its probabilities{name} are {evaluations.calibration(output)}."] if "calibration" in output else []
-        return [*pictures, table, *([Text(sentences)] if sentences else [])]
+        return [*pictures, table, *([Text(sentences)] if sentences else []), *gallery]
     errors = output["errors"]
     sentences = [f"An error{name} is the prediction minus the target; there are {errors['values']:,}."]
     sentences += [f"{count(errors['not_finite'], 'more error')} NaN or infinite."] if errors["not_finite"] else []
     table = Table(f"Errors of epoch {epoch}{name} on {where}", ["errors", "size"], evaluations.error_sizes(output))
     return [Text(sentences), *pictures, table]
+
+
+def _gallery(run: Run, key: str, name: str, output: dict[str, Any]) -> list[Block]:
+    classes, total = output["classes"], sum(map(sum, output["confusion"]))
+    wrong = total - sum(row[index] for index, row in enumerate(output["confusion"]))
+    shown = [
+        (file, f"{plain(classes[one['of']])}, taken for {plain(classes[one['taken_for']])} ({one['probability']:.0%})")
+        for file, one in _files(run, key, output)
+    ]
+    caption = f"Epoch {run.best['epoch']} is wrong about {wrong:,} of {count(total, f'test {run.noun}')}{name}"
+    caption += f"; the {len(shown)} of which it is surest" if len(shown) < wrong else ""
+    return [Gallery(f"{caption} (in brackets: the probability that the model gives)", shown)] if shown else []
 
 
 def _picture(run: Run, key: str, name: str, files: dict[str, str]) -> Picture:

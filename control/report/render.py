@@ -14,7 +14,9 @@ from markupsafe import Markup, escape
 from control.report.blocks import Section
 
 SPECIAL = re.compile(r"([\\*\[\]|<>~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
-SOURCE = re.compile(r'src="([^"/:]+\.png)"')
+SOURCE = re.compile(r'<img [^>]*src="((?:pictures/)?[^"/:]+\.png)"[^>]*>')
+ALT = re.compile(r'alt="([^"]*)"')
+PNG = "data:image/png;base64,"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Report:
     """The content of both forms."""
 
     title: str
+    author: str
+    """Who hands it in; empty if nobody is named."""
     short: Sequence[str]
     """The summary, in a few sentences."""
     sections: Sequence[Section]
@@ -45,6 +49,7 @@ class Renderer:
         """HTML; pictures are read from a folder and embedded."""
         environment = self._environment(True)
         environment.filters["data_uri"] = lambda name: data_uri(pictures / name)
+        environment.filters["shown"] = lambda picture: Markup(shown(picture.file, escape(picture.alt.replace("`", "")), pictures))  # noqa: S704
         environment.filters["markdown"] = lambda text: Markup(from_markdown(text, pictures))  # noqa: S704 - escapes what it is given
         return environment.get_template("report.html.j2").render(report=report) + "\n"
 
@@ -87,7 +92,22 @@ def escaped(text: str) -> str:
 
 def data_uri(path: Path) -> str:
     """A PNG file as a data URI."""
-    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    return PNG + base64.b64encode(path.read_bytes()).decode()
+
+
+def dark(file: str) -> str:
+    """Name of a picture's variant for dark pages."""
+    return f"{file.removesuffix('.png')}-dark.png"
+
+
+def shown(file: str, alt: str, pictures: Path) -> str:
+    """HTML of a picture that is embedded, with its dark variant if there is one; `alt` is HTML."""
+    image = f'<img src="{data_uri(pictures / file)}" alt="{alt}">'
+    if not (pictures / dark(file)).is_file():
+        return image
+    # On paper the page is light.
+    source = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{data_uri(pictures / dark(file))}">'
+    return f"<picture>{source}{image}</picture>"
 
 
 def csp_digest(style: str) -> str:
@@ -108,6 +128,8 @@ def from_markdown(text: str, pictures: Path) -> str:
     )
 
     def embedded(match: re.Match[str]) -> str:
-        return f'src="{data_uri(pictures / match[1])}"' if (pictures / match[1]).is_file() else match[0]
+        alt = ALT.search(match[0])
+        is_ours = (pictures / match[1]).is_file()
+        return f'<span class="figure">{shown(match[1], alt[1] if alt else "", pictures)}</span>' if is_ours else match[0]
 
     return SOURCE.sub(embedded, html)

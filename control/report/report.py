@@ -4,22 +4,26 @@ Every sentence with a figure comes from a file; if one is missing, the sentence 
 same files give the same report, byte for byte.
 """
 
+import contextlib
 import filecmp
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from control import plots
-from control.report import accuracy, archive, comparison, metrics, mistakes, sweeps, trained
-from control.report.blocks import Items, Section, code
+from control.report import accuracy, archive, comparison, metrics, mistakes, repeating, sweeps, trained
+from control.report.blocks import Section, code, plain
 from control.report.facts import Run
-from control.report.render import Renderer, Report
+from control.report.render import Renderer, Report, dark
 from control.text import listed
+from trainer.config import Report as Heading
 from trainer.files import replacing, write_text
 
-OURS = ("history-*.png", "compare.png", "split-*.png", "confusion[-_]*.png", "errors[-_]*.png", "sweep-*.png")
-"""Pictures that an earlier report may have left in the folder."""
+COMPARED = "pictures/compare.png"
+_PICTURES = ("history-*.png", "compare*.png", "split-*.png", "confusion[-_]*.png", "errors[-_]*.png", "sweep-*.png")
+OURS = (*_PICTURES, *(f"pictures/{name}" for name in _PICTURES), "misclassified/*/[0-9]*.png", "misclassified/*/confusion_*.png")
+"""Pictures that an earlier report, which may have had them beside its pages, may have left in the folder."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Request:
     """Folders that may hold the trainers that ran."""
     typed: Callable[[str], str] = str
     """Applied to a command before it is shown."""
+    heading: Heading = field(default_factory=Heading)
+    """What stands at the top."""
 
     @property
     def subject(self) -> Path:
@@ -59,53 +65,56 @@ class Request:
 def make(request: Request, into: Path) -> None:
     """Write all files of a report into an empty folder: pictures, both pages, the zip."""
     draw(request, into)
-    trainers = archive.trainer_archives(request.runs, request.archives)
-    report = compose(request, archive.sentences(request.runs, request.sweep, trainers))
+    parts = archive.gather(request.subject.name, request.runs, request.sweep, request.project, request.archives)
+    report = compose(request, parts, into)
     renderer = Renderer(request.project / "templates", request.typed)
     write_text(into / "README.md", renderer.readme(report))
     write_text(into / "index.html", renderer.page(report, into))
-    entries = archive.entries(request.runs, request.sweep, into, request.project, trainers)
-    archive.write(into / f"{request.subject.name}.zip", entries)
+    archive.write(into / f"{parts.subject}.zip", archive.entries(parts, into))
 
 
 def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
+    (into / "pictures").mkdir()
     for run in request.runs:
         plots.history(run.history, into / _file("history", run), run.monitor)
         if phases := trained.step_medians(run):
             plots.split(phases, into / _file("split", run))
         for key, drawn in mistakes.drawn(run).items():
             shutil.copyfile(drawn, into / _file(key, run))
+        for file, wrong in mistakes.pictures(run).items():
+            (into / file).parent.mkdir(parents=True, exist_ok=True)
+            mistakes.draw(wrong, into / file)
     if len(request.runs) > 1 and (decides := comparison.measure(request.runs)):
-        plots.compare({run.name: run.history for run in request.runs}, into / "compare.png", decides)
+        plots.compare({run.name: run.history for run in request.runs}, into / COMPARED, decides)
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
         shutil.copyfile(picture, into / sweeps.copied(picture))
+    for picture in sorted((into / "pictures").iterdir()):
+        plots.darken(picture, into / dark(f"pictures/{picture.name}"))
 
 
-def compose(request: Request, packed: Sequence[str]) -> Report:
-    """Title, summary and sections.
-
-    Args:
-        request: the parts.
-        packed: sentences on the zip.
-    """
+def compose(request: Request, parts: archive.Parts, into: Path) -> Report:
+    """Title, summary and sections; `into` has the pictures."""
     runs, several = request.runs, len(request.runs) > 1
-    sections = [comparison.section(runs, "compare.png")] if several else []
+    sections = [comparison.section(runs, COMPARED)] if several else []
     for run in runs:
         sections += [Section(f"Run {code(run.name)}")] if several else []
-        sections += _of_run(run, 3 if several else 2)
+        sections += _of_run(run, 3 if several else 2, parts)
     sections += [sweeps.section(request.sweep)] if request.sweep else []
-    sections += [Section(f"What is in {code(f'{request.subject.name}.zip')}", [Items(packed)])]
-    return Report(f"Report: {listed([code(name) for name in request.names])}", _short(request), sections)
+    sections += [archive.section(parts, into)]
+    title = plain(request.heading.title or "") or f"Report: {listed([code(name) for name in request.names])}"
+    return Report(title, plain(request.heading.author or ""), _short(request), sections)
 
 
-def _of_run(run: Run, level: int) -> list[Section]:
+def _of_run(run: Run, level: int, parts: archive.Parts) -> list[Section]:
     wrong = mistakes.blocks(run, {key: _file(key, run) for key in mistakes.drawn(run)})
+    own, folder = parts.own[run.name], parts.code_folder(run)
     return [
         *trained.sections(run, level),
         *(accuracy if run.classifies else metrics).sections(run, level, _file("history", run), wrong),
         *trained.steps(run, level, _file("split", run)),
-        trained.configuration(run, level),
+        *trained.configuration(run, level, own, folder),
+        repeating.section(run, level, parts.subject, parts.address, own, folder),
     ]
 
 
@@ -118,14 +127,19 @@ def _short(request: Request) -> list[str]:
 
 def _file(kind: str, run: Run) -> str:
     """Name of a run's picture beside the report; with no `-` in the kind, no two have the same."""
-    return f"{kind}-{run.name}.png"
+    return f"pictures/{kind}-{run.name}.png"
 
 
 def changes(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
     """Names of files in `fresh` that differ from those in `folder`, and of old files there that match a pattern of `stale`."""
-    names = [path.name for path in fresh.iterdir()]
+    names = [path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file()]
     changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(fresh / name, folder / name, shallow=False)]
-    return sorted([*changed, *(path.name for one in stale for path in folder.glob(one) if path.name not in names)])
+    return sorted([*changed, *_stale(folder, names, stale)])
+
+
+def _stale(folder: Path, names: Sequence[str], patterns: Sequence[str]) -> set[str]:
+    every = {path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern)}
+    return every.difference(names)
 
 
 def put_changed(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
@@ -134,8 +148,17 @@ def put_changed(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[st
     # The zip comes last: once it exists, the pages that it holds exist, too.
     for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
         if (fresh / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing(folder / name) as part:
                 shutil.copyfile(fresh / name, part)
         else:
-            (folder / name).unlink()
+            _remove(folder / name, folder)
     return changed
+
+
+def _remove(path: Path, folder: Path) -> None:
+    """Remove a file, and the folders below `folder` that are empty without it."""
+    path.unlink()
+    for parent in path.parents[: len(path.relative_to(folder).parts) - 1]:
+        with contextlib.suppress(OSError):
+            parent.rmdir()

@@ -40,7 +40,7 @@ def pictures(folder: Path) -> list[Path]:
 
 def copied(picture: Path) -> str:
     """Name of a sweep's picture beside the report."""
-    return f"sweep-{picture.parent.name}-{picture.name}"
+    return f"pictures/sweep-{picture.parent.name}-{picture.name}"
 
 
 def without_title(markdown: str) -> str:

@@ -5,29 +5,34 @@ from typing import Any
 import yaml
 
 from control import text
-from control.report import settings
-from control.report.blocks import Block, Command, File, Picture, Section, Table, Text, code, moment, percent, plain, spent
+from control.report import own_files, settings
+from control.report.blocks import File, Picture, Section, Table, Text, code, percent, plain, spent
 from control.report.facts import Run
+from control.report.own_files import OwnFiles
 from control.runs import cluster, step_profile, stragglers
 from control.text import count, listed
 from trainer.data.spec import Spec
 from trainer.monitor import RESTORED
 
 SHOWN_CLASSES = 20
+LONGEST_FILE = 50_000
+"""Characters of a file that a page shows; the zip has longer ones, too."""
 
 
 def sections(run: Run, level: int) -> list[Section]:
     """What was trained and on which hosts."""
     return [
-        Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run)), *_repeat(run)], level),
+        Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run))], level),
         Section("Hosts", [Text([_together(run)]), _hosts(run)], level),
     ]
 
 
-def configuration(run: Run, level: int) -> Section:
-    """config.yml, verbatim."""
-    name = f"runs/{run.name}/config.yml"
-    return Section("Configuration", [File(name, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True))], level)
+def configuration(run: Run, level: int, own: OwnFiles, folder: str) -> list[Section]:
+    """The user's own files, and config.yml without them; `folder` is theirs in the zip."""
+    shown = {name: one.text for name, one in own.files.items() if len(one.text) <= LONGEST_FILE}
+    config = yaml.safe_dump(own_files.without_code(run.config), sort_keys=False, allow_unicode=True)
+    files = Section("Code", [File(folder + name, text) for name, text in shown.items()], level)
+    return [*([files] if shown else []), Section("Configuration", [File(f"runs/{run.name}/config.yml", config)], level)]
 
 
 def _model(run: Run) -> str:
@@ -109,22 +114,6 @@ def _weights(summary: dict[str, Any]) -> list[str]:
         return [f"The {count(len(ranks), 'worker')} ended with different weights, which must not happen."]
     same = f"The {len(ranks)} workers ended with equal weights" if len(ranks) > 1 else "The weights at the end"
     return [f"{same} (SHA-256 {code(ranks[0][:16])})."]
-
-
-def _repeat(run: Run) -> list[Block]:
-    revision = run.cluster.get("revision")
-    dirty = " with changes that were not committed" if revision and revision.endswith("+") else ""
-    where = f"git revision {code(revision.rstrip('+'))}{dirty}" if revision else "a copy outside git"
-    # `auto` may choose differently next time.
-    chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
-    start = run.summary.get("started_by", "train.yml")
-    command = f"ansible-playbook {start} -e config=runs/{run.name}/config.yml -e workers={run.cluster['counts']['workers']}{chosen}"
-    # The record is of the last launch.
-    began = "It was last continued" if run.summary.get("restarts") else "It began"
-    return [
-        Text([f"{began} at {moment(run.cluster['created_at'])} with the code of {where}. The same training again, under a new name:"]),
-        Command(command),
-    ]
 
 
 def place(run: Run) -> str:

@@ -105,10 +105,26 @@ def test_light_and_dark_differ_and_both_stand_out(browser, page, tmp_path):
     assert seen[0] != seen[1]
 
 
+@pytest.mark.parametrize(("dark", "paper"), [(False, False), (True, False), (True, True)])
+def test_pictures_are_dark_on_dark_screens(browser, page, dark, paper):
+    with pages.opened(browser, page.as_uri(), dark=dark, paper=paper, width=720) as shown:
+        is_light = shown.page.evaluate("[...document.images].map(image => image.currentSrc === image.src)")
+        assert is_light == [not dark or paper] * 5
+
+
 def test_on_paper_the_dark_page_is_light(browser, page):
     with pages.opened(browser, page.as_uri(), dark=True, paper=True, width=720) as shown:
         assert shown.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert shown.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+
+
+def test_pictures_on_a_phone_can_be_read(browser, page):
+    """Each is moved inside its own box."""
+    with pages.opened(browser, page.as_uri(), width=390) as shown:
+        widths = shown.page.evaluate("[...document.images].map(image => image.width)")
+        boxes = shown.page.evaluate("[...document.querySelectorAll('figure, .figure')].map(box => box.scrollWidth - box.clientWidth)")
+    assert (min(widths), len(widths)) == (480, 5)
+    assert (min(boxes) > 0, len(boxes)) == (True, 5)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
@@ -148,7 +164,7 @@ def unevaluated(run):
 
 
 def contents(folder):
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_report_says_where_it_is(run, reported):
@@ -160,14 +176,26 @@ def test_a_report_says_where_it_is(run, reported):
     assert reported.stdout.rstrip().endswith("ansible-playbook tensorboard.yml")
 
 
-def test_the_zip_holds_the_trainer_that_ran(run, reported):
+def test_the_zip_is_one_small_folder(run, reported):
     with zipfile.ZipFile(run / "report/to-report.zip") as stream:
         assert stream.testzip() is None
         names = set(stream.namelist())
-        assert stream.read("code/trainer/loop.py") == b"used = True\n"
-    assert names >= {"README.md", "index.html", "code/train.yml", "runs/to-report/history.csv"}
-    assert "code/control/runs/plan.py" in names, "the playbooks do nothing without it"
+    assert {name.partition("/")[0] for name in names} == {"to-report"}
+    assert names >= {
+        f"to-report/{name}" for name in ("README.md", "index.html", "pictures/history-to-report.png", "runs/to-report/history.csv")
+    }
+    assert len(names) < 50, "Lockstep itself is not in it"
     assert sum(name.endswith(".keras") for name in names) == 1
+
+
+def test_title_and_author_are_given_to_the_command(commands, run, reported):
+    text = (run / "report/index.html").read_text()
+    usual = ("report_author=Ada", "set=report.title=Exercise")
+    commands.ended("report", *usual)
+    shown = (run / "report/index.html").read_text()
+    commands.ended("report")
+    assert '<h1>Exercise</h1>\n<p class="author">By Ada</p>' in shown
+    assert (run / "report/index.html").read_text() == text
 
 
 def test_again_changes_nothing_and_a_check_writes_nothing(commands, run, reported):

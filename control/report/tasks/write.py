@@ -1,12 +1,15 @@
 """Write the report of a run, or of several compared, on the control node; missing evaluations are made first."""
 
+import dataclasses
 import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line, project, text
+from control import command_line, configurations, project, text
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.command_line import as_typed
 from control.operator_variables import boolean
@@ -16,7 +19,9 @@ from control.runs import script
 from control.runs.plan import latest_run
 from control.sweep import sweep
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.config import Report as Heading
+from trainer.config import nearest
+from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json
 
 LAST_LINES = 12
@@ -39,10 +44,28 @@ def write(task: Task) -> dict[str, Any]:
         project.ROOT,
         [project.PRIVATE / "published/code", project.PRIVATE / "dfs/code"],
         as_typed,
+        heading(options.get("set"), runs, {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}),
     )
     changed = _write(task, request)
     shown = "\n\n".join([*problems, _written(request, changed, task.check_mode)])
     return {"changed": bool(changed), "show_last": shown}
+
+
+def heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) -> Heading:
+    """What stands at the top of a report: what `set` gives, else the first run's configuration, else what is usual in the inventory.
+
+    Raises:
+        ConfigError: `set` names another key, or a text is too long or has control characters.
+    """
+    asked = configurations.parse_set(str(given)) if given is not None else {}
+    for key in asked:
+        if not key.startswith("report."):
+            known = [f"report.{one.name}" for one in dataclasses.fields(Heading)]
+            raise ConfigError(f"set={key}: of a run that has trained, report.yml takes {' and '.join(known)} only{nearest(key, known)}")
+    recorded = (runs[0].config.get("report") or {}) if runs else {}
+    layers = (usual, recorded)
+    values = {f"report.{key}": value for layer in layers for key, value in layer.items() if value}
+    return configurations.build(configurations.override({}, values | asked)).report
 
 
 def _write(task: Task, request: report.Request) -> list[str]:
@@ -118,13 +141,20 @@ def _written(request: report.Request, changed: list[str], check: bool) -> str:
     archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
     size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""
     beside = f", with sweep {request.sweep.name}" if request.sweep and request.runs else ""
-    what = f"{'would write' if check else 'written'} {', '.join(changed)}" if changed else "nothing has changed since it was written"
+    written = f"{'would write' if check else 'written'} {', '.join(_grouped(changed))}"
+    what = written if changed else "nothing has changed since it was written"
     head = f"Report of {', '.join(request.names)}{beside}: {what}"
     pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
     lacking = [(f"test {run.noun}s of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
     more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
     commands = [*lacking, *_others(request), *more]
     return f"{head}\n{text.fields(pairs)}\n\n{text.next_commands(commands)}"
+
+
+def _grouped(names: Sequence[str]) -> list[str]:
+    """Files by name, those in a folder as a number."""
+    folders = Counter(f"{name.partition('/')[0]}/" for name in names if "/" in name)
+    return [*(name for name in names if "/" not in name), *(f"{folder} ({text.count(files, 'file')})" for folder, files in folders.items())]
 
 
 def _others(request: report.Request) -> list[tuple[str, str]]:

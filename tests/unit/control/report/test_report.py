@@ -8,7 +8,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,7 +23,6 @@ from control.runs.course import OVERFITTING as LIMIT
 from control.runs.course import Trend
 from tests.unit.report_samples import (
     OVERFITTING,
-    make_archive,
     make_project,
     make_run,
     make_sweep,
@@ -403,10 +401,8 @@ def test_what_was_trained(run):
         "A step took 128 images over 2 workers, an epoch 32 steps; the optimizer was `sgd` with learning rate 0.01 and momentum 0.9; "
         "training images were not augmented; gradients were reduced by `packed`; the seed was 1. "
         "State: SUCCEEDED, 5 of 5 epochs, 160 steps. It trained for 61 s, with validation and saving, at 2,298 images/s in training steps. "
-        "The 2 workers ended with equal weights (SHA-256 `8c1d431dde07dfef`). "
-        "It began at 2026-11-21 05:26 UTC with the code of git revision `89ef59ecae6f`. The same training again, under a new name:"
+        "The 2 workers ended with equal weights (SHA-256 `8c1d431dde07dfef`)."
     )
-    assert section.blocks[-1].text == "ansible-playbook train.yml -e config=runs/first/config.yml -e workers=2"
 
 
 def test_where_it_ran(tmp_path, run):
@@ -450,13 +446,6 @@ def test_a_run_without_an_outcome(tmp_path, state):
         "No outcome is recorded yet, so all figures cover the epochs so far; `ansible-playbook status.yml -e run=other` "
         "collects what the hosts have."
     ]
-
-
-def test_uncommitted_code_and_no_git(tmp_path, run):
-    run.cluster["revision"] = "89ef59ecae6f+"
-    assert "git revision `89ef59ecae6f` with changes that were not committed." in text_of(trained.sections(run, 2)[0])
-    run.cluster["revision"] = None
-    assert "with the code of a copy outside git." in text_of(trained.sections(run, 2)[0])
 
 
 def test_many_classes_are_not_all_named(run):
@@ -561,9 +550,11 @@ def flat(values, prefix=""):
             yield prefix + key, value
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, _ in flat(configurations.to_dict(configs.Config())) if key not in ("data.path", "model.name")]
-)
+APART = ("data.path", "model.name", "report.author", "report.title")
+"""Keys that make no training another one, or that have sentences of their own."""
+
+
+@pytest.mark.parametrize("key", [key for key, _ in flat(configurations.to_dict(configs.Config())) if key not in APART])
 def test_every_setting_that_differs_is_named(tmp_path, run, key):
     """A setting that came after the list of what is compared was written would have passed in silence."""
     section, _, own = key.rpartition(".")
@@ -662,11 +653,6 @@ def test_what_an_epoch_saw_of_the_images(run, steps, sentences):
 def test_gradient_choice_is_compared_without_who_chose(tmp_path):
     actual = made(tmp_path, config={"reduction": {"name": "auto"}}, reduction={"name": "powersgd"})
     assert settings.reduction(actual) == "gradients were reduced by `powersgd` (chosen by `auto`)"
-    assert trained.sections(actual, 2)[0].blocks[-1].text.endswith(" -e workers=2 -e set=reduction.name=powersgd")
-
-
-def test_continued_run_began_before_its_last_launch(tmp_path):
-    assert "It was last continued at 2026-11-21 05:26 UTC" in text_of(trained.sections(made(tmp_path, restarts=1), 2)[0])
 
 
 def test_time_of_command_beside_that_of_training(tmp_path):
@@ -709,13 +695,13 @@ def test_a_sweep_without_an_analysis_names_the_command(tmp_path):
     assert section.blocks[0].text == (
         "There is no analysis.md of this sweep yet; `ansible-playbook sweep.yml -e sweep=pi -e measure=false` writes it."
     )
-    assert [block.file for block in section.blocks[1:]] == ["sweep-pi-time_median.png"]
+    assert [block.file for block in section.blocks[1:]] == ["pictures/sweep-pi-time_median.png"]
 
 
 def test_a_sweeps_analysis_below_the_sections_heading(tmp_path):
     section = sweeps.section(make_sweep(tmp_path, "pi", pictures=("speedup.png", "time_median.png")))
-    assert section.blocks[0].text == "Use 3 workers.\n\n### Times\n\n![Times](sweep-pi-time_median.png)\n"
-    assert [block.file for block in section.blocks[1:]] == ["sweep-pi-speedup.png"], "what the analysis shows is not shown twice"
+    assert section.blocks[0].text == "Use 3 workers.\n\n### Times\n\n![Times](pictures/sweep-pi-time_median.png)\n"
+    assert [block.file for block in section.blocks[1:]] == ["pictures/sweep-pi-speedup.png"], "what the analysis shows is not shown twice"
 
 
 def test_headings_move_but_not_what_looks_like_one():
@@ -771,16 +757,9 @@ def written(tmp_path_factory):
 
 
 def test_the_files_of_a_report(written):
-    assert sorted(path.name for path in written.iterdir()) == [
-        "README.md",
-        "compare.png",
-        "first.zip",
-        "history-first.png",
-        "history-second.png",
-        "index.html",
-        "split-first.png",
-        "sweep-pi-time_median.png",
-    ]
+    drawn = ("compare", "history-first", "history-second", "split-first")
+    pictures = [f"pictures/{name}{variant}.png" for name in drawn for variant in ("", "-dark")]
+    assert set(files(written)) == {"README.md", "first.zip", "index.html", *pictures, "pictures/sweep-pi-time_median.png"}
 
 
 def test_the_page_needs_nothing_else(written):
@@ -825,7 +804,8 @@ def test_names_that_look_like_markup_stay_text(written):
 def test_readme_names_pictures_and_has_whole_tables(written):
     readme = (written / "README.md").read_text()
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", readme)
-    assert pictures == ["compare.png", "history-first.png", "split-first.png", "history-second.png", "sweep-pi-time_median.png"]
+    names = ("compare", "history-first", "split-first", "history-second", "sweep-pi-time_median")
+    assert pictures == [f"pictures/{name}.png" for name in names]
     assert all((written / picture).is_file() for picture in pictures)
     rows = [line for line in readme.splitlines() if line.startswith("| ")]
     widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
@@ -866,14 +846,11 @@ def names_of(path):
 def test_what_the_zip_holds(tmp_path, written):
     names = names_of(written / "first.zip")
     assert names == sorted(names)
-    assert set(names) >= {
+    assert {name.partition("/")[0] for name in names} == {"first"}
+    assert {name.removeprefix("first/") for name in names} >= {
         "README.md",
         "index.html",
-        "compare.png",
-        "code/trainer/loop.py",
-        "code/playbooks/stages/plan.yml",
-        "code/train.yml",
-        "code/LICENSE",
+        "pictures/compare.png",
         "runs/first/history.csv",
         "runs/first/evaluations.csv",
         "runs/first/summary.json",
@@ -888,53 +865,6 @@ def test_what_the_zip_holds(tmp_path, written):
         "sweeps/pi/time_median.png",
     }
     assert not any("epoch-0001" in name for name in names)
-
-
-def entries(tmp_path, runs, sweep=None):
-    project = make_project(tmp_path / "project", ROOT / "templates")
-    used = archive.trainer_archives(runs, [tmp_path / "code"])
-    (tmp_path / "made").mkdir()
-    return archive.entries(runs, sweep, tmp_path / "made", project, used), archive.sentences(runs, sweep, used)
-
-
-def test_the_trainer_that_ran_is_in_the_zip(tmp_path, run):
-    make_archive(tmp_path / "code")
-    actual, sentences = entries(tmp_path, [run])
-    assert actual["code/trainer/loop.py"] == b"used = True\n"
-    assert "code/trainer/__init__.py" in actual
-    assert sentences[1] == "code: the playbooks as they are now, and exactly the trainer that ran (trainer-a95c9b7542a78a4c.zip)."
-
-
-def test_a_trainer_that_is_not_found_is_told(tmp_path, run):
-    actual, sentences = entries(tmp_path, [run])
-    assert actual["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
-    assert sentences[1] == (
-        "code: the playbooks and the trainer as they are now; trainer-a95c9b7542a78a4c.zip, which ran, is not on this machine."
-    )
-
-
-def test_runs_of_different_trainers(tmp_path, run):
-    make_archive(tmp_path / "code")
-    make_archive(tmp_path / "code", "trainer-2.zip", "second = True\n")
-    actual, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
-    assert actual["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
-    assert actual["code/trainer-2/trainer/loop.py"] == b"second = True\n"
-    assert "code/trainer/loop.py" not in actual
-
-
-def test_a_lost_trainer_is_replaced_by_todays(tmp_path, run):
-    """Beside that of the other run."""
-    make_archive(tmp_path / "code")
-    actual, _ = entries(tmp_path, [run, made(tmp_path, cluster={"code": "trainer-2.zip"})])
-    assert actual["code/trainer-a95c9b7542a78a4c/trainer/loop.py"] == b"used = True\n"
-    assert actual["code/trainer/loop.py"] == tmp_path / "project/trainer/loop.py"
-
-
-def test_a_lost_snapshot_is_told(tmp_path, run):
-    (run.folder / "checkpoints/epoch-0003.keras").unlink()
-    actual, sentences = entries(tmp_path, [run])
-    assert not any(name.endswith(".keras") for name in actual)
-    assert sentences[2].endswith("; the snapshot of the best epoch (epoch-0003.keras) is missing: there is none in checkpoints/.")
 
 
 def test_zip_has_fixed_dates_and_same_bytes(tmp_path):
@@ -959,28 +889,11 @@ def test_zip_that_fails_half_way_leaves_old_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["one.zip"]
 
 
-def test_without_git_hidden_files_and_caches_stay_out(tmp_path):
-    project = make_project(tmp_path / "project", ROOT / "templates")
-    before = archive._sources(project)
-    (project / "playbooks/__pycache__").mkdir()
-    for name in ("playbooks/__pycache__/x.pyc", "playbooks/.hidden", "notes.txt"):
-        (project / name).write_text("")
-    assert archive._sources(project) == before
-    assert before[:2] == ["trainer/loop.py", "playbooks/stages/plan.yml"]
-
-
-def test_with_git_only_what_is_tracked(tmp_path):
-    project = make_project(tmp_path / "project", ROOT / "templates")
-    for argv in (["git", "init", "-q"], ["git", "add", "train.yml", "trainer"]):
-        subprocess.run(argv, cwd=project, check=True)
-    assert archive._sources(project) == ["train.yml", "trainer/loop.py"]
-
-
 # --- writing it
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def put(tmp_path, made_request, number):
@@ -990,7 +903,7 @@ def put(tmp_path, made_request, number):
 @pytest.mark.usefixtures("sketched")
 def test_the_second_report_changes_nothing(tmp_path, run):
     asked = request(tmp_path, [run])
-    assert put(tmp_path, asked, 1) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    assert put(tmp_path, asked, 1) == ["README.md", "first.zip", "index.html", "pictures/history-first.png"]
     before = files(asked.folder)
     assert put(tmp_path, asked, 2) == []
     assert files(asked.folder) == before
@@ -1013,16 +926,20 @@ def test_earlier_pictures_go_and_users_files_stay(tmp_path, run):
     put(tmp_path, both, 1)
     (run.folder / "report/my.png").write_bytes(b"mine")
     (run.folder / "report/notes.txt").write_bytes(b"mine")
+    (run.folder / "report/history-first.png").write_bytes(b"of an earlier version")
     changed = put(tmp_path, report.Request([run], None, both.project, both.archives), 2)
-    assert changed == ["README.md", "compare.png", "first.zip", "history-second.png", "index.html", "sweep-pi-time_median.png"]
-    assert sorted(files(run.folder / "report")) == ["README.md", "first.zip", "history-first.png", "index.html", "my.png", "notes.txt"]
+    gone = ["pictures/compare.png", "pictures/history-second.png", "pictures/sweep-pi-time_median.png"]
+    assert changed == ["README.md", "first.zip", "history-first.png", "index.html", *gone]
+    assert sorted(files(run.folder / "report")) == [
+        *("README.md", "first.zip", "index.html", "my.png", "notes.txt", "pictures/history-first.png")
+    ]
 
 
 @pytest.mark.usefixtures("sketched")
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
     asked = request(tmp_path, [run])
     into = compose(asked, tmp_path / "made")
-    assert report.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "history-first.png", "index.html"]
+    assert report.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "index.html", "pictures/history-first.png"]
     assert not asked.folder.exists()
 
 
@@ -1066,7 +983,7 @@ def test_each_output_has_its_picture_and_table(run):
     assert [path.name for path in pictures.values()] == ["confusion_kind_of_it_-epoch-0003.png", "errors_size-epoch-0003.png"]
     assert mistakes.drawn(run) == pictures
     matrix, by_class, text, histogram, sizes, unknown = mistakes.blocks(run, {key: report._file(key, run) for key in pictures})
-    assert (matrix.file, histogram.file) == ("confusion_kind_of_it_-first.png", "errors_size-first.png")
+    assert (matrix.file, histogram.file) == ("pictures/confusion_kind_of_it_-first.png", "pictures/errors_size-first.png")
     assert matrix.alt == "Confusion matrix of epoch 3 for kind $of$ 'it' on the test images."
     assert by_class.caption == "Epoch 3 by class for kind $of$ 'it', on the test images"
     assert text.text == "An error for size is the prediction minus the target; there are 9."
@@ -1141,8 +1058,8 @@ def test_confusion_matrix_of_the_best_epoch_is_shown(tmp_path, run):
     (run.folder / "evaluations").mkdir()
     (run.folder / "evaluations/confusion-epoch-0003.png").write_bytes(b"\x89PNG confusion")
     into = compose(request(tmp_path, [run]), tmp_path / "made")
-    assert (into / "confusion-first.png").read_bytes() == b"\x89PNG confusion"
-    assert "![Confusion matrix of epoch 3 on the test images.](confusion-first.png)" in (into / "README.md").read_text()
+    assert (into / "pictures/confusion-first.png").read_bytes() == b"\x89PNG confusion"
+    assert "![Confusion matrix of epoch 3 on the test images.](pictures/confusion-first.png)" in (into / "README.md").read_text()
 
 
 # --- which runs and which sweep
@@ -1203,9 +1120,8 @@ def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatc
     (title, answer, *_) = [line for line in page.splitlines() if line]
     assert (title, answer) == ("# Report: `sweep pi`", f"- {sweeps.short(sweep)[0]}")
     assert "## Sweep `pi`" in page
-    assert "code: the playbooks and the trainer as they are now." in page
     with zipfile.ZipFile(tmp_path / "made/pi.zip") as made:
-        assert {"sweeps/pi/analysis.md", "code/trainer/loop.py", "README.md"} <= set(made.namelist())
+        assert {"pi/sweeps/pi/analysis.md", "pi/README.md"} <= set(made.namelist())
     monkeypatch.chdir(tmp_path)
     assert write_report._written(asked, ["README.md"], check=False).startswith(
         "Report of sweep pi: written README.md\n  to read     sweeps/pi/report/README.md\n"

@@ -1,0 +1,112 @@
+"""The user's own files of a run, as files: model, callbacks, dataset, `augment`, and the modules that they import."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from control import user_files
+from control.report.facts import Run
+from trainer.errors import ConfigError
+from trainer.own import Function
+
+FORBIDDEN = '<>:"|?*\\'
+"""Characters that a file's name may not have on some machines."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A file of the user's."""
+
+    text: str
+    what: str
+    """What it is for, as in `model: build`."""
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """All of a run's, by name relative to their folder."""
+
+    files: Mapping[str, OwnFile] = field(default_factory=dict)
+    dataset: str = ""
+    """The dataset's function among them, as NAME:FUNCTION; empty if there is none."""
+    missing: str = ""
+    """Why the dataset's file is not among them; empty if it is, or if there is none."""
+
+
+def of_run(run: Run) -> OwnFiles:
+    """A run's own files: the texts that trained, from its config.yml; the dataset's, which is not recorded there, as it is now."""
+    functions = dict(_recorded(run.config))
+    described = {what: f"{what}: {function.name}" for what, function in functions.items()}
+    missing = ""
+    try:
+        if own := _dataset(run.config):
+            functions["dataset"] = own
+            described["dataset"] = f"dataset: {own.name}, {_since(run, own)}"
+    except (ConfigError, OSError) as error:
+        missing = str(error)
+    files, names = _named(functions, described)
+    dataset = f"{names['dataset']}:{functions['dataset'].name}" if "dataset" in functions else ""
+    return OwnFiles(files, dataset, missing)
+
+
+def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose texts of the user's files are replaced by a word."""
+    return {key: _shortened(value) for key, value in config.items()}
+
+
+def _shortened(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    is_code = "source" in value and "function" in value
+    return {key: "(a file)" if is_code and (key == "source" or key.endswith(".py")) else _shortened(one) for key, one in value.items()}
+
+
+def _recorded(config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
+    """What each function of a configuration is for, and the function."""
+    sections = (("model", config), ("callbacks", config.get("train")), ("augment", config.get("data")))
+    for what, section in sections:
+        entry = section.get(what) if isinstance(section, Mapping) else None
+        if isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in ("file", "function", "source")):
+            yield what, Function.of({key: value for key, value in entry.items() if isinstance(value, str)})
+
+
+def _dataset(config: Mapping[str, Any]) -> Function | None:
+    """The function that is the dataset, from its file as it is now; ConfigError if that is gone."""
+    data = config.get("data") or {}
+    return user_files.find("dataset", str(data["path"])) if data.get("source") == "own" else None
+
+
+def _since(run: Run, function: Function) -> str:
+    """Whether any of a function's files was written after the run began."""
+    begun = datetime.datetime.fromisoformat(run.cluster["created_at"]).timestamp()
+    path = Path(str(function.path))
+    changed = any(one.stat().st_mtime > begun for one in (path, *(path.parent / name for name in function.modules)) if one.is_file())
+    return "written after the run began, so perhaps not what it read" if changed else "as it was when the run began"
+
+
+def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, OwnFile], dict[str, str]]:
+    """The files by name, and each function's; a function whose files differ from others of their names has a folder of its own."""
+    files: dict[str, OwnFile] = {}
+    names: dict[str, str] = {}
+    for what, function in functions.items():
+        texts = {safe(function.file): function.source, **{safe(name): text for name, text in function.modules.items()}}
+        folder = "" if all(name not in files or files[name].text == text for name, text in texts.items()) else f"{what}/"
+        names[what] = folder + safe(function.file)
+        for name, text in texts.items():
+            own = described[what] if name == safe(function.file) else ""
+            before = files[folder + name].what if folder + name in files else ""
+            files[folder + name] = OwnFile(text, "; ".join(filter(None, (before, own))))
+    return {name: OwnFile(one.text, one.what or "a module that these import") for name, one in sorted(files.items())}, names
+
+
+def safe(name: str) -> str:
+    """A relative path with the same look that stays in its folder and that every machine can write."""
+    parts = (_safe_part(part) for part in PurePosixPath(name.replace("\\", "/")).parts)
+    return "/".join(part for part in parts if part) or "_"
+
+
+def _safe_part(part: str) -> str:
+    kept = "".join("_" if one in FORBIDDEN or not one.isprintable() else one for one in part)
+    return kept.strip("/").rstrip(". ") if kept.strip("./ ") else ""

@@ -1,0 +1,124 @@
+"""How to train a run again, here and on another machine: Lockstep's revision, where it is from, and the commands."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from control.report import own_files
+from control.report.blocks import Command, Section, Text, code, moment
+from control.report.facts import Run
+
+SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s'\"]+")
+"""An address as `git@github.com:owner/name.git`."""
+
+
+def address(project: Path) -> str | None:
+    """Where others get this project: what pyproject.toml names, else the clone's remote; None if neither leaves this machine."""
+    file = project / "pyproject.toml"
+    named = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("urls", {}) if file.is_file() else {}
+    every = {name.lower(): url for name, url in named.items()}
+    first = next((every[name] for name in ("repository", "source", "homepage") if name in every), None)
+    return public(first or _remote(project))
+
+
+def _remote(project: Path) -> str:
+    # Without this, the remote of a repository around the folder would be named.
+    if not (project / ".git").exists():
+        return ""
+    try:
+        argv = ["git", "config", "--get", "remote.origin.url"]
+        completed = subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False, timeout=10)
+    except FileNotFoundError:
+        return ""
+    return completed.stdout.strip()
+
+
+def public(url: str) -> str | None:
+    """An address without a name and password for the web; None unless another machine could use it."""
+    if not url.isprintable() or " " in url:
+        return None
+    if SCP.fullmatch(url):
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    if parts.scheme not in ("https", "http", "ssh", "git") or not parts.hostname:
+        return None
+    user = f"{parts.username}@" if parts.scheme == "ssh" and parts.username else ""
+    return parts._replace(netloc=user + parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def is_identified(run: Run) -> bool:
+    """Whether the revision says which code trained."""
+    return not (run.cluster.get("revision") or "+").endswith("+")
+
+
+def revision(run: Run) -> str:
+    """The code that trained, in words."""
+    known = run.cluster.get("revision")
+    dirty = " with changes that were not committed" if known and known.endswith("+") else ""
+    return f"git revision {code(known.rstrip('+'))}{dirty}" if known else "a copy outside git"
+
+
+def section(run: Run, level: int, subject: str, where: str | None, own: own_files.OwnFiles, folder: str) -> Section:
+    """The commands.
+
+    Args:
+        run: the run.
+        level: of the heading.
+        subject: name of the zip and of the folder in it.
+        where: Lockstep's `address`.
+        own: the run's own files.
+        folder: theirs in the zip.
+    """
+    # The record is of the last launch.
+    began = "It was last continued" if run.summary.get("restarts") else "It began"
+    again = f"{began} at {moment(run.cluster['created_at'])} with the code of {revision(run)}. The same training again, under a new name:"
+    elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"
+    return Section(
+        "How to train it again",
+        [
+            Text([again]),
+            Command(_train(run)),
+            Text([elsewhere]),
+            Command(_elsewhere(run, subject, where, own, folder), here=False),
+        ],
+        level,
+    )
+
+
+def _lacking(run: Run) -> str:
+    data, weights = run.config.get("data") or {}, (run.config.get("train") or {}).get("weights")
+    lacks = [f"the dataset {code(run.cluster['dataset']['name'])} as PATH"] if data.get("source") not in ("own", "fashion_mnist") else []
+    lacks += [f"the weights {code(weights['file'])} as WEIGHTS"] if weights else []
+    return f", and {' and '.join(lacks)}, not in it" if lacks else ""
+
+
+def _train(run: Run, folder: str = "") -> str:
+    # `auto` may choose differently next time.
+    chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
+    start = run.summary.get("started_by", "train.yml")
+    config = f"{folder}runs/{run.name}/config.yml"
+    return f"ansible-playbook {start} -e config={config} -e workers={run.cluster['counts']['workers']}{chosen}"
+
+
+def _elsewhere(run: Run, subject: str, where: str | None, own: own_files.OwnFiles, folder: str) -> str:
+    source = (run.config.get("data") or {}).get("source")
+    dataset = f"{subject}/{folder}{own.dataset}" if own.dataset else "" if source == "fashion_mnist" else "PATH"
+    given = f" -e {shlex.quote(f'dataset={dataset}')}" if dataset else ""
+    given += " -e weights=WEIGHTS" if (run.config.get("train") or {}).get("weights") else ""
+    known = (run.cluster.get("revision") or "").rstrip("+")
+    checkout = f"git checkout {known}" if known else ""
+    clone = f"git clone {shlex.quote(where)} lockstep && cd lockstep" if where else "cd lockstep"
+    return "\n".join(
+        [
+            " && ".join(filter(None, (clone, checkout))),
+            "make setup && . .venv/bin/activate",
+            f"unzip {subject}.zip",
+            _train(run, f"{subject}/") + given,
+        ]
+    )
