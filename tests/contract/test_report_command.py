@@ -127,6 +127,12 @@ def test_pictures_on_a_phone_can_be_read(browser, page):
     assert (min(boxes) > 0, len(boxes)) == (True, 5)
 
 
+def test_what_files_are_shows_on_a_phone(browser, page):
+    with pages.opened(browser, page.as_uri(), width=390) as shown:
+        box = "[...document.querySelectorAll('.box')].find(box => box.ariaLabel.startsWith('All of it'))"
+        assert shown.page.evaluate(f"{box}.scrollWidth - {box}.clientWidth") == 0
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
 def test_only_tables_scroll_sideways(browser, page, width):
     with pages.opened(browser, page.as_uri(), width=width) as shown:
