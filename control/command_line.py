@@ -108,6 +108,11 @@ def terminal() -> bool:
     return os.environ.get("LOCKSTEP_TTY") == "1"
 
 
+def columns() -> int | None:
+    """Width of the user's terminal, characters; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if terminal() else None
+
+
 def entered() -> float | None:
     """When the user pressed Enter, in seconds since 1970; the callback sets it from the main process."""
     return float(os.environ["LOCKSTEP_ENTERED"]) if "LOCKSTEP_ENTERED" in os.environ else None

@@ -1,6 +1,5 @@
 """Progress for the user: a redrawn line, the time left, a run's records as lines."""
 
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +8,10 @@ from ansible.utils.display import Display
 
 from control import command_line, text
 from control.runs import stragglers
-from control.terminal_lines import printable_lines
+from control.terminal_lines import cut, printable_lines
 from trainer.terminal import printable
+
+WIDTH = 80
 
 
 class Line:
@@ -25,8 +26,8 @@ class Line:
     def update(self, line: str) -> None:
         """Show the latest state."""
         if self._terminal:
-            width = shutil.get_terminal_size((120, 24)).columns - 1
-            self._display.display(f"\r\x1b[2K{printable(line)[:width]}", newline=False)
+            width = (command_line.columns() or WIDTH) - 1
+            self._display.display(f"\r\x1b[2K{cut(printable(line), width)}", newline=False)
             self._drawn = True
         elif time.monotonic() - self._last >= self._every:
             self._display.display(printable(line))
@@ -84,6 +85,7 @@ class Progress:
         """
         self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
         self._asked = asked
+        self._table, self.told = text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
         self._estimate = Estimate(counts)
@@ -103,7 +105,9 @@ class Progress:
             self._last_epoch = record
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
-            self._line.print(text.epoch_line(record, self._counts, left, self._called, self._asked))
+            self.told.append(record["epoch"])
+            for line in self._table.lines(record, left):
+                self._line.print(line)
         elif kind == "evaluation" and not self._quiet:
             self._line.print(f"{host}: {text.evaluation(record)}")
         elif kind == "straggler" and not self._quiet:

@@ -1,11 +1,16 @@
-"""Several lines of untrusted text, made safe for a terminal."""
+"""Several lines of untrusted text, made safe for a terminal, and lines that fit it."""
 
 import re
+import textwrap
 
 from trainer.terminal import escaped
 
 OURS = re.compile(r"(\r\x1b\[2K|\x1b\[[0-9;]{0,12}m)")
 """The only control sequences that Lockstep's commands write: redrawing a line, and colours."""
+
+COLUMN = re.compile(r" {2,}(?=\S)")
+PASTED = "ansible-playbook "
+"""In lines that stay whole, so that they can be pasted."""
 
 
 def printable_lines(text: str) -> str:
@@ -20,3 +25,24 @@ def keeping_ours(text: str) -> str:
     if text.replace("\n", "").isprintable():
         return text
     return "".join(part if OURS.fullmatch(part) else printable_lines(part) for part in OURS.split(text))
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Lines of at most `width` characters, broken between words and continued below their last column; None leaves them as they are."""
+    return text if width is None else "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width or PASTED in line:
+        return line
+    begin = max([match.end() for match in COLUMN.finditer(line) if match.end() <= width // 2], default=0)
+    rest = textwrap.wrap(line[begin:], width - begin, break_long_words=False, break_on_hyphens=False)
+    return line[:begin] + f"\n{' ' * begin}".join(rest)
+
+
+def cut(line: str, width: int) -> str:
+    """A line that fits: without the last of its parts, between which are two spaces; a single part loses its end."""
+    if len(line) <= width:
+        return line
+    parts, _, _ = line[: width + 2].rpartition("  ")
+    return parts or line[:width]

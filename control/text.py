@@ -3,7 +3,7 @@
 import datetime
 import shlex
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from control.runs import course, outcome, supervision
@@ -21,6 +21,8 @@ MOST_COLUMNS = 8
 
 ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 SHOWN_COLUMNS = 12
+NARROWEST = 7
+"""Characters of a column in the table of epochs, whose later rows are not known when the first is printed."""
 NATIVE = ("SIGSEGV", "SIGILL")
 SHOWN_FILES = 10
 
@@ -73,26 +75,33 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = ()) -> str:
-    """The plan as a block of lines."""
-    pairs = _script_pairs(plan, runs) if "script" in plan else _training_pairs(plan, runs)
-    return "Plan\n" + fields([*pairs, *(("warning", warning) for warning in warnings)])
+USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "recovery", "split", "disk")
+"""Lines of a plan that only the whole plan has: what follows from the others, and what is the same in most runs."""
 
 
-def _hosts(plan: dict[str, Any]) -> str:
-    """The plan's hosts in one line."""
+def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = (), whole: bool = True) -> str:
+    """The plan as a block of lines: the whole plan, or what is asked for and what is unusual."""
+    pairs = (_script_pairs if "script" in plan else _training_pairs)(plan, runs, whole)
+    shown = [pair for pair in pairs if whole or pair[0] not in USUAL]
+    return fields([*shown, *(("warning", warning) for warning in warnings)])
+
+
+def _hosts(plan: dict[str, Any], whole: bool) -> str:
+    """The plan's hosts in one line; of a `whole` plan with their addresses."""
+    if not whole:
+        return f"{len(plan['hosts'])}: {', '.join(host['name'] for host in plan['hosts'])}"
     hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
     chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
     return f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"
 
 
-def _script_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
+def _script_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
     """The lines of a script's plan."""
     script = plan["script"]
     size = f", {count(script['files'], 'file')}, {script['bytes'] / 1e6:,.1f} MB" if "files" in script else ""
     return [
         ("run", f"{plan['run']} ({'starts again' if plan['resume'] else 'new'})"),
-        ("hosts", _hosts(plan)),
+        ("hosts", _hosts(plan, whole)),
         ("script", f"{printable(script['file'])}{size} (sha256 {script['sha256'][:16]})"),
         *([("arguments", printable(shlex.join(script["args"])))] if script["args"] else []),
         *([("outputs", ", ".join(script["outputs"]))] if script["outputs"] else []),
@@ -100,7 +109,7 @@ def _script_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
     ]
 
 
-def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
+def _training_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
     """The lines of a training's plan."""
     counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
     size = "x".join(str(side) for side in config["data"]["image_size"])
@@ -108,25 +117,24 @@ def _training_pairs(plan: dict[str, Any], runs: str) -> list[tuple[str, str]]:
     columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
     examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
     shared = ", each of one worker" if plan.get("roles") else f" on {count(counts['workers'], 'worker')}"
+    divided = plan.get("divided") or _sizes(config.get("train", {}).get("batch_sizes"))
+    batch = f"{counts['global_batch']} {called}{' per step' if whole else ''}{shared}{divided}"
+    steps = f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"
     classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
         ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
-        ("hosts", _hosts(plan)),
+        ("hosts", _hosts(plan, whole)),
         ("model", f"{model_name(config['model'])}, {_parameters(plan)}{'' if columns else f', input {size}'}"),
-        ("dataset", f"{_source(config['data'], dataset)} ({digest}): {classes}{examples}"),
+        ("dataset", f"{_source(config['data'], dataset)}{f' ({digest})' if whole else ''}: {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
         *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
         *([("augmented", f"by {config['data']['augment']['file']}:augment")] if config["data"].get("augment") else []),
         *([("weights", _initial(plan["weights"]))] if plan.get("weights") else []),
         *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
-        (
-            "global batch",
-            f"{counts['global_batch']} {called} per step{shared}"
-            f"{plan.get('divided') or _sizes(config.get('train', {}).get('batch_sizes'))}",
-        ),
+        *([("global batch", batch)] if whole else []),
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
         *([("strategy", plan["roles"])] if plan.get("roles") else []),
-        ("steps", f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"),
+        ("steps", steps if whole else f"{steps}, of {batch}"),
         *([("recovery", goes_on)] if (goes_on := supervision.shown(config, plan["hosts"], plan.get("spares", []))) else []),
         ("results", f"{runs}/{plan['run']}"),
     ]
@@ -222,7 +230,7 @@ def progress(
     decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
     return (
         f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} {called}s/s{shown}{decisive}  ETA {left}"
+        f"{record['images_per_s']:,.0f} {called}s/s  ETA {left}{shown}{decisive}"
     )
 
 
@@ -241,11 +249,38 @@ def best(best: dict[str, Any] | None, by: str = "a callback") -> str:
     return f"{best['epoch']} ({', '.join(values)})" if values else str(best["epoch"])
 
 
-def epoch_line(row: dict[str, Any], counts: dict[str, Any], eta: float | None, called: str = "image", asked: str | None = None) -> str:
-    """One line for a finished epoch."""
-    step = min(row["epoch"] * counts["steps_per_epoch"], counts["total_steps"])
-    training = {name: value for name, value in metric_values(row).items() if not name.startswith(VALIDATION)}
-    return progress({**row, "step": step, "metrics": training}, counts, row, eta, called, asked)
+class EpochTable:
+    """The table of epochs, printed while they end."""
+
+    def __init__(self, epochs: int, called: str = "image", width: int | None = None):
+        """`called`: what an example is called; `width`: columns of the terminal, beyond which metrics are left out."""
+        self._epochs, self._called, self._width = epochs, called, width
+        self._names: list[str] | None = None
+
+    def lines(self, row: dict[str, Any], eta: float | None) -> list[str]:
+        """A finished epoch, below a header where its columns are new; `eta`: seconds left."""
+        last = ["seconds", f"{self._called}s/s", "left"]
+        names = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width)
+        header = names if names != self._names else None
+        self._names = names
+        columns = ["epoch", *map(metric_name, names), *last]
+        cells = [
+            f"{row['epoch']}/{self._epochs}",
+            *(Number(row[name], 4) for name in names),
+            Number(row["seconds"], 1),
+            Number(row["images_per_s"], 0),
+            duration(eta) if eta is not None else "-",
+        ]
+        shown: list[list[Any]] = [columns, cells] if header is not None else [cells]
+        widths = [max(NARROWEST, len(title)) for title in columns]
+        return ["  " + "  ".join(str(cell).rjust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
+
+
+def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> list[str]:
+    """The first metrics that fit into `width` columns beside others; at least one."""
+    widths = [2 + max(NARROWEST, len(metric_name(name))) for name in [*others, *names]]
+    kept = [name for end, name in enumerate(names, len(others) + 1) if width is None or sum(widths[:end]) <= width]
+    return kept or list(names[:1])
 
 
 def evaluation(evaluated: dict[str, Any]) -> str:
@@ -254,9 +289,10 @@ def evaluation(evaluated: dict[str, Any]) -> str:
     return f"epoch {evaluated['epoch']} on the test examples:{metrics}"
 
 
-def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None) -> str:
-    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary."""
-    shown, names = list(rows), list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS]
+def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
+    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
+    last = ["seconds", f"{called}s/s"]
+    shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
     if len(rows) > 24:
         top = (best or best_row(rows))["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
@@ -269,7 +305,7 @@ def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[st
         ]
         for row in shown
     ]
-    return table(["epoch", *map(metric_name, names), "seconds", f"{called}s/s"], cells)
+    return table(["epoch", *map(metric_name, names), *last], cells)
 
 
 class Number(float):
@@ -296,11 +332,16 @@ def result(
     more: Sequence[tuple[str, str]] = (),
     called: str = "image",
     commands: bool = True,
+    told: Collection[int] = (),
+    width: int | None = None,
 ) -> str:
-    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands."""
+    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
+
+    The table is left out if all its epochs are among those that were `told` while they ended; `width` as of `EpochTable`.
+    """
     lines = [f"{run}: {summary['state']}"]
-    if rows:
-        lines += ["", history(rows, called, summary.get("best")), ""]
+    if not {row["epoch"] for row in rows} <= set(told):
+        lines += ["", history(rows, called, summary.get("best"), width), ""]
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))

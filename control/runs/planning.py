@@ -3,11 +3,11 @@
 import secrets
 import shlex
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleFilterError
 
 from control import project, text
@@ -162,10 +162,11 @@ def make(
     return {**plan, "gradients": choices.shown(plan), "divided": choices.divided(plan)}
 
 
-def shown(plan: dict[str, Any], hostvars: Any) -> str:
-    """The plan for the terminal."""
+def shown(plan: dict[str, Any], hostvars: Any, check: bool = False) -> str:
+    """The plan for the terminal; the whole one in a `check`, and with `-v`."""
     every = [*plan["warnings"], *warnings(posts(plan), hostvars), *disk_warnings(plan)]
-    return text.plan(plan, project.relative(Path(plan["folder"]).parent), every)
+    whole = check or bool(context.CLIARGS.get("verbosity"))
+    return text.plan(plan, project.relative(Path(plan["folder"]).parent), every, whole)
 
 
 def typed(options: dict[str, Any], run: str) -> str:
@@ -180,7 +181,7 @@ def _assigned(name: str, value: Any) -> str:
 
 def warnings(chosen: list[dict[str, Any]], hostvars: Any) -> list[str]:
     """Likely mistakes in a plan that are not refused."""
-    return [*_shared_addresses(chosen, hostvars), *_open_ports(chosen)]
+    return [*_shared_addresses(chosen, hostvars)]
 
 
 def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
@@ -198,18 +199,6 @@ def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[s
             )
 
 
-def _open_ports(chosen: list[dict[str, Any]]) -> list[str]:
-    """TensorFlow's worker port runs code for anyone who can reach it, and it can't be bound to loopback."""
-    loopback = all(host["address"].startswith("127.") for host in chosen)
-    interfaces = [name for _, name in socket.if_nameindex() if name != "lo"]
-    up = [name for name in interfaces if _is_up(name)]
-    if not loopback or not up:
-        return []
-    numbers = ", ".join(str(host[kind]) for host in chosen for kind in ("port", "server_port") if kind in host)
-    shown = ", ".join(up if len(up) <= 3 else [*up[:2], f"{len(up) - 2} more"])
-    return [f"TensorFlow listens on ports {numbers} of every interface ({shown}) without a password: use a trusted network or a firewall"]
-
-
 def disk_warnings(plan: dict[str, Any]) -> list[str]:
     """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
     folder = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
@@ -220,8 +209,3 @@ def disk_warnings(plan: dict[str, Any]) -> list[str]:
         f"{folder} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "
         "(-e set=checkpoint.snapshots=best, last or 10)"
     ]
-
-
-def _is_up(interface: str) -> bool:
-    state = Path(f"/sys/class/net/{interface}/operstate")
-    return state.is_file() and state.read_text(encoding="utf-8").strip() == "up"

@@ -1,10 +1,10 @@
 """The end of a run, read from its folder."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from control import text
+from control import command_line, text
 from control.doctor import prediction
 from control.project import relative
 from control.remote import worker_files
@@ -75,8 +75,8 @@ def output(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder / "output").as_posix() for path in (folder / "output").rglob("*") if path.is_file())
 
 
-def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True) -> str:
-    """The end of a run for the terminal: epochs, best epoch, where the files are, the next `commands`, unless another stage follows."""
+def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, told: Collection[int] = ()) -> str:
+    """The end of a run for the terminal: epochs not `told` yet, best epoch, files, the next `commands`, unless another stage follows."""
     rows = read_history(folder / "history.csv")
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
@@ -86,4 +86,5 @@ def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True) -
     if "script" in summary:
         return text.script_result(folder.name, relative(folder), summary, output(folder))
     more = [("straggler", stragglers.of_run(folder)), *asynchronous.result(folder), ("MLflow", mlflow_log.place(folder))]
-    return text.result(folder.name, relative(folder), summary, rows, [("predicted", predicted), *more], called, commands)
+    pairs = [("predicted", predicted), *more]
+    return text.result(folder.name, relative(folder), summary, rows, pairs, called, commands, told, command_line.columns())

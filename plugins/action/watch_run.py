@@ -99,7 +99,8 @@ class ActionModule(Action):
             self.rejoin_wait, self.elastic = float(recovery["rejoin_wait"]), bool(recovery.get("elastic"))
         self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(arguments["hosts"])
         self.phases_began: dict[str, float] = {}
-        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": self._until_end().to_dict()}
+        verdict = self._until_end().to_dict()
+        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": verdict, "told": self.progress.told}
 
     def _until_end(self) -> Verdict:
         verdict = None

@@ -303,9 +303,10 @@ def refuse_foreign_environment():
 
 def shown(text):
     """A task's text in its form for the terminal."""
-    from control.terminal_lines import printable_lines
+    from control import command_line
+    from control.terminal_lines import printable_lines, wrapped
 
-    return as_typed(printable_lines(text))
+    return wrapped(as_typed(printable_lines(text)), command_line.columns())
 
 
 def refuse_empty_inventory(playbook):

@@ -274,7 +274,9 @@ def load(subject: Subject) -> Iterator[Check]:
     average, cores = subject.facts.get("load"), subject.facts["cores"]
     if average is not None and subject.facts.get("cpu_quota") is None:
         value, limit = f"load {average:.1f} on {cores} cores", f"at most {cores / 2:g}"
-        level = WARN if average > cores / 2 and not subject.need.queued else OK
+        # On the machine where the command is typed, its user knows what runs.
+        excused = subject.need.queued or subject.host["address"].startswith("127.")
+        level = WARN if average > cores / 2 and not excused else OK
         yield subject.check(level, "load", value, limit, "end what else runs there (top shows it)")
 
 

@@ -58,7 +58,7 @@ def plan(task: Task) -> dict[str, Any]:
         task.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan["complete"] else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-    show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"])}
+    show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"], task.check_mode)}
     hosts = posts(plan)
     if plan["complete"]:
         reservations.release(plan["run"])

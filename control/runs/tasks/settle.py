@@ -36,7 +36,7 @@ def settle(task: Task) -> dict[str, Any]:
     lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
     alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
     launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
-    shown = [planning.shown(plan, task.task_vars["hostvars"])] if waits(plan) else []
+    shown = [planning.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         away = [one["host"] for one in seen if one["state"] != "running"]
         return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(away)}"])

@@ -1,13 +1,13 @@
 """What a person reads: tables, the plan, progress, failures, the run's outcome and its status."""
 
 import dataclasses
-import os
 import re
 
 import pytest
 
-from control import progress, project, text
+from control import command_line, progress, project, text
 from control.runs import outcome, run_results, status
+from control.terminal_lines import wrapped
 from tests.unit.samples import HISTORY
 from trainer.errors import DIVERGED
 from trainer.files import write_json, write_rows
@@ -80,7 +80,6 @@ def made_plan():
 def test_plan_says_what_will_be_done():
     shown = text.plan(made_plan(), "runs").splitlines()
     assert shown == [
-        "Plan",
         "  run           my-run (new, configuration lecture_cnn)",
         "  hosts         2 (rank host address): 0 node01 10.0.0.1:12345, 1 node02 10.0.0.2:23456",
         "  model         lecture_cnn, 2,770,634 parameters, input 28x28x1",
@@ -88,6 +87,23 @@ def test_plan_says_what_will_be_done():
         "  global batch  128 images per step on 2 workers",
         "  steps         70 per epoch x 3 epochs = 210",
         "  results       runs/my-run",
+    ]
+
+
+def test_short_plan_has_what_was_asked_for():
+    """And what is unusual; where ports, digests and defaults matter, there is the whole plan."""
+    made = made_plan() | {"gradients": "packed (all workers are on this one machine)", "differing": ["train.epochs=3 instead of 5"]}
+    made["dataset"]["left_out"] = 2
+    assert text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
+        "  run       my-run (new, configuration lecture_cnn)",
+        "  settings  train.epochs=3 instead of 5",
+        "  hosts     2: node01, node02",
+        "  model     lecture_cnn, 2,770,634 parameters, input 28x28x1",
+        "  dataset   digits: 10 classes, 48,000 training, 12,000 validation, 10,000 test images",
+        "  steps     70 per epoch x 3 epochs = 210, of 128 images on 2 workers",
+        "  results   runs/my-run",
+        "  left out  2 images that can't be read",
+        "  warning   mind the port",
     ]
 
 
@@ -127,19 +143,35 @@ def test_plan_says_how_many_parameters_train(last, layers):
 
 def test_progress_line_before_the_first_validation():
     assert text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
-        "epoch 2/3  step 1,400/2,100  1,234 images/s  loss 0.5123  accuracy 0.8000  val accuracy -  ETA -"
+        "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA -  loss 0.5123  accuracy 0.8000  val accuracy -"
     )
 
 
 def test_progress_line_later():
     shown = text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
-    assert shown.endswith("val accuracy 0.7500  ETA 1:15")
+    assert "  ETA 1:15  loss" in shown
+    assert shown.endswith("val accuracy 0.7500")
 
 
-def test_epoch_line():
-    assert text.epoch_line(row(2, 0.75), COUNTS, 3700) == (
-        "epoch 2/3  step 140/210  1,234 images/s  loss 0.2500  accuracy 0.2500  val accuracy 0.7500  ETA 1:01:40"
-    )
+def test_epochs_are_a_table_while_they_end():
+    """With a header again where the columns change."""
+    table = text.EpochTable(3)
+    assert [*table.lines(row(1, 0.5), None), *table.lines(row(2, 0.75), 3700)] == [
+        "    epoch     loss  accuracy  val loss  val accuracy  seconds  images/s     left",
+        "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234        -",
+        "      2/3   0.2500    0.2500    0.2500        0.7500      0.2     1,234  1:01:40",
+    ]
+    assert len(table.lines({**row(3, 0.75), "top_5": 0.5}, None)) == 2
+
+
+def test_narrow_table_keeps_the_first_metrics():
+    (header, _) = text.EpochTable(3, width=50).lines(row(1, 0.5), None)
+    assert header == "    epoch     loss  seconds  images/s     left"
+
+
+def test_epochs_that_were_told_are_no_table_again():
+    shown = [text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], told=told, commands=False) for told in ([1, 2], [2])]
+    assert ["val accuracy" in one for one in shown] == [False, True]
 
 
 def test_history_shows_every_epoch_of_a_short_run():
@@ -166,10 +198,11 @@ class Display:
 
 
 def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
-    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda *_: os.terminal_size((10, 24)))
+    monkeypatch.setattr(command_line, "columns", lambda: 10)
     display = Display()
     line = progress.Line(display, terminal=True)
     line.update("0123456789abc")
+    line.update("one  two  three")
     line.update("short")
     line.print("stays")
     line.print("this too, in full")
@@ -177,6 +210,7 @@ def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
     clear = "\r\x1b[2K"
     assert display.shown == [
         (clear + "012345678", False),
+        (clear + "one  two", False),
         (clear + "short", False),
         (clear, False),
         ("stays", True),
@@ -263,7 +297,8 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
 def test_model_without_validation_shows_each_metric_once():
     """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
-    assert text.epoch_line(own, COUNTS, None).count("generator 0.5000") == 1
+    steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
+    assert text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
     assert "evaluate.yml" not in text.result("r", "runs/r", SUMMARY, [own])
     assert "metrics on the test examples  ansible-playbook evaluate.yml" in text.result("r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}])
 
@@ -709,3 +744,18 @@ def test_result_names_hosts_without_which_run_went_on():
     lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
     shown = text.lost(lost, 2)
     assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("  run  a b c", "  run  a b c"),
+        ("  warn  one two three four", "  warn  one two\n        three four"),
+        ("[WARN] a  one two three four", "[WARN] a  one two\n          three four"),
+        ("  ansible-playbook status.yml -e run=a", "  ansible-playbook status.yml -e run=a"),
+    ],
+)
+def test_lines_are_wrapped_at_words(line, shown):
+    """Below their last column; a command stays whole, so that it can be pasted."""
+    assert wrapped(line, 20) == shown
+    assert wrapped(line, None) == line

@@ -213,15 +213,6 @@ def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
     assert asynchronous.result(tmp_path) == []
 
 
-def test_every_open_port_is_named(monkeypatch):
-    """Also that of a server, which runs code for whoever reaches it, too."""
-    monkeypatch.setattr(planning, "_is_up", lambda _: True)
-    monkeypatch.setattr(planning.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0")])
-    local = [host | {"address": "127.0.0.1"} for host in HOSTS[:2]]
-    assert "listens on ports 12345, 12345 of" in planning._open_ports(local)[0]
-    assert "listens on ports 12345, 12845, 12345 of" in planning._open_ports(asynchronous.with_roles(local, [], []))[0]
-
-
 def test_staleness_in_words():
     assert asynchronous.staleness({}) == "no call has ended"
     assert asynchronous.staleness({0: 50, 4: 49, 100: 1}) == (
