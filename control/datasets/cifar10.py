@@ -4,16 +4,19 @@ Returns the three splits of the course CS-W4121: batches 1 to 4 train (40,000 im
 each). Folders have no batches: 10,000 images of `train/` validate, the same number of each class.
 """
 
+import bz2
 import functools
+import gzip
 import hashlib
 import io
+import lzma
 import pickle
 import tarfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -31,11 +34,23 @@ SPLITS = {"train": 4, "validation": 1, "eval": 1}
 """Batches of each split."""
 MEMBER_BYTES = 100 * 2**20
 """More than three times an official batch; a packed file can claim any size, and a sparse one costs its maker nothing."""
+FIX_ARCHIVE = "Fix: fetch the archive again"
 LAYOUTS = (
     "a python or binary archive of CIFAR-10 (cifar-10-python.tar.gz, cifar-10-binary.tar.gz), such an archive unpacked, or a folder with "
     "train/<class>/ and test/<class>/"
 )
 Progress = Callable[[int, int], None]
+
+
+ARCHIVE_BYTES, MEMBERS = 2**29, 100
+"""Of an unpacked archive: more than twice the official ones', which have ten members."""
+DAMAGED = (
+    *(pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError),
+    *(MemoryError, OverflowError, RecursionError),
+)
+"""What a pickle that is no batch raises."""
+PACKED: dict[bytes, Callable[[Path, str], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+"""By a file's first bytes."""
 
 
 class Split(NamedTuple):
@@ -61,21 +76,38 @@ class Archive:
 class _ArraysOnly(pickle.Unpickler):
     """Loads what an archive's pickles contain, and nothing that could run code."""
 
-    ALLOWED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")})
+    ALLOWED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
 
     def find_class(self, module: str, name: str) -> Any:
         plain = module.replace("numpy._core", "numpy.core")
+        if (plain, name) == ("_codecs", "encode"):
+            return _encoded
         if (plain, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR-10 batch contains")
         return super().find_class(module, name)
 
 
+def _encoded(text: str, encoding: str) -> bytes:
+    """Bytes that a pickle holds as text; other encodings double them as often as a pickle says."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"it encodes as {encoding!r:.40}, which no CIFAR-10 batch does")
+    return text.encode("latin-1")
+
+
 def _pickled(data: bytes, name: str) -> Split:
     try:
         batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-        return Split(np.asarray(batch[b"data"], np.uint8).reshape(-1, *SHAPE), np.asarray(batch[b"labels"], np.int64))
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        images, labels = batch[b"data"], batch[b"labels"]
+        # A few bytes of a pickle make an array, or lists in lists, of any size: converted, they would fill the memory.
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or not _are_numbers(labels):
+            raise ValueError("its data are no bytes, or its labels no list of whole numbers")
+        return Split(images.reshape(-1, *SHAPE), np.asarray(labels, np.int64))
+    except DAMAGED as error:
         raise DatasetError(f"{name}: truncated or damaged: {error or type(error).__name__}") from None
+
+
+def _are_numbers(labels: Any) -> bool:
+    return isinstance(labels, list) and all(type(label) is int for label in labels)
 
 
 def _binary(data: bytes, name: str) -> Split:
@@ -145,9 +177,11 @@ def _check_digest(path: Path, digest: str | None) -> None:
 def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
     _check_digest(path, digest)
     try:
-        with tarfile.open(path, "r:*") as archive:
-            for entry in archive:
+        with _unpacking(path) as stream, tarfile.open(fileobj=_Limited(stream, path), mode="r:") as archive:
+            for number, entry in enumerate(archive):
                 _check_member(entry, path)
+                if number == MEMBERS:
+                    raise DatasetError(f"{path}: it has more than {MEMBERS} members; CIFAR-10 archives have ten. {FIX_ARCHIVE}")
             names = archive.getnames()
             layout = next((kind for kind in ARCHIVES.values() if any(name.startswith(kind.folder) for name in names)), None)
             if layout is None:
@@ -160,8 +194,35 @@ def _packed(path: Path, digest: str | None, progress: Progress) -> list[Split]:
                 return stream.read()
 
             return _batches(layout, member, str(path), progress)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(f"{path}: truncated or not an archive: {error}") from None
+
+
+def _unpacking(path: Path) -> BinaryIO:
+    with path.open("rb") as stream:
+        start = stream.read(2)
+    return cast(BinaryIO, PACKED.get(start, open)(path, "rb"))
+
+
+class _Limited(io.RawIOBase):
+    """An archive, unpacked as it is read, and never beyond what CIFAR-10 has: tarfile believes each header."""
+
+    def __init__(self, stream: BinaryIO, path: Path):
+        self._stream, self._path, self.tell = stream, path, stream.tell  # type: ignore[method-assign]
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        self._check(size, self.tell() + size)
+        return self._stream.read(size)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        """Go on at a byte."""
+        self._check(0, place)
+        return self._stream.seek(place, whence)
+
+    def _check(self, size: int, end: int) -> None:
+        if size > MEMBER_BYTES or end > ARCHIVE_BYTES:
+            raise DatasetError(f"{self._path}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, which CIFAR-10 has not. {FIX_ARCHIVE}")
 
 
 def _check_member(member: tarfile.TarInfo, path: Path) -> None:
@@ -176,7 +237,7 @@ def _check_member(member: tarfile.TarInfo, path: Path) -> None:
         wrong = f"has {member.size:,} bytes"
     else:
         return
-    raise DatasetError(f"{path}: {printable(member.name)} {wrong}; CIFAR-10 archives have no such member. Fix: fetch the archive again")
+    raise DatasetError(f"{path}: {printable(member.name)} {wrong}; CIFAR-10 archives have no such member. {FIX_ARCHIVE}")
 
 
 def _unpacked(path: Path, progress: Progress) -> list[Split]:
@@ -212,7 +273,7 @@ def _folders(path: Path, progress: Progress) -> dict[str, Split]:
     folder = Folder(str(path))
     listing = folder.scan()
     if listing.classes != CLASSES:
-        raise DatasetError(f"{path}: its classes are {', '.join(listing.classes)}; CIFAR-10's are {', '.join(CLASSES)}")
+        raise DatasetError(f"{path}: its classes are {printable(', '.join(listing.classes), 300)}; CIFAR-10's are {', '.join(CLASSES)}")
     total, done, splits = sum(map(len, listing.files.values())), 0, {}
     for name, files in listing.files.items():
         images = np.empty((len(files), *SHAPE), np.uint8)

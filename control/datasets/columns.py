@@ -16,7 +16,7 @@ from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
 from control.datasets.specs import checked_table
-from trainer.data.columns import file_names, row_dtype, rows_name
+from trainer.data.columns import allow_open, file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
 from trainer.errors import DatasetError
@@ -128,6 +128,7 @@ class _Kept:
             spec = Spec(spec.structure, tuple(leaves))
         _check_strings(spec, self._checked.called)
         self._spec = spec
+        allow_open(len(file_names(spec)))
         self._writers = {split: Writer(self._part, spec, split) for split in SPLITS}
 
     def _classes_of(self, split: str, names: Sequence[Any]) -> np.ndarray:

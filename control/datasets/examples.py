@@ -5,6 +5,7 @@ A result is a whole (arrays, dicts of them, a frame, a tuple of those) or batche
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ HOW = (
 RAGGED_HOW = "sequences of different lengths are np.array(list, dtype=object) with an array for each example, or a tf.RaggedTensor"
 SLICE_BYTES = 2**25
 """Of a whole result, so much is converted at a time."""
+OBJECT_BYTES = 64
+"""A string's, besides its characters."""
 LONGEST_KEY = 60
 """Characters of a key in a leaf's name, which is only for people: the structure has the whole key."""
 EXACT = 2**24
@@ -83,9 +86,8 @@ class Checked:
             self.spec = specs.checked(Spec(structure, tuple(column.leaf for column in columns)).to_json())
         self._check(structure, columns, place)
         total = next(iter(counts.values()))
-        step = max(1, SLICE_BYTES // max(1, sum(map(_bytes_each, columns))))
-        for start in range(0, total, step):
-            yield [self._values(column, split, start, min(start + step, total)) for column in columns]
+        for start, stop in _slices(columns, total):
+            yield [self._values(column, split, start, stop) for column in columns]
         self.seen[split] = self.seen.get(split, 0) + total
 
     def warnings(self) -> list[str]:
@@ -176,11 +178,16 @@ def flattened(nest: Any, place: str) -> tuple[list[Any], list[tuple[str, Any]]]:
     return structure, leaves
 
 
+def repeated(names: Iterable[Any]) -> Any | None:
+    """The first name that comes more than once; None if none does."""
+    return next((name for name, times in Counter(names).items() if times > 1), None)
+
+
 def _by_column(frame: Any, place: str) -> dict[Any, Any]:
     """The columns of a frame."""
     names = list(frame.columns)
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DatasetError(f"{place}: the frame has the column {printable(str(twice[0]), 60)} twice; rename one")
+    if (twice := repeated(names)) is not None:
+        raise DatasetError(f"{place}: the frame has the column {printable(str(twice), 60)} twice; rename one")
     return {name: frame[name] for name in names}
 
 
@@ -278,13 +285,21 @@ def with_target(nest: Any, target: str | None, features: Sequence[str] | None, c
 
 
 def check_columns(names: Sequence[str], target: str | None, features: Sequence[str] | None, called: str) -> None:
-    """Refuse a target or features that are no columns (DatasetError, with the nearest one), or no column left for `x`."""
+    """Refuse a target or features that are no columns (DatasetError, with the nearest one), and no column for `x`, or too many."""
+    known = set(names)
     for key, name in [("data.target", target), *(("data.features", feature) for feature in features or ())]:
-        if name is not None and name not in names:
+        if name is not None and name not in known:
             listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
             raise DatasetError(f"{key}={name}: {called} has no such column{nearest(name, names)}; there are: {listed}")
-    if not [name for name in (features or names) if name != target]:
+    kept = [name for name in (features or names) if name != target]
+    if not kept:
         raise DatasetError(f"{called}: there is no column besides data.target={target}; a model needs at least one")
+    if len(kept) + (target is not None) > MOST_LEAVES:
+        raise DatasetError(
+            f"{called} has {len(kept):,} columns for a model; with the target, at most {MOST_LEAVES:,} are read. "
+            f"Fix: name those that it needs, as in -e 'set=data.features=[{printable(','.join(map(str, kept[:2])), 100)}]', or put columns "
+            "of one type into one array [examples, columns] in a function: -e dataset=FILE.py:FUNCTION"
+        )
 
 
 def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] | None) -> Column:
@@ -397,11 +412,35 @@ def _ragged(rows: list[Any], name: str, what: str) -> Column:
     return Column(Leaf(name, dtype, (None, *inner)), kept)
 
 
-def _bytes_each(column: Column) -> int:
-    examples = column.examples
-    if isinstance(examples, np.ndarray) and examples.dtype.kind != "O":
-        return max(1, examples.nbytes // max(1, len(examples)))
-    return 256
+def _slices(columns: Sequence[Column], total: int) -> Iterator[tuple[int, int]]:
+    """Where slices of at most `SLICE_BYTES` begin and end; a longer example is one of its own."""
+    each = sum(column.examples.nbytes // max(1, total) for column in columns if not _differ(column))
+    sizes = [_sizes(column.examples) for column in columns if _differ(column)]
+    ends = np.cumsum(np.sum(sizes, axis=0) + each) if sizes else None
+    start = 0
+    while start < total:
+        stop = start + SLICE_BYTES // max(1, each)
+        if ends is not None:
+            stop = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + SLICE_BYTES, "right"))
+        stop = min(total, max(stop, start + 1))
+        yield start, stop
+        start = stop
+
+
+def _differ(column: Column) -> bool:
+    """Whether examples differ in size."""
+    return not isinstance(column.examples, np.ndarray) or column.examples.dtype.kind == "O"
+
+
+def _sizes(examples: Any) -> np.ndarray:
+    """Bytes `[n]` of strings, with their object's, or of arrays."""
+    return np.fromiter(map(_size, examples), np.int64, len(examples))
+
+
+def _size(example: Any) -> int:
+    if isinstance(example, str | bytes):
+        return OBJECT_BYTES + len(example)
+    return int(example.nbytes) if example.dtype.kind != "O" else sum(map(_size, example.ravel()))
 
 
 def _lengths(counts: dict[str, int]) -> str:

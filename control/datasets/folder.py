@@ -8,7 +8,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from control.datasets.image_headers import EXTENSIONS
+from control.datasets.image_headers import EXTENSIONS, read_image
 from control.datasets.sources import Listing, source
 from trainer.data.manifest import SPLITS
 from trainer.errors import DatasetError
@@ -19,6 +19,8 @@ OTHERS = ("test", "testing", "eval", "training", *VALIDATION)
 """Folders beside `train/` that are not classes."""
 HELD_OUT = 5
 """Without `test/`, one in this many images of a class is held out for testing."""
+SHOWN = 20
+"""Classes that a message names."""
 LAYOUT = "a dataset folder holds train/<class>/ and test/<class>/ with JPEG, PNG, BMP or GIF files, or nothing but class folders"
 Entry = tuple[str, int, int]
 """Name, bytes, modification time."""
@@ -47,6 +49,7 @@ class Folder:
         stamp = hashlib.sha256()
         files: dict[str, list[str]] = {split: [] for split in SPLITS}
         labels: dict[str, list[int]] = {split: [] for split in SPLITS}
+        numbers = {name: number for number, name in enumerate(classes)}
         # Validation images are held-out training images: they come first.
         for split in ("validation", *SPLITS):
             listed_as = "train" if split == "validation" else split
@@ -54,7 +57,7 @@ class Folder:
                 for entry, size, changed in entries:
                     stamp.update(os.fsencode(f"{split}\0{entry}\0{size}\0{changed}\n"))
                     files[listed_as].append(entry)
-                    labels[listed_as].append(classes.index(name))
+                    labels[listed_as].append(numbers[name])
         self._files = files
         held = sum(len(entries) for entries in images.get("validation", {}).values())
         notes = [f"{held:,} images in {split_folders['validation']}/ are for validation"] if held else []
@@ -65,7 +68,7 @@ class Folder:
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
-        return (self.path / self._files[split][index]).read_bytes()
+        return read_image(self.path / self._files[split][index])
 
     def _split_folders(self) -> dict[str, str]:
         """The folder of each existing split; class folders alone are in the dataset's own folder."""
@@ -88,7 +91,7 @@ class Folder:
         train = names[split_folders["train"]]
         for split, folder in split_folders.items():
             differing = {"train": train - names[folder] if split == "test" else set(), folder: names[folder] - train}
-            only = [f"only in {where}/: {', '.join(map(printable, sorted(one)))}" for where, one in differing.items() if one]
+            only = [f"only in {where}/: {_some(one)}" for where, one in differing.items() if one]
             if only:
                 raise DatasetError(f"dataset {self.path}: train/ and {folder}/ must hold the same classes; {'; '.join(only)}")
         if len(train) < 2:
@@ -132,6 +135,12 @@ class Folder:
                 f"dataset {self.path}: class {printable(folder)} is empty; put images (JPEG, PNG, BMP, GIF) in it or remove the class"
             )
         return sorted(images)
+
+
+def _some(names: set[str]) -> str:
+    """Names for a message: 100,000 folders would fill screens."""
+    more = f", {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(map(printable, sorted(names)[:SHOWN])) + more
 
 
 def _held_out(entries: list[Entry]) -> list[Entry]:

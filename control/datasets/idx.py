@@ -18,12 +18,16 @@ WANTED = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-uby
 
 MOST_DIMENSIONS, LARGEST = 3, 8 * 2**30
 """Of a file's array; and most bytes that it may have, as a packed file may become anything."""
+RATIO, FREE = 100, 2**28
+"""A packed file becomes at most so many times as large, or `FREE` bytes: MNIST's images become five times as large, zeros 1,000 times."""
+BLOCK = 2**24
+"""Bytes that are read at a time."""
 HEADER = 4 + 4 * MOST_DIMENSIONS
 
 
-def parse(data: bytes, name: str) -> np.ndarray:
+def parse(data: bytes | bytearray, name: str) -> np.ndarray:
     """An idx file's bytes as a uint8 array of the shape in its header; DatasetError if they are anything else."""
-    start, shape = _header(data[:HEADER], name)
+    start, shape = _header(bytes(data[:HEADER]), name)
     expected = math.prod(shape)
     if len(data) - start != expected:
         more = "more than that" if len(data) - start > expected else f"{len(data) - start:,}"
@@ -95,12 +99,26 @@ def listing(name: str, classes: list[str], labels: dict[str, list[int]], stamp: 
     return Listing(name, classes, files, labels, stamp, shape)
 
 
-def _bytes(file: Path) -> bytes:
+def _bytes(file: Path) -> bytearray:
     """A file's content, unpacked, and at most one byte more than its header says: a small packed file may hold any number."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            head = stream.read(HEADER)
-            start, shape = _header(head, str(file))
-            return bytes(head + stream.read(max(0, start + math.prod(shape) - len(head)) + 1))
+            data = bytearray(stream.read(HEADER))
+            start, shape = _header(bytes(data), str(file))
+            expected = start + math.prod(shape)
+            _check_size(file, expected)
+            while len(data) <= expected and (block := stream.read(min(BLOCK, expected + 1 - len(data)))):
+                data += block
+            return data
     except (OSError, EOFError, zlib.error) as error:
         raise DatasetError(f"{file}: can't be read: {error}") from None
+
+
+def _check_size(file: Path, expected: int) -> None:
+    """Refuse a header that claims far more than its packed file can be meant to hold, before it is unpacked."""
+    packed = file.stat().st_size
+    if file.suffix == ".gz" and expected > max(FREE, RATIO * packed):
+        raise DatasetError(
+            f"{file}: {packed:,} bytes that become {expected:,} by its header; at most {RATIO} times as many, or {FREE:,}, are unpacked. "
+            "Fix, if it is what you expect: gunzip it"
+        )

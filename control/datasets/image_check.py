@@ -95,8 +95,9 @@ def refuse(bad: list[list[str]], allow_bad: bool) -> None:
 def check_classes(name: str, classes: list[str], labels: dict[str, list[int]]) -> None:
     """Refuse a class of which a split has no readable image."""
     for split in SPLITS:
+        there = set(labels[split])
         for label, one in enumerate(classes):
-            if label not in labels[split]:
+            if label not in there:
                 raise DatasetError(f"dataset {name}: class {split}/{printable(one)} has no readable image")
 
 

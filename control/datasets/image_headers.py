@@ -1,6 +1,7 @@
-"""What the header of an image file says, without decoding the image."""
+"""What the header of an image file says, without decoding the image; and the bytes of one, if it is small enough to be one."""
 
 import io
+from pathlib import Path
 
 from PIL import Image
 
@@ -8,8 +9,18 @@ from trainer.data.images import FORMATS, GREY
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif"})
 
+LARGEST = 2**30
+"""Bytes of an image file: Pillow reads no image of more than 179 million pixels, which need less even without compression."""
+
 ORIENTATION, LYING = 0x0112, 5
 """EXIF's tag, and its first value that swaps height and width."""
+
+
+def read_image(path: Path) -> bytes:
+    """The bytes of an image file; OSError, or ValueError if it has more than any image: its name may be all that it has of one."""
+    if (size := path.stat().st_size) > LARGEST:
+        raise ValueError(f"it has {size:,} bytes; at most {LARGEST:,} are read")
+    return path.read_bytes()
 
 
 def stated_size(data: bytes) -> tuple[int, int]:

@@ -17,10 +17,11 @@ from control import user_files
 from control.datasets import tables
 from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, batches, declared_shapes, shown
-from control.datasets.image_headers import EXTENSIONS
+from control.datasets.image_headers import EXTENSIONS, read_image
 from control.datasets.sources import alone, detect, is_table, open_source
 from trainer import own
 from trainer.config import nearest
+from trainer.data.columns import allow_open, file_names
 from trainer.data.images import decode, fit
 from trainer.data.spec import Spec
 from trainer.errors import DatasetError
@@ -52,6 +53,7 @@ class Parts:
         """Begin a folder for each host, by number."""
         self.folder, self.count = folder, 0
         self._writers: list[Writer] = []
+        allow_open(hosts * len(file_names(spec)))
         for rank in range(hosts):
             (folder / str(rank)).mkdir(parents=True)
             self._writers.append(Writer(folder / str(rank), spec, SPLIT))
@@ -123,9 +125,9 @@ def _pictures(given: str, called: str) -> Pictures:
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
         if not files:
             raise DatasetError(f"{called}: there is no image in that folder; {HOW_IMAGES}")
-        return Pictures([_text(file.relative_to(path)) for file in files], lambda number: decode(files[number].read_bytes()))
+        return Pictures([_text(file.relative_to(path)) for file in files], lambda number: decode(read_image(files[number])))
     if path.is_file() and not _is_dataset(path.name):
-        return Pictures([_text(Path(path.name))], lambda _: decode(path.read_bytes()))
+        return Pictures([_text(Path(path.name))], lambda _: decode(read_image(path)))
     if not path.exists() and ".py:" not in given and given not in alone():
         raise DatasetError(f"{called}: no such file or folder; {HOW_IMAGES}")
     detected = detect(given)

@@ -29,6 +29,7 @@ from control import user_files
 from control.datasets import columns, examples, unfinished
 from control.datasets.examples import HOW as HOW_COLUMNS
 from control.datasets.examples import Checked, declared_shapes, noted, shown, with_target
+from control.datasets.image_headers import read_image
 from control.datasets.sources import Listing, check_classes, fingerprint, source
 from trainer import own
 from trainer.data.manifest import SPLITS
@@ -74,7 +75,8 @@ class Own:
         index = read_json(self._kept / "index.json")
         self._records = index["records"]
         classes = columns.in_order({record[0] for split in SPLITS for record in self._records[split]})
-        labels = {split: [classes.index(record[0]) for record in self._records[split]] for split in SPLITS}
+        numbers = {name: number for number, name in enumerate(classes)}
+        labels = {split: [numbers[record[0]] for record in self._records[split]] for split in SPLITS}
         files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
         check_classes(f"dataset={self._function.called}", labels, classes)
         return Listing(Path(self._function.file).stem, classes, files, labels, self._digest, warnings=index.get("warnings", []))
@@ -245,9 +247,9 @@ def _bytes(image: Any, where: str) -> bytes:
         return image
     if isinstance(image, str | Path):
         try:
-            return Path(image).expanduser().read_bytes()
-        except OSError as error:
-            raise DatasetError(f"{where}: {image}: {error.strerror}") from None
+            return read_image(Path(image).expanduser())
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{where}: {image}: {getattr(error, 'strerror', None) or error}") from None
     pixels = np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 3)):
         raise DatasetError(f"{where} is an array {list(pixels.shape)} of {pixels.dtype}; {HOW}")

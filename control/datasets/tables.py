@@ -4,19 +4,18 @@ A single file, or a folder: files or folders named `train*`, `test*` and, option
 Without test files, one row in five of the rest is held out for testing, drawn by its number.
 """
 
-import csv
 import hashlib
-import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from control.datasets import columns
+from control.datasets import columns, csv_rows, parquet_rows
 from control.datasets.examples import Checked, check_columns, with_target
+from control.datasets.parquet_rows import PARQUET
 from control.datasets.sources import TABLES, Listing, fingerprint, source
 from control.datasets.stratified import SPLIT_SEED
 from trainer.config import nearest
@@ -24,22 +23,16 @@ from trainer.data.spec import STRING
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
-PARQUET = ".parquet"
 VALIDATION = ("validation", "valid", "val")
 HELD_OUT = 5
 """Without files for testing, one row in this many is held out."""
 LAYOUT = "a CSV or Parquet file, or a folder with train*, test* and, optionally, val* files of one of these kinds"
-ROWS = 16_384
-"""Read at a time."""
-DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None"})
 """In a column of numbers, these are NaN."""
 TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-LONGEST_FIELD = 2**24
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 MEANT = 0.9
 """If at least this share of a target are numbers, the rest are mistakes, and it names no classes."""
-INSTALL = "Fix: .venv/bin/python -m pip install pyarrow (only this machine needs it), or save the table as CSV"
 Table = dict[str, Any]
 """Columns by name."""
 
@@ -57,8 +50,8 @@ class Tables:
         files = self._files()
         called = f"dataset={self.path.name}"
         if self._target is None:
-            names = _reader(files["train"][0])([files["train"][0]], None).names
-            listed = printable(", ".join(names[:20]), 1000)
+            names = _names(files["train"][0])
+            listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
             raise DatasetError(
                 f"{called}: data.target must name the column to predict. Fix: -e set=data.target={names[-1]}; there are: {listed}"
             )
@@ -97,9 +90,10 @@ class Tables:
     def _batches(self, files: dict[str, list[Path]], checked: Checked) -> Iterator[columns.Batch]:
         called = checked.called
         every = [file for some in files.values() for file in some]
-        wanted = None if self._features is None else [*self._features, *([self._target] if self._target else [])]
-        read = _reader(every[0])(every, wanted)
-        check_columns(read.names, self._target, self._features, called)
+        # Before all files are read.
+        check_columns(_names(every[0]), self._target, self._features, called)
+        wanted = None if self._features is None else {*self._features, *([self._target] if self._target else [])}
+        read = Read(parquet_rows.reader(every, wanted)) if _is_parquet(every[0]) else of_text(every, wanted)
         texts = texts_of(every, read.texts, self._target) if read.texts else {}
         if self._target is not None and self._target in texts:
             check_numbers(texts.pop(self._target), self._target, called)
@@ -124,38 +118,42 @@ class Tables:
 
 @dataclass
 class Read:
-    """Names of the columns, and a function that reads a file's rows: the number of the first, from 1, and its columns."""
+    """A function that reads a file's rows: the number of the first, from 1, and its columns."""
 
-    names: list[str]
     tables: Callable[[Path], Iterator[tuple[int, Table]]]
     texts: Sequence[str] = ()
     """Columns of CSV files whose values are strings."""
 
 
-def _reader(file: Path) -> Callable[[Sequence[Path], Sequence[str] | None], Read]:
-    return of_parquet if file.suffix.lower() == PARQUET else of_text
+def _is_parquet(file: Path) -> bool:
+    return file.suffix.lower() == PARQUET
 
 
-def of_text(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
+def _names(file: Path) -> list[str]:
+    """The names of a file's columns."""
+    return parquet_rows.names(file) if _is_parquet(file) else csv_rows.header(file)
+
+
+def of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
     """Rows of CSV files; the type of a column is one that all its values have.
 
     Raises:
         DatasetError: a row with more or fewer values than the header, another header than the first file's, no UTF-8.
     """
-    names = _header(files[0])
+    names = csv_rows.header(files[0])
     kinds = {name: _Kind() for name in names if wanted is None or name in wanted}
     for file in files:
-        if _header(file) != names:
+        if csv_rows.header(file) != names:
             raise DatasetError(f"{file}: its header differs from that of {files[0].name}; give all files the same columns")
-        for _, table in _text_blocks(file, names):
+        for _, table in csv_rows.blocks(file, names):
             for name, kind in kinds.items():
                 kind.see(table[name])
 
     def tables(file: Path) -> Iterator[tuple[int, Table]]:
-        for first, table in _text_blocks(file, names):
+        for first, table in csv_rows.blocks(file, names):
             yield first, {name: kind.converted(table[name]) for name, kind in kinds.items()}
 
-    return Read(names, tables, [name for name, kind in kinds.items() if kind.dtype is str])
+    return Read(tables, [name for name, kind in kinds.items() if kind.dtype is str])
 
 
 @dataclass
@@ -201,7 +199,7 @@ def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) ->
     """What columns of strings of CSV files have; but for the target, of those that are clearly no numbers, what their first rows have."""
     found, counted = {name: Texts(_Kind()) for name in names}, list(names)
     for file in files:
-        for row, table in _text_blocks(file, _header(file)):
+        for row, table in csv_rows.blocks(file, csv_rows.header(file)):
             for name in counted:
                 for number, text in enumerate(table.get(name, ()), row):
                     found[name].see(number, text, file)
@@ -226,44 +224,6 @@ def check_numbers(texts: Texts, name: str, called: str) -> None:
         raise DatasetError(f"{target}: {texts.described}; with it each value would name a class. Fix: correct or remove that row")
 
 
-def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file with the number of their last line; empty lines are left out."""
-    csv.field_size_limit(LONGEST_FIELD)
-    with file.open(encoding="utf-8-sig", newline="") as stream:
-        try:
-            header = stream.readline()
-            delimiter = "\t" if file.suffix.lower() == ".tsv" else max(DELIMITERS, key=header.count)
-            stream.seek(0)
-            # Not strict, a quotation mark too many would take all lines after it into one value.
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
-            yield from ((reader.line_num, row) for row in reader if row)
-        except UnicodeDecodeError as error:
-            raise DatasetError(f"{file}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-        except csv.Error as error:
-            raise DatasetError(f"{file}, line {reader.line_num}: {error}; fix or remove that row") from None
-
-
-def _header(file: Path) -> list[str]:
-    names = next((row for _, row in _lines(file)), [])
-    twice = [name for number, name in enumerate(names) if name in names[:number]]
-    if not names or twice or "" in names:
-        why = "is empty" if not names else f"has {twice[0]!r} twice" if twice else f"has no name for column {names.index('') + 1}"
-        raise DatasetError(f"{file}: its first line {why}; it must name each column once")
-    return names
-
-
-def _text_blocks(file: Path, names: Sequence[str]) -> Iterator[tuple[int, dict[str, tuple[str, ...]]]]:
-    rows = enumerate(itertools.islice(_lines(file), 1, None), 1)
-    while block := list(itertools.islice(rows, ROWS)):
-        for number, (line, row) in block:
-            if len(row) != len(names):
-                raise DatasetError(
-                    f"{file}: row {number:,} (line {line:,}) has {len(row)} values, and the header names {len(names)} columns. "
-                    f"Fix or remove it: {printable(','.join(row), 100)}"
-                )
-        yield block[0][0], dict(zip(names, zip(*(row for _, (_, row) in block), strict=True), strict=True))
-
-
 def rows(path: Path, types: Mapping[str, str], called: str) -> Iterator[tuple[str, Table]]:
     """The rows of a file, or of a folder's files by name, each block with its name in messages: columns of given types, others left out.
 
@@ -274,18 +234,24 @@ def rows(path: Path, types: Mapping[str, str], called: str) -> Iterator[tuple[st
     if not files:
         raise DatasetError(f"{called}: there is no CSV or Parquet file in it")
     for file in files:
-        parquet = of_parquet([file], list(types)) if file.suffix.lower() == PARQUET else None
-        names = parquet.names if parquet else _header(file)
+        names = _names(file)
+        known = set(names)
         for name in types:
-            if name not in names:
+            if name not in known:
                 listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
                 raise DatasetError(
                     f"{called}: {file.name} has no column {name}, which the model takes{nearest(name, names)}; it has: {listed}"
                 )
-        for first, table in parquet.tables(file) if parquet else _text_blocks(file, names):
-            where = f"rows {first:,} onwards of {file.name}"
-            # A column of Parquet files has a type of its own.
-            yield where, {name: table[name] if parquet else _typed(table[name], types[name], f"{called}: {name}", first) for name in types}
+        if _is_parquet(file):
+            # Its columns have types of their own.
+            blocks = parquet_rows.reader([file], types)(file)
+        else:
+            blocks = ((first, _by_types(table, types, called, first)) for first, table in csv_rows.blocks(file, names))
+        yield from ((f"rows {first:,} onwards of {file.name}", {name: table[name] for name in types}) for first, table in blocks)
+
+
+def _by_types(table: Mapping[str, Sequence[str]], types: Mapping[str, str], called: str, first: int) -> Table:
+    return {name: _typed(table[name], dtype, f"{called}: {name}", first) for name, dtype in types.items()}
 
 
 def _typed(texts: Sequence[str], dtype: str, what: str, first: int) -> np.ndarray:
@@ -380,73 +346,3 @@ def _are_floats(values: Sequence[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def of_parquet(files: Sequence[Path], wanted: Sequence[str] | None) -> Read:
-    """Rows of Parquet files; whole numbers become floats if some are missing.
-
-    Raises:
-        DatasetError: pyarrow is not installed, a file is none, a column of a type that is no number, string or list of those.
-    """
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise DatasetError(f"{files[0].name}: reading Parquet needs pyarrow. {INSTALL}") from None
-    try:
-        opened = {file: parquet.ParquetFile(file) for file in files}
-        names = [str(name) for name in opened[files[0]].schema_arrow.names]
-        kept = [name for name in names if wanted is None or name in wanted]
-        _check_schemas(opened, kept)
-        nullable = {name for one in opened.values() for name in kept if _has_missing(one, name)}
-    except (OSError, ArrowException) as error:
-        raise DatasetError(f"dataset={files[0].parent}: not Parquet: {printable(error, 200)}") from None
-
-    def tables(file: Path) -> Iterator[tuple[int, Table]]:
-        first = 1
-        for batch in opened[file].iter_batches(ROWS, columns=kept):
-            yield first, {name: _of_arrow(batch.column(name), name in nullable, f"{file.name}: {name}") for name in kept}
-            first += batch.num_rows
-
-    return Read(names, tables)
-
-
-def _check_schemas(opened: Mapping[Path, Any], kept: Sequence[str]) -> None:
-    """Refuse Parquet files that lack a column of the first one, or have it twice."""
-    for file, one in opened.items():
-        names = list(one.schema_arrow.names)
-        if odd := [name for name in kept if names.count(name) != 1]:
-            how = "twice" if odd[0] in names else "not"
-            raise DatasetError(f"{file}: it has the column {printable(odd[0], 60)} {how}; give all files the same columns, each once")
-
-
-def _has_missing(file: Any, name: str) -> bool:
-    """Whether values are missing in a column, by the file's statistics; without them, assume so."""
-    metadata, schema = file.metadata, file.schema
-    places = [number for number in range(metadata.num_columns) if schema.column(number).path == name]
-    for group, place in itertools.product(range(metadata.num_row_groups), places):
-        statistics = metadata.row_group(group).column(place).statistics
-        if statistics is None or not statistics.has_null_count or statistics.null_count:
-            return True
-    return False
-
-
-def _of_arrow(array: Any, missing: bool, what: str) -> np.ndarray:
-    """A column `[n]`: numbers, strings or an array for each row."""
-    from pyarrow import types
-
-    kind = array.type
-    if types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
-    if types.is_struct(kind) or types.is_map(kind):
-        raise DatasetError(f"{what} has the type {kind}; make it several columns")
-    if types.is_fixed_size_list(kind) and not array.null_count:
-        return np.asarray(array.flatten().to_numpy(zero_copy_only=False)).reshape(len(array), kind.list_size)
-    if types.is_decimal(kind) or (types.is_integer(kind) and missing):
-        # What float64 rounds is refused otherwise, as a whole number without a missing one beside it is not.
-        array = array.cast("float64", safe=False)
-    values = array.to_numpy(zero_copy_only=False)
-    if types.is_list(kind) or types.is_large_list(kind):
-        rows = np.empty(len(values), object)
-        rows[:] = list(values)
-        return rows
-    return values

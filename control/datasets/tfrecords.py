@@ -40,6 +40,10 @@ COMPRESSED = {"GZIP": (b"\x1f\x8b",), "ZLIB": (b"\x78\x01", b"\x78\x5e", b"\x78\
 """First bytes of compressed files; a record's length may begin like them, too."""
 HEADER, FOOTER = 12, 4
 """Bytes around a record: its length with a checksum, and its own checksum."""
+LARGEST_RECORD = 2**30
+"""Bytes: half of what a `tf.train.Example` may have at all."""
+SHOWN = 20
+"""Features that a message names."""
 LAYOUT = "TFRecord files named train*, test* (or eval*) and, where there are any, validation*, ending in .tfrecord or .tfrecords"
 
 
@@ -159,6 +163,7 @@ def write_index(folder: Path, out: Path) -> None:
 
 def read_records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
     """The offset of each record in a file, its bytes, and its features; TensorFlow verifies its checksums."""
+    _check_lengths(path)
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
@@ -168,25 +173,38 @@ def read_records(path: Path) -> Iterator[tuple[int, bytes, Any]]:
             yield offset, record, tf.train.Example.FromString(record).features.feature
             offset += len(record) + FOOTER + HEADER
     except (tf.errors.DataLossError, DecodeError) as error:
-        if offset == HEADER and (kind := _compression(path)):
-            raise DatasetError(f"{path}: its records are compressed ({kind}). Fix: write them without compression_type") from None
         raise DatasetError(f"{path}: truncated or damaged after byte {offset - HEADER:,}: {str(error).splitlines()[0]}") from None
     except tf.errors.OpError as error:
         raise DatasetError(f"{path}: can't be read: {error.message}") from None
 
 
-def _compression(path: Path) -> str:
-    """How a file that holds no records is compressed, as TFRecordOptions names it; empty if it isn't."""
+def _check_lengths(path: Path) -> None:
+    """Refuse records that are no records, by their headers: TensorFlow takes memory for as many bytes as a header says."""
+    size, offset = path.stat().st_size, 0
     with path.open("rb") as stream:
-        start = stream.read(2)
-    return next((kind for kind, begins in COMPRESSED.items() if start in begins), "")
+        while offset < size:
+            stream.seek(offset)
+            start = stream.read(HEADER)
+            length, left = int.from_bytes(start[:8], "little"), size - offset - HEADER - FOOTER
+            if length > left:
+                if offset == 0 and (kind := next((kind for kind, begins in COMPRESSED.items() if start[:2] in begins), "")):
+                    raise DatasetError(f"{path}: its records are compressed ({kind}). Fix: write them without compression_type")
+                why = f"the next record has {length:,} bytes by its header, and {max(0, left):,} are there"
+                raise DatasetError(f"{path}: truncated or damaged after byte {offset:,}: {why}")
+            if length > LARGEST_RECORD:
+                raise DatasetError(
+                    f"{path}: the record after byte {offset:,} has {length:,} bytes; at most {LARGEST_RECORD:,} are read. "
+                    "Fix: one image in each record"
+                )
+            offset += HEADER + length + FOOTER
 
 
 def _fields(features: Any, path: Path, number: int) -> tuple[bytes, int]:
     image = next((features[key].bytes_list.value for key in IMAGE if key in features), None)
     label = next((features[key].int64_list.value for key in LABEL if key in features), None)
     if not image or not label:
-        names = ", ".join(sorted(features)) or "none"
+        names = printable(", ".join(sorted(features)[:SHOWN]), 500) or "none"
+        names += f", {len(features) - SHOWN:,} more" if len(features) > SHOWN else ""
         raise DatasetError(f"{path}: record {number} has no feature `image` (bytes) or `label` (int64); it has: {names}")
     return image[0], int(label[0])
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from control import text
 from control.datasets import new_examples
-from control.datasets.tables import INSTALL, PARQUET
+from control.datasets.parquet_rows import INSTALL, PARQUET
 from control.operator_variables import boolean, integer
 from control.runs import snapshot_choice
 from control.runs.trained_model import values_of

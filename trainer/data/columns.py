@@ -11,6 +11,7 @@ import hashlib
 import math
 import mmap
 import os
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ BLOCK = 2**22
 LONGEST_HEADER = 2**20
 """A record of thousands of columns has a long header."""
 LARGEST_ROW = 2**31 - 1
+OTHER_FILES = 512
+"""Open besides those of columns: connections, logs, libraries."""
 MEMORY_SHARE = 0.5
 """A file larger than this share of the memory is read without the kernel's read-ahead."""
 Progress = Callable[[int, int], None]
@@ -65,6 +68,23 @@ def file_names(spec: Spec) -> list[str]:
     return names
 
 
+def allow_open(count: int) -> None:
+    """Let this process have so many files of columns open: strings and sequences have files of their own.
+
+    Raises:
+        DatasetError: the system allows fewer.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + OTHER_FILES
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+        raise DatasetError(
+            f"columns of strings or of varying length take {count:,} files, and this system lets a process have {hard:,} open. "
+            "Fix: raise that limit (ulimit -Hn as root, or nofile in /etc/security/limits.conf), or name fewer columns: data.features"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def row_dtype(spec: Spec) -> np.dtype[Any]:
     """The record of an example's columns of fixed size, packed; a field's name is its leaf's number."""
     fixed = [(str(number), leaf) for number, leaf in enumerate(spec.leaves) if leaf.fixed]
@@ -84,6 +104,9 @@ class Columns:
         dtype = row_dtype(spec)
         self._rows = _map(folder / rows_name(split), dtype, count) if dtype.names else np.zeros(0, dtype)
         self._varied: dict[int, _Text | _Ragged] = {}
+        self._places: dict[int, list[int]] = {number: [] for number in range(len(spec.leaves))}
+        for place, (number, _) in enumerate(spec.varying):
+            self._places[number].append(place)
         for number, leaf in enumerate(spec.leaves):
             if not leaf.fixed:
                 files = {part: folder / part_name(split, number, part) for part in parts_of(leaf)}
@@ -105,7 +128,7 @@ class Columns:
         values: list[np.ndarray] = []
         for number, leaf in enumerate(self.spec.leaves):
             if number in self._varied:
-                own = None if sides is None else [side for side, (leaf, _) in zip(sides, self.spec.varying, strict=True) if leaf == number]
+                own = None if sides is None else [sides[place] for place in self._places[number]]
                 values.append(self._varied[number].gather(indices, own))
             else:
                 assert rows is not None
@@ -259,6 +282,7 @@ def open_columns(published: Published, caches: Path, progress: Progress) -> tupl
 
 def _opened(manifest: Manifest, folder: Path) -> dict[str, Columns]:
     assert manifest.table is not None
+    allow_open(len(manifest.sums))
     return {split: Columns(folder, manifest.table.spec, split, manifest.count(split)) for split in SPLITS}
 
 

@@ -28,13 +28,14 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def _to_array(image: Image.Image) -> np.ndarray:
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):
-        grey = np.asarray(upright, dtype=np.int64)
+    # In place: an image of the largest size that Pillow reads takes 700 MB, and each copy as much again.
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):
+        grey = np.asarray(image, dtype=np.int64)
         return (np.clip(grey, 0, 65535) // 257).astype(np.uint8)[..., None]
-    if upright.mode in GREY:
-        return np.asarray(upright.convert("L"))[..., None]
-    return np.asarray(upright.convert("RGB"))
+    if image.mode in GREY:
+        return np.asarray(image.convert("L"))[..., None]
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
 def fit(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
