@@ -16,7 +16,7 @@ OF_NUMBERS = (
     *("Huber", "LogCosh", "Poisson"),
 )
 MOST_CLASSES = 1000
-"""Of a compiled model; its confusion matrix has the square."""
+"""Of an output; its confusion matrix has the square."""
 MOST_ERRORS = 2**22
 """Kept in memory; of more, every k-th row's."""
 PROBABILITY_BINS = 10

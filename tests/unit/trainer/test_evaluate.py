@@ -5,11 +5,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import evaluate, step
+from trainer import evaluate, judging, step
 
 
-def test_loss_and_accuracy_are_of_all_examples(monkeypatch):
-    """One of four examples is taken for another class."""
+@pytest.mark.parametrize(
+    ("most", "wrong"),
+    [
+        (2, {"name": "", "classes": ["a", "b"], "confusion": [[130, 0], [65, 65]]}),
+        (1, {"name": "", "why": "it has more than 1 classes"}),
+    ],
+)
+def test_loss_and_accuracy_are_of_all_examples(most, wrong, monkeypatch):
+    """One of four examples is taken for another class; a matrix of very many classes would fill the memory."""
+    monkeypatch.setattr(judging, "MOST_CLASSES", most)
     total, classes = evaluate.BATCH + 10, ["a", "b"]
     labels = np.arange(total, dtype=np.int32) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(total) % 4 == 1, 0, labels)]
@@ -20,4 +28,4 @@ def test_loss_and_accuracy_are_of_all_examples(monkeypatch):
 
     monkeypatch.setattr(step, "make_classify_call", lambda model: call)
     actual = evaluate._classes(None, SimpleNamespace(classes=classes), total)((part, labels[part]) for part in parts)
-    assert actual["metrics"] == {"loss": 0.5, "accuracy": pytest.approx(0.75)}
+    assert actual == {"metrics": {"loss": 0.5, "accuracy": pytest.approx(0.75)}, "outputs": [wrong]}
