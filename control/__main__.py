@@ -11,7 +11,11 @@ from trainer.commands import DATA, PATH, TEXT, Command, CommandLine, integers, p
 from trainer.errors import DONE
 
 FLAG = {"action": "store_true"}
-COLUMNS: tuple[tuple[str, dict[str, object]], ...] = (("--target", {}), ("--feature", {"action": "append"}))
+READING: tuple[tuple[str, dict[str, object]], ...] = (
+    ("--target", {}),
+    ("--feature", {"action": "append"}),
+    ("--test-split", {"type": float, "required": True}),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = CommandLine("control", __doc__)
     line.add("plan", plan)
     line.add("parameters", answering("control.runs.model.examine", "load_tensorflow"))
-    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *COLUMNS)
+    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *READING)
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
     line.add("new-examples", answering("control.runs.predictor.prepare", "quiet_tensorflow"))
@@ -67,7 +71,7 @@ def publish(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checked {checked:,} of {total:,} {called}s", flush=True)
 
-    source = open_source(arguments.source, arguments.path, arguments.target, arguments.feature)
+    source = open_source(arguments.source, arguments.path, arguments.target, arguments.feature, arguments.test_split)
     called = noun(source.scan().table)
     manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
     print(json.dumps({**publishing.record_of(manifest), "bytes": publishing.bytes_of(manifest, arguments.packs)}))

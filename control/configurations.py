@@ -289,7 +289,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: 0 < value < math.inf,
         "optimizer.epsilon recovery.rejoin_wait recovery.hang recovery.elastic_wait",
     ),
-    "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split"),
+    "between 0 and 1": (lambda value: 0 < value < 1, "data.validation_split data.test_split"),
     "from 0 to below 1": (
         lambda value: 0 <= value < 1,
         "optimizer.momentum optimizer.beta_1 optimizer.beta_2 schedule.final augment.shift train.label_smoothing",

@@ -37,6 +37,9 @@ class Data:
     """Height, width (pixels) and channels (1 or 3) of a model's input."""
     validation_split: float = 0.2
     """Fraction of the training examples held out for validation, stratified by class."""
+    test_split: float = 0.2
+    """Fraction of all examples held out for testing before that, where a dataset has none for it: folders of classes (of each class, at
+    least one image), tables."""
     limit_train: int | float | None = None
     """Use only part of the training examples: a float up to 1.0 is a fraction, an integer a count."""
     cache_limit_mb: int = 2048

@@ -4,12 +4,14 @@ Missing test images are held out of the rest, the same share of each class. An i
 others are added or removed.
 """
 
+import dataclasses
 import hashlib
 import os
 from pathlib import Path
 
 from control.datasets.image_headers import EXTENSIONS, read_image
 from control.datasets.sources import Listing, source
+from trainer.config import Data
 from trainer.data.manifest import SPLITS
 from trainer.errors import DatasetError
 from trainer.terminal import printable
@@ -17,8 +19,6 @@ from trainer.terminal import printable
 VALIDATION = ("val", "validation", "valid")
 OTHERS = ("test", "testing", "eval", "training", *VALIDATION)
 """Folders beside `train/` that are not classes."""
-HELD_OUT = 5
-"""Without `test/`, one in this many images of a class is held out for testing."""
 SHOWN = 20
 """Classes that a message names."""
 LAYOUT = "a dataset folder holds train/<class>/ and test/<class>/ with JPEG, PNG, BMP or GIF files, or nothing but class folders"
@@ -26,12 +26,12 @@ Entry = tuple[str, int, int]
 """Name, bytes, modification time."""
 
 
-@source("folder", f"a folder; {LAYOUT}")
+@source("folder", f"a folder; {LAYOUT}", takes=("test_split",))
 class Folder:
     """Images in class folders."""
 
-    def __init__(self, path: str):
-        self.path = Path(path).expanduser().resolve()
+    def __init__(self, path: str, test_split: float = Data.test_split):
+        self.path, self._test_split = Path(path).expanduser().resolve(), test_split
         self._files: dict[str, list[str]] = {}
 
     def scan(self) -> Listing:
@@ -41,7 +41,7 @@ class Folder:
         ignored: list[str] = []
         images = {split: self._entries(folder, classes, ignored) for split, folder in split_folders.items()}
         if "test" not in images:
-            images["test"] = {name: _held_out(entries) for name, entries in images["train"].items()}
+            images["test"] = {name: _held_out(entries, self._test_split) for name, entries in images["train"].items()}
             images["train"] = {name: sorted(set(entries) - set(images["test"][name])) for name, entries in images["train"].items()}
             for name in (name for name, entries in images["train"].items() if not entries):
                 why = "and as there is no test/, at least one of each class is held out for testing; add at least one more"
@@ -63,8 +63,9 @@ class Folder:
         notes = [f"{held:,} images in {split_folders['validation']}/ are for validation"] if held else []
         if "test" not in split_folders:
             test = f"{len(files['test']):,} images, chosen by their names"
-            notes.append(f"there is no test/, so 1 in {HELD_OUT} of each class is held out for testing ({test})")
-        return Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None, "; ".join(notes))
+            notes.append(f"there is no test/, so data.test_split={self._test_split:g} of each class is held out for testing ({test})")
+        listing = Listing(self.path.name, classes, files, labels, stamp.hexdigest(), None, ignored, held or None)
+        return dataclasses.replace(listing, draws_test="test" not in split_folders, note="; ".join(notes))
 
     def read(self, split: str, index: int) -> bytes:
         """Bytes of an image file."""
@@ -143,7 +144,7 @@ def _some(names: set[str]) -> str:
     return ", ".join(map(printable, sorted(names)[:SHOWN])) + more
 
 
-def _held_out(entries: list[Entry]) -> list[Entry]:
-    """One in `HELD_OUT` of a class, at least one, by a digest of the names."""
+def _held_out(entries: list[Entry], share: float) -> list[Entry]:
+    """A share of a class, at least one and, of several, not all, by a digest of the names."""
     drawn = sorted(entries, key=lambda entry: hashlib.sha256(Path(entry[0]).name.encode()).digest())
-    return sorted(drawn[: max(1, round(len(entries) / HELD_OUT))])
+    return sorted(drawn[: max(1, min(len(entries) - 1, round(len(entries) * share)))])

@@ -50,7 +50,7 @@ SETTINGS = re.compile(r"[\w-][\w .-]{0,99}\.(ya?ml|toml|json|ini)")
 """Name of a file that a function reads, and does not write."""
 
 
-@source("own", "FILE.py:FUNCTION", columns=True)
+@source("own", "FILE.py:FUNCTION", takes=("target", "features"))
 class Own:
     """The images, or columns, that a function returned."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trainer.config import nearest
+from trainer.config import Data, nearest
 from trainer.data.manifest import SPLITS, Table
 from trainer.errors import DatasetError
 
@@ -33,6 +33,8 @@ class Listing:
     """Entries of class folders that are not images: files of other kinds, folders, broken links."""
     held_out: int | None = None
     """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
+    draws_test: bool = False
+    """Whether its test examples are drawn from the others, by `data.test_split`, as it has none of its own."""
     note: str = ""
     """A note for the user about its splits; empty for the usual ones."""
     table: Table | None = None
@@ -61,38 +63,43 @@ class Source(Protocol):
 
 
 Factory = Callable[..., Source]
-_SOURCES: dict[str, tuple[Factory, str, bool]] = {}
+_SOURCES: dict[str, tuple[Factory, str, Sequence[str]]] = {}
 
 
-def source(name: str, needs: str = "", columns: bool = False) -> Callable[[Factory], Factory]:
+def source(name: str, needs: str = "", takes: Sequence[str] = ()) -> Callable[[Factory], Factory]:
     """Register a factory `path -> Source` under a name.
 
     Args:
         name: its name.
         needs: what the path must be, empty if the source also works without one.
-        columns: whether it also takes `data.target` and `data.features`: `path, target, features -> Source`.
+        takes: keys of `data` that the factory also takes, by their names: `target`, `features`, `test_split`.
     """
 
     def register(factory: Factory) -> Factory:
-        _SOURCES[name] = factory, needs, columns
+        _SOURCES[name] = factory, needs, takes
         return factory
 
     return register
 
 
-def open_source(name: str, path: str | None, target: str | None = None, features: Sequence[str] | None = None) -> Source:
+def open_source(
+    name: str,
+    path: str | None,
+    target: str | None = None,
+    features: Sequence[str] | None = None,
+    test_split: float = Data.test_split,
+) -> Source:
     """The source of that name at that path; DatasetError if there is none, if it needs a path, or if it has no columns to name."""
     if name not in _SOURCES:
         raise DatasetError(f"data.source: {name} is unknown{nearest(name, _SOURCES)}; it must be one of: {', '.join(sorted(_SOURCES))}")
-    factory, needs, columns = _SOURCES[name]
+    factory, needs, takes = _SOURCES[name]
     if path is None and needs:
         raise DatasetError(f"data.path: the source `{name}` needs {needs}")
-    if columns:
-        return factory(path, target, features)
-    for key, value in (("target", target), ("features", features)):
-        if value is not None:
-            raise DatasetError(f"data.{key}={value}: the source `{name}` has images with classes, no columns; leave data.{key} out")
-    return factory(path)
+    given = {"target": target, "features": features, "test_split": test_split}
+    for key in ("target", "features"):
+        if given[key] is not None and key not in takes:
+            raise DatasetError(f"data.{key}={given[key]}: the source `{name}` has images with classes, no columns; leave data.{key} out")
+    return factory(path, **{key: given[key] for key in takes})
 
 
 def alone() -> list[str]:

@@ -1,9 +1,10 @@
 """Source `columns`: CSV and Parquet files, one column of which is the target.
 
 A single file, or a folder: files or folders named `train*`, `test*` and, optionally, `val*`; or files of any name, which are one set.
-Without test files, one row in five of the rest is held out for testing, drawn by its number.
+Without test files, `data.test_split` of the rows of `train` are held out for testing, drawn by their numbers.
 """
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,14 +19,12 @@ from control.datasets.examples import Checked, check_columns, with_target
 from control.datasets.parquet_rows import PARQUET
 from control.datasets.sources import TABLES, Listing, fingerprint, source
 from control.datasets.stratified import SPLIT_SEED
-from trainer.config import nearest
+from trainer.config import Data, nearest
 from trainer.data.spec import STRING
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
 VALIDATION = ("validation", "valid", "val")
-HELD_OUT = 5
-"""Without files for testing, one row in this many is held out."""
 LAYOUT = "a CSV or Parquet file, or a folder with train*, test* and, optionally, val* files of one of these kinds"
 MISSING = frozenset({"", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None"})
 """In a column of numbers, these are NaN."""
@@ -37,13 +36,13 @@ Table = dict[str, Any]
 """Columns by name."""
 
 
-@source("columns", LAYOUT, columns=True)
+@source("columns", LAYOUT, takes=("target", "features", "test_split"))
 class Tables:
     """The rows of CSV or Parquet files."""
 
-    def __init__(self, path: str, target: str | None, features: Sequence[str] | None):
+    def __init__(self, path: str, target: str | None, features: Sequence[str] | None, test_split: float = Data.test_split):
         self.path = Path(path).expanduser().resolve()
-        self._target, self._features = target, features
+        self._target, self._features, self._test_split = target, features, test_split
 
     def scan(self) -> Listing:
         """Convert the files once, and list the result."""
@@ -56,13 +55,17 @@ class Tables:
                 f"{called}: data.target must name the column to predict. Fix: -e set=data.target={names[-1]}; there are: {listed}"
             )
         stamp = fingerprint(file for some in files.values() for file in some)
-        folder = columns.kept_at("tables", stamp, self._target, self._features)
+        share = None if "test" in files else self._test_split
+        identity = (stamp, self._target, self._features, share)
+        folder = columns.kept_at("tables", *identity)
         if not columns.is_kept(folder):
             checked = Checked(called)
             columns.keep(folder, checked, self._batches(files, checked))
-        note = "" if "test" in files else f"there are no files for testing, so 1 row in {HELD_OUT} is held out, drawn by its number"
-        digest = hashlib.sha256("\0".join(map(str, (stamp, self._target, self._features))).encode()).hexdigest()
-        return columns.listing(folder, self.path.stem, digest, note)
+        digest = hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()
+        if share is None:
+            return columns.listing(folder, self.path.stem, digest)
+        note = f"there are no files for testing, so data.test_split={share:g} of the rows is held out, drawn by their numbers"
+        return dataclasses.replace(columns.listing(folder, self.path.stem, digest, note), draws_test=True)
 
     def read(self, split: str, index: int) -> bytes:
         """Columns have no records."""
@@ -98,16 +101,23 @@ class Tables:
         if self._target is not None and self._target in texts:
             check_numbers(texts.pop(self._target), self._target, called)
         checked.nearly_numbers += [f"{name}: {one.described}" for name, one in texts.items() if one.nearly_numbers]
-        draws = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2]))
+        draws, held, rows = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2])), 0, 0
         for split in ("train", "validation", "test"):
             for file in files.get(split, []):
                 for first, table in read.tables(file):
                     where = f"rows {first:,} onwards of {file.name}"
                     if split == "train" and "test" not in files:
-                        drawn = draws.random(len(next(iter(table.values())))) * HELD_OUT < 1
+                        drawn = draws.random(len(next(iter(table.values())))) < self._test_split
+                        held, rows = held + int(drawn.sum()), rows + len(drawn)
                         yield from self._divided(table, drawn, where, called)
                     else:
                         yield split, where, with_target(table, self._target, self._features, called)
+        if rows and held in (0, rows):
+            how = f"draws {'all' if held else 'none'} of its {rows:,} rows for testing; at least one must be drawn, and one be left"
+            raise DatasetError(
+                f"{called}: data.test_split={self._test_split:g} {how}. Fix: another share, as in -e set=data.test_split=0.5, more rows, "
+                "or a folder with train.csv and test.csv"
+            )
 
     def _divided(self, table: Table, drawn: np.ndarray, where: str, called: str) -> Iterator[columns.Batch]:
         for split, chosen in (("train", ~drawn), ("test", drawn)):

@@ -31,7 +31,7 @@ from trainer.claims import RUN_NAME
 from trainer.config import Config, nearest
 from trainer.data import classes, feeding, manifest
 from trainer.data.manifest import SPLITS
-from trainer.data.spec import Spec, of_images
+from trainer.data.spec import Spec, noun, of_images
 from trainer.errors import ConfigError, LockstepError
 from trainer.files import read_json, sha256_file, write_json
 from trainer.models import own as own_model
@@ -207,7 +207,13 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
         "changes": changes(started, asked, config, sizes.workers),
         "warnings": []
         if started
-        else [*batch_warnings(asked, sizes, overrides(request.options)), *listing.warnings, *augment_warnings(config.data), *warnings],
+        else [
+            *batch_warnings(asked, sizes, overrides(request.options)),
+            *split_warnings(overrides(request.options), listing),
+            *listing.warnings,
+            *augment_warnings(config.data),
+            *warnings,
+        ],
     }
 
 
@@ -229,6 +235,17 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
     kept = {key: value for key, value in choice.overrides.items() if key == "data.image_size"}
     # The lecture's 70 steps per epoch do not apply to another model.
     return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
+
+
+def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
+    """What to warn the user about in the shares that are held out: a dataset has such examples of its own."""
+    own = {"validation": listing.held_out is not None, "test": not listing.draws_test}
+    examples = f"{noun(listing.table)}s"
+    return [
+        f"data.{split}_split={given[key]} has no effect: {listing.name} has {split} {examples} of its own"
+        for split, has in own.items()
+        if has and (key := f"data.{split}_split") in given
+    ]
 
 
 def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
@@ -770,7 +787,7 @@ def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
     """The dataset, its names and labels; with `--check` the example data is not fetched, only expected."""
     if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
         return idx.Idx("."), fashion_mnist.expected()
-    source = open_source(data.source, data.path, data.target, data.features)
+    source = open_source(data.source, data.path, data.target, data.features, data.test_split)
     return source, source.scan()
 
 

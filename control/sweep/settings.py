@@ -46,6 +46,7 @@ SLUG, DIGEST = 22, 8
 FIXED = {
     "data.source": "trials on other data can't be compared. Fix: leave it out, and make a sweep of its own: -e dataset=",
     "data.path": "trials on other data can't be compared. Fix: leave it out, and make a sweep of its own: -e dataset=",
+    "data.test_split": "trials with other test examples can't be compared. Fix: set it for all, as in -e set=data.test_split=0.1",
     "train.monitor": "it says which trial is best. Fix: set it for all, as in -e set=train.monitor=val_loss",
     "train.time_limit": "a training that it ends counts as failed. Fix: limit trials by -e epochs=N or -e set=train.steps=N",
 }

@@ -52,6 +52,7 @@ def publish(task: Task) -> dict[str, Any]:
 
 def _publish(data: dict[str, Any], packs: Path) -> dict[str, Any]:
     argv = ["publish", "--source", data["source"], "--packs", str(packs)]
+    argv += [f"--test-split={data['test_split']}"]
     argv += ["--path", data["path"]] if data["path"] else []
     argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
     argv += [f"--target={data['target']}"] if data.get("target") is not None else []

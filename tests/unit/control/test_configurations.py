@@ -102,6 +102,8 @@ def test_section_that_is_no_mapping_is_named():
         ("data.image_size", [0, 32, 3], "[height, width, 1 or 3]"),
         ("data.validation_split", 0.0, "between 0 and 1"),
         ("data.validation_split", 1.0, "between 0 and 1"),
+        ("data.test_split", 0.0, "between 0 and 1"),
+        ("data.test_split", 1.5, "between 0 and 1"),
         ("data.limit_train", 0, "a fraction up to 1.0 or a count from 1"),
         ("data.limit_train", 1.5, "a fraction up to 1.0 or a count from 1"),
         ("data.limit_train", 0.0, "a fraction up to 1.0 or a count from 1"),

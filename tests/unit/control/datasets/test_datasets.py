@@ -162,13 +162,24 @@ def test_folder_without_test_images_holds_some_out(flat, make_folder):
     )
     assert source.read("test", 0) == (root / listing.files["test"][0]).read_bytes()
     assert listing.held_out is None
-    assert "there is no test/, so 1 in 5 of each class is held out for testing (7 images" in listing.note
+    assert "there is no test/, so data.test_split=0.2 of each class is held out for testing (7 images" in listing.note
     # An image stays on its side when others come.
     for number in range(100, 105):
         (root / prefix / "cat" / f"{number}.png").write_bytes(image_bytes(number))
     later = Folder(str(root)).scan()
     assert len([name for name in listing.files["test"] if name not in later.files["test"]]) <= 1
     assert Folder(str(root)).scan().files == later.files
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.01, [1, 1]), (0.1, [1, 2]), (0.5, [5, 12]), (0.99, [9, 22])])
+def test_share_of_each_class_is_for_testing(share, held, make_folder):
+    """At least one image of a class, and never all."""
+    root = make_folder(train={"cat": 10, "dog": 23})
+    shutil.rmtree(root / "test")
+    listing = open_source("folder", str(root), test_split=share).scan()
+    assert np.bincount(listing.labels["test"]).tolist() == held
+    assert f"so data.test_split={share} of each class is held out" in listing.note
+    assert listing.fingerprint != Folder(str(root)).scan().fingerprint
 
 
 def test_folder_with_a_class_too_small_to_split(make_folder):

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from control import configurations
+from control.__main__ import main
 from control.datasets import publish
 from control.datasets.folder import Folder
 from control.datasets.idx import Idx
 from control.datasets.tasks import publish as publish_dataset
+from control.remote import trainer_process
 from control.runs import plan
 from tests.unit.samples import image_bytes
 from trainer.data import cache, manifest
@@ -110,6 +112,27 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
     assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
     assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
+
+
+def test_another_split_is_another_dataset(make_folder, packs):
+    root = make_folder(train={"cat": 10, "dog": 10})
+    shutil.rmtree(root / "test")
+    first = put(root, packs)
+    other = Folder(str(root), 0.5)
+    assert publish.published(other.scan(), packs, False) is None
+    made = publish.publish(other, packs, False, lambda *_: None)
+    assert (made.digest == first.digest, made.count("test"), first.count("test")) == (False, 10, 4)
+
+
+def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
+    """What the plan lists is what another process publishes."""
+    root = make_folder(train={"cat": 10, "dog": 10})
+    shutil.rmtree(root / "test")
+    monkeypatch.setattr(trainer_process, "run", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
+    config = configurations.build({"data": {"source": "folder", "path": str(root), "test_split": 0.3}})
+    record = publish_dataset._publish(configurations.to_dict(config)["data"], packs)
+    assert publish.published(plan.open_dataset(config.data, True)[1], packs, False) | {"bytes": record["bytes"]} == record
+    assert (record["train"], record["test"]) == (14, 6)
 
 
 def test_a_removed_pack_is_made_again(make_folder, packs):

@@ -467,7 +467,7 @@ def test_a_csv_file_is_divided_by_row(file):
     ]
     assert (listing.name, listing.count("train") + listing.count("test")) == ("trips", 100)
     assert 10 <= listing.count("test") <= 30
-    assert listing.note == "there are no files for testing, so 1 row in 5 is held out, drawn by its number"
+    assert listing.note == "there are no files for testing, so data.test_split=0.2 of the rows is held out, drawn by their numbers"
     _, splits = published(made)
     rows = [splits[split].gather(np.arange(len(splits[split]))) for split in ("train", "test")]
     assert sorted(y for _, targets in rows for y in targets.tolist()) == [*range(100)]
@@ -477,6 +477,23 @@ def test_a_csv_file_is_divided_by_row(file):
     assert (x["card"] == (y % 2 == 0)).all()
     more = table(file, CSV + "1,C1,True,100,3\n").scan()
     assert more.count("test") in (listing.count("test"), listing.count("test") + 1)
+
+
+def test_share_of_rows_is_for_testing(file):
+    path = file.with_name("trips.csv")
+    path.write_text(CSV)
+    tests = {share: open_source("columns", str(path), "tips", test_split=share).scan().count("test") for share in (0.1, 0.2, 0.5)}
+    assert tests == {0.1: 12, 0.2: 22, 0.5: 58}
+
+
+@pytest.mark.parametrize(("share", "drawn"), [(0.01, "none"), (0.99, "all")])
+def test_share_that_leaves_no_rows_is_refused(share, drawn, file):
+    path = file.with_name("few.csv")
+    path.write_text("a,y\n1,2\n3,4\n5,6\n")
+    assert refused(open_source("columns", str(path), "y", test_split=share).scan) == (
+        f"dataset=few.csv: data.test_split={share} draws {drawn} of its 3 rows for testing; at least one must be drawn, and one be left. "
+        "Fix: another share, as in -e set=data.test_split=0.5, more rows, or a folder with train.csv and test.csv"
+    )
 
 
 def test_a_folder_of_tables_has_its_splits(file, tmp_path):

@@ -838,9 +838,32 @@ def test_unusual_splits_are_in_the_plan(planned, tmp_path):
     assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
     shown = text.plan(made, "runs")
     assert (
-        "split          40 images in val/ are for validation; there is no test/, so 1 in 5 of each class is held out for testing (8 images"
-        in shown
+        "split          40 images in val/ are for validation; there is no test/, so data.test_split=0.2 of each class is held out for "
+        "testing (8 images" in shown
     )
+
+
+def test_shares_held_out_are_in_the_plan(planned, tmp_path):
+    """80% for training and 10% for validation of class folders alone, as docs/workloads.md has it."""
+    root = pictures(tmp_path / "photos", 20, (32, 32), splits=("",))
+    made = planned(dataset=str(root), set="data.test_split=0.1,data.validation_split=0.111")
+    shown = text.plan(made, "runs")
+    assert "2 classes, 32 training, 4 validation, 4 test images" in shown
+    assert "split          there is no test/, so data.test_split=0.1 of each class is held out for testing (4 images" in shown
+    assert made["warnings"] == []
+
+
+def test_shares_of_own_splits_have_no_effect(planned, tmp_path):
+    root = pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val", "test"))
+    assert planned(dataset=str(root), set="data.test_split=0.2,data.validation_split=0.3")["warnings"] == [
+        "data.validation_split=0.3 has no effect: photos has validation images of its own",
+        "data.test_split=0.2 has no effect: photos has test images of its own",
+    ]
+
+
+def test_run_is_not_continued_with_other_test(ask, existing):
+    message = refusal(plan.resolve, ask(run="old", set="data.test_split=0.1"), existing)
+    assert message.startswith("run=old: this run exists with another data.test_split; only train.epochs, ")
 
 
 @pytest.mark.parametrize(

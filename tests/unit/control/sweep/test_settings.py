@@ -57,6 +57,10 @@ def test_what_is_varied(text, space):
         ("seed=1;seed=2", "vary: seed appears twice; give all of its values at once"),
         ("data={path: /etc}", "vary: data is a section; name one of its keys"),
         ("data.path=/etc,/root", "vary: data.path=/etc,/root: trials on other data can't be compared. Fix: "),
+        (
+            "data.test_split=0.1,0.2",
+            "vary: data.test_split=0.1,0.2: trials with other test examples can't be compared. Fix: set it for all",
+        ),
         ("train.monitor=loss", "vary: train.monitor=loss: it says which trial is best. Fix: "),
         (
             "optimizer.learning_rate=log(0,1)",
