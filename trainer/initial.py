@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import keras
 
 SUFFIXES = (".weights.h5", ".keras")
+RATIO, FREE = 100, 2**28
+"""A file's contents are at most so many times as large, or `FREE` bytes; Keras allows each array 4 GB and any time."""
 
 
 def suffix(name: str) -> str:
@@ -52,10 +55,10 @@ def load(
         if sha256 != given["sha256"]:
             raise LockstepError(f"weights={given['file']}: {path} has SHA-256 {sha256[:16]}..., and {given['sha256'][:16]}... was given")
         try:
-            return _loaded(model, own, skip_mismatch, by_name, optimizer_state)
-        except (ValueError, KeyError, OSError) as error:
-            # Without the values of the weights.
-            reason = " ".join(str(error).partition(", value=")[0].replace(str(own), given["file"]).split())
+            with _small(own):
+                return _loaded(model, own, skip_mismatch, by_name, optimizer_state)
+        except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+            reason = _reason(error).replace(str(own), given["file"])
             raise LockstepError(
                 f"weights={given['file']}: they don't fit the model: {reason:.400}. Fix: give weights of a model with the same layers, or "
                 "leave out what does not fit: -e set=train.skip_mismatch=true"
@@ -69,13 +72,37 @@ def load_snapshot(model: "keras.Model", path: Path) -> None:
         LockstepError: it is damaged, or of another model.
     """
     try:
-        model.load_weights(path)
+        with _small(path):
+            model.load_weights(path)
     except Exception as error:  # a damaged file makes Keras, HDF5 and zipfile raise nearly anything
-        why = printable(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 200)
+        why = printable(_reason(error) or type(error).__name__, 300)
         raise LockstepError(
             f"{path}: the snapshot can't be read ({why}). Fix: name another epoch; or remove that file, and collect it again from the "
             "run's hosts: ansible-playbook train.yml -e run=NAME"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """An error in one line, without the values of weights."""
+    return " ".join(str(error).partition(", value=")[0].split())
+
+
+@contextlib.contextmanager
+def _small(path: Path) -> Iterator[None]:
+    """Read a file that becomes little larger than it is, as Keras packs none: zeros of any number are a thousandth in one that is packed.
+
+    Raises:
+        ValueError: it becomes far larger.
+    """
+    from keras.src.saving import saving_lib
+
+    if path.suffix == ".keras":
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > max(FREE, RATIO * path.stat().st_size):
+            raise ValueError(f"it is packed, and {path.stat().st_size:,} bytes become {size:,}")
+    with replaced(saving_lib, "_H5_DATASET_BOMB_FLOOR_BYTES", FREE):
+        yield
 
 
 def begin_again(optimizer: "keras.optimizers.Optimizer") -> None:

@@ -70,6 +70,32 @@ def test_snapshot_that_points_to_another_file_is_refused(tmp_path):
         initial.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
 
 
+def test_snapshot_whose_array_would_fill_memory(tmp_path):
+    """An array that has a shape, and no values, takes no place in a file."""
+    path = tmp_path / "a.weights.h5"
+    model().save_weights(path)
+    with h5py.File(path, "a") as file:
+        names = []
+        file.visititems(lambda name, one: names.append(name) if isinstance(one, h5py.Dataset) and one.shape == (2, 3) else None)
+        del file[names[0]]
+        file.create_dataset(names[0], (2, 2**26), "float32", chunks=(2, 2**16))
+    with pytest.raises(LockstepError, match=r"snapshot can't be read \(.* H5 dataset .0. declares 512.00 MB but only 0.00 B"):
+        initial.load_snapshot(model(), path)
+
+
+def test_packed_snapshot_that_would_take_hours(tmp_path):
+    path, zeros = tmp_path / "epoch-0001.keras", bytes(2**24)
+    model().save(path)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("zeros", "w") as stream:
+        for _ in range(17):
+            stream.write(zeros)
+    why = rf"it is packed, and {path.stat().st_size:,} bytes become 285,[0-9,]+"
+    with pytest.raises(LockstepError, match=rf"the snapshot can't be read \({why}\)"):
+        initial.load_snapshot(model(), path)
+    with pytest.raises(LockstepError, match=rf"weights=epoch-0001.keras: they don't fit the model: {why}\. Fix: "):
+        initial.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
+
+
 def test_names_in_snapshots_archive_do_not_lead_out(tmp_path):
     path = tmp_path / "epoch-0001.keras"
     model().save(path)
