@@ -186,7 +186,8 @@ def _alone(exported: Exported) -> Callable[[int], float]:
     model, spec = trained.snapshot(exported.epoch).model, trained.spec
 
     def seconds(rows: int) -> float:
-        arrays = protocol.predict_request(protocol.parse(_body(exported, rows, 0)), exported).arrays
+        body = _body(exported, rows, 0)
+        arrays = protocol.predict_request(protocol.parse(body), exported, protocol.Budget(len(body))).arrays
         (x,) = spec.inputs.pack([keras.ops.convert_to_tensor(arrays[leaf.name]) for leaf in exported.inputs])
         return statistics.median(script.in_turn({"predict": lambda: model.predict(x, verbose=0, batch_size=BLOCK)}, CALLS)["predict"])
 

@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
     line.add("new-examples", answering("control.runs.predictor.prepare", "quiet_tensorflow"))
     line.add("export", answering("control.serving.saved_model.export", "load_tensorflow"))
-    line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port",), required=True))
+    line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port", "--memory", "--seconds"), required=True))
+    line.add("serve-engine", serve_engine, ("--folder", PATH), *integers(("--memory", "--channel"), required=True))
     line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
     return line.run(argv)
 
@@ -113,7 +114,18 @@ def serve(arguments: argparse.Namespace) -> int:
     worker.quiet_tensorflow()
     from control.serving import server
 
-    server.serve(arguments.folder, arguments.address, arguments.port)
+    server.serve(arguments.folder, arguments.address, arguments.port, arguments.memory, arguments.seconds)
+    return DONE
+
+
+def serve_engine(arguments: argparse.Namespace) -> int:
+    """Compute the answers of `serve`, until it closes the channel."""
+    from trainer import worker
+
+    worker.quiet_tensorflow()
+    from control.serving import engine
+
+    engine.run(arguments.folder, arguments.memory, arguments.channel)
     return DONE
 
 

@@ -22,7 +22,7 @@ COMMANDS = {
         "evaluate": "run epoch image",
         "predict": "run epoch input output overwrite workers",
         "export": "run epoch",
-        "serve": "run state serve_port serve_address",
+        "serve": "run state serve_port serve_address serve_memory serve_seconds",
         "report": "run sweep evaluate set",
         "status": "run",
         "logs": "run lines follow role",

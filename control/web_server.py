@@ -124,13 +124,7 @@ class WebServer:
             time.sleep(0.3)
 
     def _answers(self, address: str, port: int) -> bool:
-        try:
-            # Not through a proxy that the environment names.
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(f"http://{at(address, port)}{self.ready}", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return get(address, port, self.ready) is not None
 
     def _free_port(self, address: str, first: int, count: int) -> int:
         for port in range(first, min(first + count, LAST_PORT + 1)):
@@ -149,6 +143,18 @@ class WebServer:
         if port and port > LAST_PORT:
             raise ConfigError(f"{self.variable}={port}: expected a port, at most {LAST_PORT}")
         return port
+
+
+def get(address: str, port: int, path: str) -> bytes | None:
+    """The body that a server of this machine answers with 200; None if it does not."""
+    try:
+        # Not through a proxy that the environment names.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{at(address, port)}{path}", timeout=2) as answer:
+            body: bytes = answer.read()
+            return body if answer.status == 200 else None
+    except (urllib.error.URLError, OSError):
+        return None
 
 
 def at(address: str, port: int) -> str:

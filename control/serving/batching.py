@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from control.serving.protocol import MOST_ARRAY_BYTES, Arrays, Call
+from control.serving.protocol import MOST_ARRAY_BYTES, Arrays, Call, check_answer
+from control.serving.refusals import Overloaded
 from trainer.predict import BLOCK
 
 MOST_BYTES_WAITING = 2 * MOST_ARRAY_BYTES
-
-
-class Overloaded(Exception):
-    """So many rows wait already that another request would wait too long."""
 
 
 @dataclass(eq=False)
 class _Waiting:
     call: Call
     arrays: Arrays
-    alone: bool
+    block: int
     answer: "asyncio.Future[Arrays]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no thread computes it any more."""
 
     @property
     def rows(self) -> int:
@@ -35,7 +34,7 @@ class _Waiting:
     @property
     def kind(self) -> tuple[object, ...]:
         """Requests of one kind fit into one call."""
-        return (id(self) if self.alone else self.call, *((name, array.dtype.str, array.shape[1:]) for name, array in self.arrays.items()))
+        return (self.call, self.block, *((name, array.dtype.str, array.shape[1:]) for name, array in self.arrays.items()))
 
 
 class Batcher:
@@ -46,11 +45,15 @@ class Batcher:
         self._waiting: list[_Waiting] = []
         self._most, self._note = most_rows, note
         self._arrived = asyncio.Event()
+        self._computed: list[_Waiting] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
 
-    async def submit(self, call: Call, arrays: Arrays, alone: bool = False) -> Arrays:
-        """The outputs of some rows; Overloaded, or what the call raises. Those that are `alone` are one call, without other rows."""
-        request = _Waiting(call, arrays, alone)
+    async def submit(self, call: Call, arrays: Arrays, block: int = BLOCK) -> Arrays:
+        """The outputs of some rows, of which at most `block` are in a call; Overloaded, or what the call raises.
+
+        Cancelled while it is computed, this ends when the computation does, at the latest after the call under way.
+        """
+        request = _Waiting(call, arrays, block)
         waiting, held = (sum(getattr(one, what) for one in self._waiting) for what in ("rows", "bytes"))
         if waiting and waiting + request.rows > self._most:
             raise Overloaded(f"{waiting:,} rows wait already, and at most {self._most:,} may; try again later")
@@ -58,7 +61,12 @@ class Batcher:
             raise Overloaded(f"{held / 2**20:,.0f} MiB wait already, and at most {MOST_BYTES_WAITING // 2**20} may; try again later")
         self._waiting.append(request)
         self._arrived.set()
-        return await request.answer
+        try:
+            return await request.answer
+        except asyncio.CancelledError:
+            if request in self._computed:
+                await request.ended.wait()
+            raise
 
     async def run(self) -> None:
         """Answer until cancelled."""
@@ -67,7 +75,11 @@ class Batcher:
                 await self._arrived.wait()
                 self._arrived.clear()
                 while batch := self._next():
+                    self._computed = batch
                     await self._answer(batch)
+                    self._computed = []
+                    for one in batch:
+                        one.ended.set()
         finally:
             for one in self._waiting:
                 one.answer.cancel()
@@ -79,7 +91,7 @@ class Batcher:
         taken: list[_Waiting] = []
         rows = 0
         for one in self._waiting:
-            if not taken or (one.kind == taken[0].kind and rows + one.rows <= BLOCK):
+            if not taken or (one.kind == taken[0].kind and rows + one.rows <= one.block):
                 taken.append(one)
                 rows += one.rows
         self._waiting = [one for one in self._waiting if one not in taken]
@@ -103,14 +115,17 @@ class Batcher:
     def _compute(self, batch: list[_Waiting]) -> list[Arrays]:
         """The outputs of each request."""
         arrays = {name: np.concatenate([one.arrays[name] for one in batch]) for name in batch[0].arrays}
-        total = sum(one.rows for one in batch)
-        step = total if batch[0].alone else BLOCK
-        parts = []
+        total, step = sum(one.rows for one in batch), batch[0].block
+        parts: list[Arrays] = []
         for start in range(0, total, step):
+            if all(one.answer.cancelled() for one in batch):
+                raise ValueError("nobody waits for these rows any more")
             rows = min(step, total - start)
             part = batch[0].call({name: array[start : start + rows] for name, array in arrays.items()})
             if wrong := [name for name, output in part.items() if output.shape[:1] != (rows,)]:
                 raise ValueError(f"{rows} rows gave the output {wrong[0]} of shape {part[wrong[0]].shape}")
+            if len(batch) == 1:
+                check_answer({name: (total, *output.shape[1:]) for name, output in part.items()})
             self._note(rows)
             parts.append(part)
         whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from control.datasets.image_headers import stated_size
+from control.serving import examples
+from control.serving.refusals import BadRequest
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
 from trainer.data.images import decode, fit
 from trainer.data.spec import STRING, Leaf
+from trainer.predict import BLOCK
 from trainer.terminal import printable
 
 Arrays = dict[str, np.ndarray]
@@ -22,22 +25,32 @@ Call = Callable[[Arrays], Arrays]
 TEXTS = {CSV: Leaf("line", STRING, ()), EXAMPLES: Leaf("example", STRING, ()), IMAGES: Leaf("image_bytes", STRING, ())}
 """The input of each signature that parses."""
 SHOWN = 80
+JPEG, SCAN = b"\xff\xd8", b"\xff\xda"
+"""How a JPEG begins, and how each of its scans does."""
 MOST_ROWS = 4096
 """Of a request."""
-MOST_ARRAY_BYTES = 256 * 1024 * 1024
-"""Of the arrays of one request: a body of a few kilobytes may describe gigabytes."""
+MOST_PARSED_BYTES = 384 * 1024 * 1024
+"""Memory for a parsed body: `[],` takes thirty times as much in memory as in a body."""
+VALUE_BYTES, LIST_BYTES, OBJECT_BYTES = 32, 64, 232
+"""Memory of a parsed number, list and object."""
+MOST_ARRAY_BYTES, FREE_ARRAY_BYTES, ARRAY_BYTES_PER_BYTE = 128 * 1024 * 1024, 32 * 1024 * 1024, 16
+"""Of a request's padded arrays: at most, for any body, and per byte of a larger one. A few kilobytes may describe gigabytes."""
+TEXT_BYTES = 48
+"""Of a text beside its characters."""
 MOST_PIXELS = 50_000_000
-"""Of an encoded image, likewise."""
-MOST_PIXELS_AT_ONCE = 4 * MOST_PIXELS
-"""Of all encoded images of a request."""
+"""Of an encoded image."""
+MOST_PIXELS_AT_ONCE, FREE_PIXELS, PIXELS_PER_BYTE = 4 * MOST_PIXELS, MOST_PIXELS + 14_000_000, 256
+"""Of all encoded images of a request, likewise."""
+MOST_SCANNED = 10 * MOST_PIXELS_AT_ONCE
+"""Pixels times scans of a request's JPEGs: a progressive one may go over its pixels thousands of times."""
+MOST_ANSWER_VALUES, MOST_ANSWER_TEXT = 4 * 1024 * 1024, 16 * 1024 * 1024
+"""Numbers or texts of an answer, and bytes of its texts."""
+BLOCK_BYTES = 4 * 1024 * 1024
+"""Of a call of a model whose inputs vary in length: what it computes may be many times as large."""
 AT_ONCE = 16_384
 """Numbers of an answer."""
 INFINITE = 2**1023
 """Whole numbers from here are infinite as floats."""
-
-
-class BadRequest(Exception):
-    """A request that can't be answered; its text is for the client."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +62,67 @@ class Request:
     """`[n, ...]` by input."""
     by_row: bool
     """Whether the answer is a list of rows (`instances`), or an array per output (`inputs`)."""
-    alone: bool = False
-    """Whether the rows must be computed in one call without others: the model pads them to the longest of the call."""
+    block: int = BLOCK
+    """Rows of a call of the model, at most."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.arrays.values())))
+
+
+class Budget:
+    """What a request may still take, in proportion to its body."""
+
+    def __init__(self, body_bytes: int):
+        """`body_bytes`: size of the body."""
+        self._bytes = self.most_bytes = _most(body_bytes, MOST_ARRAY_BYTES, FREE_ARRAY_BYTES, ARRAY_BYTES_PER_BYTE)
+        self._pixels = self.most_pixels = _most(body_bytes, MOST_PIXELS_AT_ONCE, FREE_PIXELS, PIXELS_PER_BYTE)
+        self._scanned = MOST_SCANNED
+
+    def take(self, name: str, rows: int, sides: Sequence[int], dtype: np.dtype[Any]) -> None:
+        """Count an array before it is made; BadRequest if it is too large."""
+        size = rows * math.prod(sides) * (TEXT_BYTES if dtype.hasobject else dtype.itemsize)
+        if size > self._bytes:
+            most = f"at most {self.most_bytes / 2**20:,.0f} for a body of this size"
+            raise BadRequest(f"{name}: {rows:,} rows take {size / 2**20:,.0f} MiB; {most}; send fewer rows per request")
+        self._bytes -= size
+
+    def take_text(self, name: str, size: int) -> None:
+        """Count the bytes of a text, likewise."""
+        if size > self._bytes:
+            raise BadRequest(
+                f"{name}: with the texts, the arrays take more than {self.most_bytes / 2**20:,.0f} MiB, the most for a body of this size; "
+                "send fewer rows per request"
+            )
+        self._bytes -= size
+
+    def take_image(self, data: bytes) -> None:
+        """Count an encoded image before it is decoded; ValueError likewise."""
+        width, height = stated_size(data)
+        if width * height > MOST_PIXELS:
+            raise ValueError(f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded")
+        self._pixels -= width * height
+        if self._pixels < 0:
+            raise ValueError(f"more than {self.most_pixels:,} pixels, the most for a body of this size; send fewer images")
+        self._scanned -= width * height * (data.count(SCAN) if data.startswith(JPEG) else 1)
+        if self._scanned < 0:
+            raise ValueError(f"a JPEG of {data.count(SCAN):,} scans takes too long; save it with fewer")
+
+
+def _most(body_bytes: int, most: int, free: int, per_byte: int) -> int:
+    return min(most, max(free, per_byte * body_bytes))
 
 
 def parse(body: bytes | bytearray) -> dict[str, Any]:
     """The object of a body; BadRequest says what it is instead."""
+    lists, objects = body.count(b"["), body.count(b"{")
+    size = VALUE_BYTES * (body.count(b",") + lists + objects) + LIST_BYTES * lists + OBJECT_BYTES * objects
+    if size > MOST_PARSED_BYTES:
+        raise BadRequest(
+            f"the body would take {size / 2**20:,.0f} MiB once parsed, and at most {MOST_PARSED_BYTES // 2**20} may; "
+            "send fewer rows per request"
+        )
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -64,38 +132,46 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
     return value
 
 
-def predict_request(body: Mapping[str, Any], model: Exported, where: str = "instances") -> Request:
+def predict_request(body: Mapping[str, Any], model: Exported, budget: Budget, where: str = "instances") -> Request:
     """The request of a body with `instances` or `inputs`, and perhaps `signature_name`; messages call the rows `where`."""
     asked = _signature(body.get("signature_name", ""), model)
     given = [name for name in ("instances", "inputs") if name in body]
     if len(given) != 1:
         raise BadRequest('the body needs either "instances", a list of rows, or "inputs", an array per input')
-    leaves = (TEXTS[asked],) if asked in TEXTS else model.inputs
+    leaves: Sequence[Leaf] = (TEXTS[asked],) if asked in TEXTS else model.inputs
     by_row = given[0] == "instances"
     columns = _of_rows(body["instances"], leaves, where) if by_row else _of_columns(body["inputs"], leaves)
-    if asked == IMAGES or (model.image_size and asked == TENSORS):
+    if asked == EXAMPLES:
+        texts = [_text(value, leaves[0], (number,), budget) for number, value in enumerate(columns[leaves[0].name])]
+        leaves, columns, asked = *examples.columns(texts, model), TENSORS
+    if model.image_size:
         # Decoded as for training, which TensorFlow's own decoder does not do to the last bit.
-        return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name)}, by_row)
-    alone = asked == EXAMPLES and any(leaf.varies for leaf in model.inputs)
-    return Request(asked, {leaf.name: array(leaf, columns[leaf.name]) for leaf in leaves}, by_row, alone)
+        return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name, budget)}, by_row)
+    arrays = {leaf.name: array(leaf, columns[leaf.name], budget) for leaf in leaves}
+    return Request(asked, arrays, by_row, _block(arrays) if any(leaf.varies for leaf in leaves) else BLOCK)
 
 
-def examples_request(body: Mapping[str, Any], model: Exported) -> Request:
+def _block(arrays: Arrays) -> int:
+    row = sum(one.nbytes // len(one) for one in arrays.values())
+    return max(1, min(BLOCK, BLOCK_BYTES // max(1, row)))
+
+
+def examples_request(body: Mapping[str, Any], model: Exported, budget: Budget) -> Request:
     """The request of `:classify` and `:regress`: `examples`, each with its features, over those in `context`."""
-    examples, context = body.get("examples"), body.get("context", {})
-    if not isinstance(examples, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in examples):
+    given, context = body.get("examples"), body.get("context", {})
+    if not isinstance(given, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in given):
         raise BadRequest('the body needs "examples", a list of objects with a value per feature, and perhaps "context", an object')
     _signature(body.get("signature_name", ""), model)
     # Each example has a copy of the context.
-    _check_rows(len(examples))
+    _check_rows(len(given))
     known = {IMAGES, *(leaf.name for leaf in model.inputs)}
     if unknown := [name for name in context if name not in known]:
         raise BadRequest(f"context: unknown: {printable(', '.join(unknown), SHOWN)}; this model takes: {', '.join(sorted(known))}")
-    rows = [{**context, **one} for one in examples]
+    rows = [{**context, **one} for one in given]
     if model.image_size:
         rows = [row[IMAGES] if set(row) == {IMAGES} else row for row in rows]
     rows = [_scalars(row, model.inputs) if isinstance(row, dict) else row for row in rows]
-    return predict_request({"instances": rows}, model, "examples")
+    return predict_request({"instances": rows}, model, budget, "examples")
 
 
 def _scalars(row: dict[str, Any], inputs: Sequence[Leaf]) -> dict[str, Any]:
@@ -148,12 +224,6 @@ def _check_rows(count: int) -> None:
         raise BadRequest(f"{count:,} rows; at most {MOST_ROWS:,} per request")
 
 
-def _check_size(rows: int, sides: Sequence[int], dtype: np.dtype[Any], name: str) -> None:
-    size, most = rows * math.prod(sides) * dtype.itemsize, MOST_ARRAY_BYTES
-    if size > most:
-        raise BadRequest(f"{name}: {rows:,} rows take {size / 2**20:,.0f} MiB; at most {most // 2**20}; send fewer rows per request")
-
-
 def _difference(given: Any, names: Any) -> str:
     if not isinstance(given, dict):
         return f"it is {_kind(given)}"
@@ -167,7 +237,7 @@ def _kind(value: Any) -> str:
     return "an empty list" if value == [] else names.get(type(value), "null")
 
 
-def array(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
+def array(leaf: Leaf, values: Sequence[Any], budget: Budget) -> np.ndarray:
     """Values of an input as `[n, *shape]` in its type; sides that vary are padded with 0 or empty texts, as for training.
 
     Raises:
@@ -175,10 +245,10 @@ def array(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
     """
     sides = [_side(values, axis) if side is None else side for axis, side in enumerate(leaf.shape)]
     kept = np.dtype(object if leaf.dtype == STRING else leaf.dtype)
-    _check_size(len(values), sides, kept, leaf.name)
+    budget.take(leaf.name, len(values), sides, kept)
     made = np.full((len(values), *sides), b"" if leaf.dtype == STRING else 0, kept)
     for number, value in enumerate(values):
-        _fill(made, (number,), value, leaf, leaf.shape)
+        _fill(made, (number,), value, leaf, leaf.shape, budget)
     return made
 
 
@@ -190,9 +260,9 @@ def _side(values: Any, axis: int) -> int:
     return max((len(value) for value in level if isinstance(value, list)), default=0)
 
 
-def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shape: tuple[int | None, ...]) -> None:
+def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shape: tuple[int | None, ...], budget: Budget) -> None:
     if not shape:
-        made[place] = _scalar(value, leaf, place)
+        made[place] = _scalar(value, leaf, place, budget)
         return
     if not isinstance(value, list) or (shape[0] is not None and len(value) != shape[0]):
         got = f"a list of {len(value)}" if isinstance(value, list) else _kind(value)
@@ -200,7 +270,7 @@ def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shap
     if len(shape) == 1 and leaf.dtype not in (STRING, "bool") and _fills_at_once(made, place, value, leaf):
         return
     for number, one in enumerate(value):
-        _fill(made, (*place, number), one, leaf, shape[1:])
+        _fill(made, (*place, number), one, leaf, shape[1:], budget)
 
 
 def _fills_at_once(made: np.ndarray, place: tuple[int, ...], value: list[Any], leaf: Leaf) -> bool:
@@ -219,9 +289,9 @@ def _fills_at_once(made: np.ndarray, place: tuple[int, ...], value: list[Any], l
     return True
 
 
-def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
+def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...], budget: Budget) -> Any:
     if leaf.dtype == STRING:
-        return _text(value, leaf, place)
+        return _text(value, leaf, place, budget)
     if leaf.dtype == "bool":
         if isinstance(value, bool):
             return value
@@ -235,10 +305,15 @@ def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...]) -> Any:
     raise BadRequest(f"{_at(leaf, place)}: {shown} is not of type {leaf.dtype}")
 
 
-def _text(value: Any, leaf: Leaf, place: tuple[int, ...]) -> bytes:
+def _text(value: Any, leaf: Leaf, place: tuple[int, ...], budget: Budget) -> bytes:
+    if isinstance(value, bytes):
+        budget.take_text(leaf.name, len(value))
+        return value
     if isinstance(value, str):
+        budget.take_text(leaf.name, len(value))
         return value.encode("utf-8", "surrogatepass")
     if isinstance(value, dict) and set(value) == {"b64"} and isinstance(value["b64"], str):
+        budget.take_text(leaf.name, len(value["b64"]))
         try:
             # Line breaks, and no padding, as TensorFlow Serving takes them.
             encoded = "".join(value["b64"].split())
@@ -252,34 +327,40 @@ def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
     return f"row {place[0]}, {leaf.name}{''.join(f'[{index}]' for index in place[1:])}"
 
 
-def _images(values: Sequence[Any], model: Exported, name: str) -> np.ndarray:
+def _images(values: Sequence[Any], model: Exported, name: str, budget: Budget) -> np.ndarray:
     """Images `[n, height, width, channels]` of arrays, or of encoded ones as `{"b64": ...}`."""
     size = model.image_size
     assert size is not None
     pixels, encoded = Leaf(name, "uint8", size), Leaf(name, STRING, ())
-    _check_size(len(values), size, np.dtype(np.uint8), name)
-    made, count = np.zeros((len(values), *size), np.uint8), 0
+    budget.take(name, len(values), size, np.dtype(np.uint8))
+    made = np.zeros((len(values), *size), np.uint8)
     for number, value in enumerate(values):
         if isinstance(value, list):
-            _fill(made, (number,), value, pixels, size)
+            _fill(made, (number,), value, pixels, size, budget)
             continue
-        data = _text(value, encoded, (number,))
+        data = _text(value, encoded, (number,), budget)
         try:
-            count += _pixels(data)
-            if count > MOST_PIXELS_AT_ONCE:
-                raise ValueError(f"more than {MOST_PIXELS_AT_ONCE:,} pixels in one request; send fewer or smaller images")
+            budget.take_image(data)
             made[number] = fit(decode(data), size)
         except ValueError as error:
             raise BadRequest(f"row {number}, {name}: {printable(str(error), SHOWN)}") from None
     return made
 
 
-def _pixels(data: bytes) -> int:
-    """How many an encoded image has."""
-    width, height = stated_size(data)
-    if width * height > MOST_PIXELS:
-        raise ValueError(f"{width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are decoded")
-    return width * height
+def check_answer(shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse an answer of too many values; `shapes` of its outputs, each with the number of rows first."""
+    count = sum(math.prod(shape) for shape in shapes.values())
+    if count > MOST_ANSWER_VALUES:
+        rows = next(iter(shapes.values()))[0]
+        raise BadRequest(f"{rows:,} rows give {count:,} values; an answer has at most {MOST_ANSWER_VALUES:,}; send fewer rows per request")
+
+
+def check_outputs(outputs: Arrays) -> None:
+    """Refuse an answer of too many values, or of too long texts."""
+    check_answer({name: output.shape for name, output in outputs.items()})
+    size = sum(len(text) for output in outputs.values() if output.dtype == object for text in output.flat)
+    if size > MOST_ANSWER_TEXT:
+        raise BadRequest(f"the answer's texts take more than {MOST_ANSWER_TEXT // 2**20} MiB; send fewer rows per request")
 
 
 def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:

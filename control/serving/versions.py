@@ -1,6 +1,6 @@
-"""The versions of a model that are served: the newest, which is looked for again and again, and older ones on request."""
+"""The versions of a model that are served: those on disk, as they are there now. The newest is loaded, older ones on request."""
 
-import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control.serving.protocol import Arrays, BadRequest, Call
-from control.serving.signature import FILE, Exported, versions
+from control.serving.protocol import Arrays, Call
+from control.serving.refusals import BadRequest, OutOfMemory
+from control.serving.signature import Exported, versions
 from trainer.errors import LockstepError
 from trainer.terminal import printable
 
@@ -21,6 +22,8 @@ OLDER = 2
 """Older versions that stay in memory."""
 Loader = Callable[[Path], dict[str, Call]]
 """Signatures of a version's folder, by name."""
+Identity = tuple[tuple[str, int, int, int], ...]
+"""Of a version's files: path, inode, size, and time of the last change in ns."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Version:
     number: int
     exported: Exported
     signatures: dict[str, Call]
+    identity: Identity
+    """Of the files that were loaded."""
 
 
 class Model:
@@ -41,66 +46,101 @@ class Model:
         self.newest: Version | None = None
         self._older: dict[int, Version] = {}
         self._lock = threading.Lock()
-        self._bad: dict[int, tuple[float, str]] = {}
-        """Versions that could not be loaded: their files' time, and why."""
+        self._bad: dict[int, tuple[Identity, str]] = {}
+        """Versions that could not be loaded: their files, and why."""
+        self._news: list[str] = []
+        """For the log."""
 
     def renew(self) -> str:
-        """Load a newer version than is served, if there is one; the version before goes on if that fails.
+        """Serve the newest version on disk that can be loaded, and forget versions that are no longer there as they were loaded.
 
         Returns:
-            What happened, for the log; empty if nothing.
+            What changed, for the log; empty if nothing did.
         """
-        served = self.newest.number if self.newest else 0
         with self._lock:
-            for number in reversed([one for one in versions(self.folder) if one > served]):
-                if self._is_bad(number):
-                    continue
-                try:
-                    newer = self._load(number)
-                except LockstepError as error:
-                    return f"{error}: {self.why(number)}"
-                if self.newest:
-                    self._keep(self.newest)
-                self.newest = newer
-                return f"version {number} is served ({newer.exported.run}, epoch {newer.exported.epoch})"
-        return ""
+            self._renew()
+            news, self._news = self._news, []
+            return "; ".join(news)
+
+    def _renew(self) -> None:
+        self._forget()
+        served = self.newest.number if self.newest else 0
+        for number in reversed([one for one in versions(self.folder) if one > served]):
+            if self._is_bad(number):
+                continue
+            try:
+                newer = self._older.pop(number, None) or self._load(number)
+            except LockstepError as error:
+                self._news.append(str(error))
+                continue
+            if self.newest:
+                self._keep(self.newest)
+            self.newest = newer
+            self._news.append(f"version {number} is served ({newer.exported.run}, epoch {newer.exported.epoch})")
+            return
+
+    def _forget(self) -> None:
+        """Drop loaded versions that were withdrawn or replaced."""
+        self._older = {number: version for number, version in self._older.items() if self._is_current(version)}
+        if self.newest is not None and not self._is_current(self.newest):
+            is_there = (self.folder / str(self.newest.number)).is_dir()
+            self._news.append(f"version {self.newest.number} was {'replaced on disk' if is_there else 'withdrawn'}")
+            self.newest = None
+
+    def current(self, number: int | None) -> Version | None:
+        """The newest version, if it is asked for and is on disk as it was loaded. Quick."""
+        newest = self.newest
+        return newest if newest is not None and number in (None, newest.number) and self._is_current(newest) else None
 
     def version(self, number: int | None) -> Version:
         """A version, loaded if need be; LockstepError if there is none, or it can't be loaded."""
-        newest = self.newest
-        if newest is not None and number in (None, newest.number):
-            return newest
-        if number is None:
-            raise LockstepError(f"no version of {self.name} is served yet")
         with self._lock:
+            self._renew()
+            if number is None:
+                if self.newest is None:
+                    raise LockstepError(f"Servable not found for request: Latest({self.name}); {self._there()}")
+                return self.newest
+            if self.newest is not None and number == self.newest.number:
+                return self.newest
             if number in self._older:
                 return self._older[number]
             if number not in versions(self.folder) or self._is_bad(number):
-                there = ", ".join(str(one) for one in versions(self.folder) if not self._is_bad(one)) or "none"
-                raise LockstepError(f"Servable not found for request: Specific({self.name}, {number}); versions: {there}")
+                raise LockstepError(f"Servable not found for request: Specific({self.name}, {number}); {self._there()}")
             older = self._load(number)
             self._keep(older)
             return older
 
-    def states(self) -> dict[int, bool]:
-        """Version -> whether it can be loaded, as far as is known."""
-        return {number: not self._is_bad(number) for number in versions(self.folder)}
+    def states(self) -> dict[int, str]:
+        """Version -> why it can't be loaded, as far as is known; empty if it can."""
+        with self._lock:
+            return {number: self._bad[number][1] if self._is_bad(number) else "" for number in versions(self.folder)}
+
+    def _there(self) -> str:
+        every = versions(self.folder)
+        bad = "".join(f"; version {number}: {self._bad[number][1]}" for number in every if self._is_bad(number))
+        return f"versions: {', '.join(str(one) for one in every if not self._is_bad(one)) or 'none'}{bad}"
 
     def _load(self, number: int) -> Version:
         folder = self.folder / str(number)
+        before = identity(folder)
         try:
-            return Version(number, Exported.read(folder), self._loader(folder))
+            exported, signatures = Exported.read(folder), self._loader(folder)
+            if missing := sorted({*exported.signatures} - {*signatures}):
+                raise LockstepError(f"its lockstep.json names the signature {missing[0]}, which its model lacks; export it again")
         except Exception as error:  # whatever is wrong with it, other versions go on
-            self._bad[number] = _changed(folder), str(error)
-            raise LockstepError(f"version {number} of {self.name} can't be loaded") from error
+            why = printable(str(error).replace(f"{folder}/", "").replace(str(folder), str(number)).splitlines()[0], LONGEST)
+            self._bad[number] = before, f"it can't be loaded: {why}"
+            raise LockstepError(f"version {number} of {self.name} can't be loaded: {why}") from None
+        if identity(folder) != before:
+            raise LockstepError(f"version {number} of {self.name} is being written; try again later")
+        return Version(number, exported, signatures, before)
 
     def _is_bad(self, number: int) -> bool:
         """Whether a version could not be loaded, and has not changed since."""
-        return number in self._bad and self._bad[number][0] == _changed(self.folder / str(number))
+        return number in self._bad and self._bad[number][0] == identity(self.folder / str(number))
 
-    def why(self, number: int) -> str:
-        """Why a version could not be loaded, for the log."""
-        return self._bad.get(number, (0.0, ""))[1]
+    def _is_current(self, version: Version) -> bool:
+        return version.identity == identity(self.folder / str(version.number))
 
     def _keep(self, version: Version) -> None:
         self._older[version.number] = version
@@ -108,13 +148,17 @@ class Model:
             del self._older[number]
 
 
-def _changed(folder: Path) -> float:
-    """When a version's files were last written."""
-    times = [0.0]
-    for path in (folder, folder / FILE, folder / "saved_model.pb"):
-        with contextlib.suppress(OSError):
-            times.append(path.stat().st_mtime)
-    return max(times)
+def identity(folder: Path) -> Identity:
+    """What changes whenever a file of a version does; empty if there is no such folder."""
+    found = []
+    for path, _, names in os.walk(folder):
+        for name in (*names, "."):
+            try:
+                state = os.stat(os.path.join(path, name))
+            except OSError:
+                continue
+            found.append((os.path.join(path, name), state.st_ino, state.st_size, state.st_ctime_ns))
+    return tuple(sorted(found))
 
 
 def tensorflow_loader(folder: Path) -> dict[str, Call]:
@@ -123,15 +167,22 @@ def tensorflow_loader(folder: Path) -> dict[str, Call]:
 
     from control.serving import saved_model
 
+    refused = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.UnimplementedError, tf.errors.FailedPreconditionError)
+
     def calling(signature: Any) -> Call:
         def call(arrays: Arrays) -> Arrays:
             try:
                 outputs = signature(**{name: tf.constant(value) for name, value in arrays.items()})
-            except tf.errors.InvalidArgumentError as error:
-                # A line or an example that can't be parsed, or a number that the model's own tables do not have.
-                words = FUNCTION.sub("", error.message).strip().splitlines()[0]
-                raise BadRequest(printable(words, LONGEST)) from None
-            return {name: output.numpy() for name, output in outputs.items()}
+                return {name: output.numpy() for name, output in outputs.items()}
+            except refused as error:
+                # A line that can't be parsed, or a number that the model's own tables do not have.
+                words = FUNCTION.sub("", error.message).strip() or type(error).__name__
+                raise BadRequest(printable(words.splitlines()[0], LONGEST)) from None
+            except UnicodeDecodeError as error:
+                # TensorFlow quotes the input in its words.
+                raise BadRequest(f"the model refuses the input {printable(str(error.object, 'utf-8', 'replace'), LONGEST)}") from None
+            except tf.errors.ResourceExhaustedError:
+                raise OutOfMemory from None
 
         return call
 

@@ -22,6 +22,8 @@ def decode(data: bytes) -> np.ndarray:
             return _to_array(image)
     except Image.DecompressionBombError as error:
         raise ValueError(str(error)) from None
+    except MemoryError:
+        raise
     except Exception as error:  # a damaged file makes Pillow raise nearly anything
         reason = "not a JPEG, PNG, BMP or GIF" if "cannot identify" in str(error) else str(error)
         raise ValueError(reason) from None

@@ -4,22 +4,28 @@ import ipaddress
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from control import command_line, project, text
-from control.operator_variables import check_state
+from control.operator_variables import check_state, integer
 from control.serving.signature import Exported, versions
 from control.task import Task
-from control.web_server import WebServer, at, tunnel
+from control.web_server import WebServer, at, get, tunnel
 from trainer.config import nearest
 from trainer.data.spec import STRING, Leaf
 from trainer.errors import ConfigError, LockstepError
+from trainer.terminal import printable
 
 SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
 """8501 is TensorFlow Serving's port for REST."""
 LONGEST = 300
 """Characters of an example request."""
+MEMORY_GIB, SECONDS = 2, 30
+"""What requests may take, and the time in which each is answered, unless the user says otherwise."""
+LOADED_S, LOOK_S = 20.0, 0.3
+"""Time in which a new version is usually loaded, and between two looks whether it is."""
 
 
 def serve(task: Task) -> dict[str, Any]:
@@ -35,12 +41,16 @@ def serve(task: Task) -> dict[str, Any]:
         return {"changed": up, "show_last": "The server is stopped" if up else "No server was running"}
     folder, address = _model(options.get("run")), _address(str(options.get("serve_address", "127.0.0.1")))
     asked = SERVER.port_of(options)
-    wanted = {"folder": str(folder), "address": address}
+    memory, seconds = (
+        integer(name, options.get(name, usual)) for name, usual in (("serve_memory", MEMORY_GIB), ("serve_seconds", SECONDS))
+    )
+    wanted = {"folder": str(folder), "address": address, "memory": memory, "seconds": seconds}
     if task.check_mode:
         before = SERVER.started_with()
         same = before == {"port": asked or before.get("port"), **wanted}
         return {"changed": not same, "show_last": f"Would serve {folder.name}" if not same else f"{folder.name} is served already"}
-    argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address, "--port"]
+    argv = [sys.executable, "-m", "control", "serve", "--folder", str(folder), "--address", address]
+    argv += ["--memory", str(memory), "--seconds", str(seconds), "--port"]
     port, changed = SERVER.start(wanted, asked, lambda port: [*argv, str(port)], address)
     if not ipaddress.ip_address(address).is_loopback:
         task.warn([f"serve_address={address}: whoever reaches port {port} of this machine may ask the model; nothing asks for a password"])
@@ -70,12 +80,16 @@ def _address(given: str) -> str:
 
 
 def _shown(folder: Path, address: str, port: int) -> str:
-    newest = versions(folder)[-1]
-    exported = Exported.read(folder / str(newest))
     base = f"http://{at(address, port)}"
     asked = f"{base}/v1/models/{folder.name}:predict"
+    served, behind = _served(folder, address, port)
+    exported = Exported.read(folder / str(served))
     pairs = [
-        ("model", f"version {newest}: epoch {exported.epoch} of {exported.run}; a newer export is served within seconds"),
+        (
+            "model",
+            f"version {served}: epoch {exported.epoch} of {exported.run}; what is exported or withdrawn later is followed within seconds",
+        ),
+        *([("warning", behind)] if behind else []),
         ("try it", f"{base}/"),
         ("ask it", _request(exported, asked)),
         ("metrics", f"{base}/metrics"),
@@ -87,6 +101,24 @@ def _shown(folder: Path, address: str, port: int) -> str:
             ("stop it", "ansible-playbook serve.yml -e state=absent"),
         ]
     )
+
+
+def _served(folder: Path, address: str, port: int) -> tuple[int, str]:
+    """The version that the server answers with, and why it is not the newest on disk; empty if it is."""
+    path, deadline, served = f"/v1/models/{folder.name}", time.monotonic() + LOADED_S, 0
+    while time.monotonic() < deadline:
+        known = get(address, port, f"{path}/metadata")
+        served = int(json.loads(known)["model_spec"]["version"]) if known else 0
+        states = {int(one["version"]): one for one in json.loads(get(address, port, path) or "{}").get("model_version_status", [])}
+        bad = [number for number, one in states.items() if number > served and one["state"] != "AVAILABLE"]
+        if served and states and max(states) in (served, *bad):
+            newest = max(states)
+            why = f"version {newest} is not served: {states[newest]['status']['error_message']}" if bad else ""
+            return served, why and f"{printable(why, LONGEST)}. Fix: ansible-playbook export.yml -e run={folder.name}"
+        time.sleep(LOOK_S)
+    if served:
+        return served, f"version {versions(folder)[-1]} is not served yet"
+    raise LockstepError(f"the server answers with no version of {folder.name}; see {project.relative(SERVER.log)}")
 
 
 def _request(exported: Exported, address: str) -> str:

@@ -13,8 +13,7 @@ import pytest
 import uvicorn
 
 from control.serving import app, server
-from control.serving.server import Prompt
-from control.serving.versions import Model, tensorflow_loader
+from control.serving.server import Prompt, engine_command
 from tests.project import await_until
 from tests.unit.control.serving.conftest import SIZE
 from tests.unit.control.serving.test_saved_model import png, snapshot
@@ -34,14 +33,12 @@ class Served:
 
     def __init__(self, folder):
         """Start a server on a free port."""
-        self.model = Model(folder, tensorflow_loader)
-        settings = uvicorn.Config(
-            app.application(self.model), http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1
-        )
+        served = app.application(folder.name, engine_command(folder, 2**31), 60)
+        settings = uvicorn.Config(served, http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1)
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
-        await_until(lambda: self.model.newest is not None, 60, "the first version")
+        await_until(lambda: self.ask("/healthz")[0] == 200, 60, "the first version")
 
     def ask(self, path, body=None, method=None, headers=None):
         """Status and answer: an object, if it is JSON."""
@@ -113,7 +110,13 @@ def test_lines_and_examples_of_a_table(rows):
         ("/v1/models/rows:predict", {"instances": [{"miles": 1}]}, 400, "missing: company"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["far,taxi"]}, 400, "Field 0 in record 0 is not a valid float"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["1"]}, 400, "Expect 2 fields but have 1 in record 0"),
-        ("/v1/models/rows:predict", {"signature_name": "examples", "instances": ["rubbish"]}, 400, "Name: <unknown>, Feature: company"),
+        (
+            "/v1/models/rows:predict",
+            {"signature_name": "examples", "instances": ["rubbish"]},
+            400,
+            "row 0: 7 bytes that are no serialized tf.Example",
+        ),
+        ("/v1/models/rows:predict", {"signature_name": "csv", "instances": [{"b64": "MSz/"}, "far,\u00ff"]}, 400, "not a valid float"),
         ("/v1/models/rows:classify", {"examples": [{"miles": 1, "company": "a"}]}, 400, "no classes"),
         ("/v1/models/rows/versions/9:predict", {"instances": [1]}, 404, "Servable not found for request: Specific(rows, 9); versions: 1"),
         ("/v1/models/rows/versions/x:predict", {"instances": [1]}, 404, "version x is not a number"),
@@ -189,14 +192,19 @@ def test_body_that_does_not_come_ends_after_while(rows, monkeypatch):
     connection.endheaders()
     connection.send(b"{")
     response = connection.getresponse()
-    assert (response.status, json.loads(response.read())["error"]) == (408, "the body did not come in time")
+    assert (response.status, json.loads(response.read())["error"]) == (
+        408,
+        "the body did not come in time: 10 s for each part of it, 60 s in all",
+    )
 
 
 def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
     monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 10)
-    status, answer = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
+    body = b" " * (app.FREE_BYTES + 11)
+    status, answer = rows.ask("/v1/models/rows:predict", body)
     assert status == 503
-    assert "bodies of 0 MiB are being read, and at most 0 may" in answer["error"]
+    assert "0 MiB of requests are held, and at most 0 may be" in answer["error"]
+    assert rows.ask("/v1/models/rows:predict", body[:-1])[0] == 400, "one that fits is read"
 
 
 def test_what_is_only_announced_keeps_nobody_out(rows, monkeypatch):
@@ -277,9 +285,8 @@ def test_faulty_request_spoils_no_other_of_its_batch(rows):
 
 
 @pytest.fixture
-def moving(exports, tmp_path, monkeypatch):
-    """A model whose versions may change, and its server, which looks often."""
-    monkeypatch.setattr(app, "LOOK_S", 0.05)
+def moving(exports, tmp_path):
+    """A model whose versions may change, and its server."""
     folder = tmp_path / "rows"
     shutil.copytree(exports["rows"], folder)
     for served in serving(folder):
@@ -293,14 +300,26 @@ def test_newer_version_is_served_unless_damaged(moving):
     shutil.copytree(folder / "1", folder / ".part")
     (folder / ".part" / "saved_model.pb").write_bytes(b"rubbish")
     (folder / ".part").rename(folder / "2")
-    await_until(lambda: served.model.why(2), 20, "the look at version 2")
+    await_until(lambda: "END" in states(served).values(), 20, "the look at version 2")
     assert served.ask("/v1/models/rows:predict", body) == first
     shutil.copytree(folder / "1", folder / ".part")
     (folder / ".part").rename(folder / "3")
-    await_until(lambda: served.model.newest.number == 3, 20, "version 3")
+    await_until(lambda: "lockstep_version 3.0" in served.ask("/metrics")[1], 20, "version 3")
     assert served.ask("/v1/models/rows:predict", body) == first == served.ask("/v1/models/rows/versions/1:predict", body)
-    states = {one["version"]: one["state"] for one in served.ask("/v1/models/rows")[1]["model_version_status"]}
-    assert states == {"1": "AVAILABLE", "2": "END", "3": "AVAILABLE"}
+    assert states(served) == {"1": "AVAILABLE", "2": "END", "3": "AVAILABLE"}
+
+
+def states(served):
+    """State of each version."""
+    return {one["version"]: one["state"] for one in served.ask("/v1/models/rows")[1]["model_version_status"]}
+
+
+def test_withdrawn_version_is_refused_at_once(moving):
+    folder, served = moving
+    shutil.rmtree(folder / "1")
+    status, answer = served.ask("/v1/models/rows:predict", {"instances": [{"miles": 1, "company": "a"}]})
+    assert (status, answer["error"]) == (404, "Servable not found for request: Latest(rows); versions: none")
+    await_until(lambda: served.ask("/healthz")[0] == 503, 20, "health without a version")
 
 
 def test_a_name_can_not_leave_the_page(exports, tmp_path):

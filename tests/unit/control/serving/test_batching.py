@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from control.serving import batching
-from control.serving.batching import BLOCK, Batcher, Overloaded
+from control.serving import batching, protocol
+from control.serving.batching import BLOCK, Batcher
+from control.serving.refusals import BadRequest, Overloaded
 
 
 class Model:
@@ -77,20 +78,36 @@ def test_one_at_fault_is_alone_with_it():
     assert isinstance(bad, ValueError)
 
 
-def test_padded_rows_share_a_call_only_if_equal():
-    """Rows that are padded to the longest are one call without others."""
+def test_call_has_at_most_its_block_of_rows():
+    model = Model()
+    answer = batched(lambda batcher: batcher.submit(model, rows(1, 2, 3, 4, 5), 2))
+    assert answer["y"].ravel().tolist() == [2, 4, 6, 8, 10]
+    assert model.calls == [2, 2, 1]
+
+
+def test_cancelled_request_ends_after_call_under_way():
     model = Model(free=False)
 
     async def work(batcher):
-        first = asyncio.create_task(batcher.submit(model, rows(0)))
-        await asyncio.sleep(0)
-        others = [asyncio.create_task(batcher.submit(model, rows(*range(300)), True)), asyncio.create_task(batcher.submit(model, rows(1)))]
-        await asyncio.sleep(0)
+        asked = asyncio.create_task(batcher.submit(model, rows(1, 2, 3), 1))
+        while not batcher._computed:
+            await asyncio.sleep(0)
+        asked.cancel()
+        assert not (await asyncio.wait([asked], timeout=0.05))[0], "a call is under way"
         model.may.set()
-        return await asyncio.gather(first, *others)
+        with pytest.raises(asyncio.CancelledError):
+            await asked
 
     batched(work)
-    assert sorted(model.calls) == [1, 1, 300]
+    assert len(model.calls) < 3
+
+
+def test_answer_that_becomes_too_large_is_not_computed(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_ANSWER_VALUES", 4)
+    model = Model()
+    with pytest.raises(BadRequest, match="5 rows give 5 values"):
+        batched(lambda batcher: batcher.submit(model, rows(1, 2, 3, 4, 5), 1))
+    assert model.calls == [1]
 
 
 def test_output_of_other_rows_fails_its_request_alone():

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from control.serving import protocol
-from control.serving.protocol import BadRequest
+from control.serving.protocol import BadRequest, Budget
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
 from trainer.data.spec import STRING, Leaf
 
@@ -24,8 +24,12 @@ PICTURES = model(Leaf("image", "uint8", (2, 2, 3)), size=(2, 2, 3), signatures=(
 RED = [[[255, 0, 0]] * 2] * 2
 
 
+def request(body, of):
+    return protocol.predict_request(body, of, Budget(1000))
+
+
 def arrays(body, of):
-    return {name: array.tolist() for name, array in protocol.predict_request(body, of).arrays.items()}
+    return {name: array.tolist() for name, array in request(body, of).arrays.items()}
 
 
 def encoded(side=2):
@@ -94,7 +98,7 @@ def test_rows_and_columns(body, of, expected):
 )
 def test_what_does_not_fit_is_named_with_place(body, of, words):
     with pytest.raises(BadRequest, match=words):
-        protocol.predict_request(body, of)
+        request(body, of)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +128,75 @@ def test_image_of_too_many_pixels_is_not_decoded(monkeypatch):
     [
         ({"instances": [[1]] * 5000}, WORDS, "5,000 rows; at most 4,096 per request"),
         ({"inputs": {"x": [[1]] * 5000}}, WORDS, "5,000 rows; at most 4,096"),
-        ({"instances": [[]] * 4000 + [[1] * 100_000]}, WORDS, "x: 4,001 rows take 3,053 MiB; at most 256; send fewer rows per request"),
+        ({"instances": [[]] * 4000 + [[1] * 2000]}, WORDS, "x: 4,001 rows take 61 MiB; at most 32 for a body of this size"),
+        ({"context": {"company": "a" * 20_000}, "examples": [{"miles": 1}] * 4000}, ROWS, "company: with the texts, the arrays take"),
+        ({"context": {"company": {"b64": "YQ" * 10_000}}, "examples": [{"miles": 1}] * 4000}, ROWS, "the arrays take more than 32 MiB"),
     ],
 )
 def test_small_body_does_not_become_large_array(body, of, words):
     with pytest.raises(BadRequest, match=words):
-        protocol.predict_request(body, of)
+        (protocol.examples_request if "examples" in body else protocol.predict_request)(body, of, Budget(30_000))
+
+
+def test_arrays_of_a_request_count_together():
+    two = model(Leaf("x", "int64", (None,)), Leaf("y", "int64", (None,)))
+    row = {"x": [1] * 1000, "y": [1] * 1000}
+    with pytest.raises(BadRequest, match="y: 2,500 rows take 19 MiB; at most 32"):
+        protocol.predict_request({"instances": [row] * 2500}, two, Budget(30_000))
+
+
+def test_larger_body_may_have_larger_arrays():
+    rows = {"instances": [[]] * 4000 + [[1] * 2000]}
+    assert protocol.predict_request(rows, WORDS, Budget(4 * 2**20)).arrays["x"].nbytes > protocol.FREE_ARRAY_BYTES
+
+
+def test_body_whose_values_take_memory_is_not_parsed(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_PARSED_BYTES", 2**20)
+    monkeypatch.setattr(protocol.json, "loads", None)
+    for part in (b"[],", b"{},", b"0,"):
+        with pytest.raises(BadRequest, match=r"the body would take \d+ MiB once parsed, and at most 1 may; send fewer rows"):
+            protocol.parse(b'{"instances": [' + part * 70_000 + b"0]}")
+
+
+def test_long_rows_are_computed_few_at_once():
+    assert request({"instances": [[1] * 70_000] * 30}, WORDS).block == 7
+    assert request({"instances": [[1]] * 300}, WORDS).block == protocol.BLOCK
+
+
+def jpeg(side, scans):
+    """A progressive JPEG that goes over its pixels again and again."""
+    stream = io.BytesIO()
+    Image.new("L", (side, side)).save(stream, "JPEG", progressive=True)
+    whole = stream.getvalue()
+    return {"b64": base64.b64encode(whole[:-2] + whole[whole.rindex(protocol.SCAN) : -2] * scans + whole[-2:]).decode()}
+
+
+def test_jpeg_of_many_scans_is_not_decoded(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_SCANNED", 64 * 64 * 20)
+    assert arrays({"instances": [jpeg(64, 0)]}, PICTURES)
+    with pytest.raises(BadRequest, match="row 0, image: a JPEG of 56 scans takes too long; save it with fewer"):
+        arrays({"instances": [jpeg(64, 50)]}, PICTURES)
+
+
+def test_answer_of_too_many_values_is_refused():
+    protocol.check_answer({"y": (4096, 1000)})
+    with pytest.raises(BadRequest, match="4,096 rows give 8,192,000 values; an answer has at most 4,194,304; send fewer rows"):
+        protocol.check_answer({"y": (4096, 1000), "z": (4096, 1000)})
+
+
+def test_answer_of_too_long_texts_is_refused(monkeypatch):
+    monkeypatch.setattr(protocol, "MOST_ANSWER_TEXT", 2**20)
+    with pytest.raises(BadRequest, match="the answer's texts take more than 1 MiB; send fewer rows per request"):
+        protocol.check_outputs({"y": np.array([b"a" * 2**19, b"b" * 2**19, b"c"], object)})
 
 
 def test_images_of_a_request_have_bounded_pixels(monkeypatch):
     """The images of a request have so many pixels at most."""
-    monkeypatch.setattr(protocol, "MOST_PIXELS_AT_ONCE", 200)
-    assert len(protocol.predict_request({"instances": [encoded(10), encoded(10)]}, PICTURES).arrays["image"]) == 2
-    with pytest.raises(BadRequest, match=r"row 2, image: more than 200 pixels in one request; send fewer or smaller images"):
-        protocol.predict_request({"instances": [encoded(10), encoded(10), encoded(1)]}, PICTURES)
+    monkeypatch.setattr(protocol, "FREE_PIXELS", 200)
+    monkeypatch.setattr(protocol, "PIXELS_PER_BYTE", 0)
+    assert len(request({"instances": [encoded(10), encoded(10)]}, PICTURES).arrays["image"]) == 2
+    with pytest.raises(BadRequest, match="row 2, image: more than 200 pixels, the most for a body of this size; send fewer images"):
+        request({"instances": [encoded(10), encoded(10), encoded(1)]}, PICTURES)
 
 
 @pytest.mark.parametrize(
@@ -149,24 +208,18 @@ def test_images_of_a_request_have_bounded_pixels(monkeypatch):
 )
 def test_context_is_not_copied_into_examples_without_bound(body, words):
     with pytest.raises(BadRequest, match=words) as refused:
-        protocol.examples_request(body, ROWS)
+        protocol.examples_request(body, ROWS, Budget(1000))
     assert len(str(refused.value)) < 200
 
 
 def test_huge_whole_number_does_not_fit():
     with pytest.raises(BadRequest, match=r"row 0, x\[0\]: 1000000"):
-        protocol.predict_request({"instances": [[10**400]]}, WORDS)
+        request({"instances": [[10**400]]}, WORDS)
 
 
 def test_base64_may_have_line_breaks_and_no_padding():
     value = {"b64": base64.encodebytes(b"x" * 100).decode().replace("=", "")}
     assert arrays({"instances": [{"miles": 1, "company": value}]}, ROWS)["company"] == [b"x" * 100]
-
-
-def test_examples_of_any_length_are_computed_alone():
-    words = model(Leaf("x", "int64", (None,)))
-    assert protocol.predict_request({"signature_name": "examples", "instances": ["a"]}, words).alone
-    assert not protocol.predict_request({"signature_name": "examples", "instances": ["a"]}, ROWS).alone
 
 
 def test_numbers_have_digits_of_32_bits():
@@ -189,12 +242,13 @@ def test_numbers_too_large_for_a_float_are_infinite():
 
 def test_examples_with_a_context():
     body = {"context": {"company": "a"}, "examples": [{"miles": 1}, {"miles": [2], "company": ["b"]}]}
-    request = protocol.examples_request(body, ROWS)
+    request = protocol.examples_request(body, ROWS, Budget(1000))
     assert {name: array.tolist() for name, array in request.arrays.items()} == {"miles": [1, 2], "company": [b"a", b"b"]}
-    assert protocol.examples_request({"examples": [{"image_bytes": encoded()}]}, PICTURES).arrays["image"].shape == (1, 2, 2, 3)
+    picture = protocol.examples_request({"examples": [{"image_bytes": encoded()}]}, PICTURES, Budget(1000))
+    assert picture.arrays["image"].shape == (1, 2, 2, 3)
     for body in ({}, {"examples": 3}, {"examples": [1]}, {"examples": [], "context": []}):
         with pytest.raises(BadRequest, match='needs "examples"'):
-            protocol.examples_request(body, ROWS)
+            protocol.examples_request(body, ROWS, Budget(1000))
 
 
 def test_answers_by_row_and_by_column():

@@ -1,0 +1,158 @@
+"""Clients that send or take slowly, or hold connections, beside others. No engine."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from control.serving import app, server
+from control.serving.app import Account, Held
+from control.serving.refusals import Overloaded
+from control.serving.server import Prompt
+from tests.project import await_until
+
+LARGE = 16 * 2**20
+"""Bytes of an answer; the kernel takes a part of them."""
+
+
+class Served:
+    """An application with a large answer, and a small one."""
+
+    def __init__(self):
+        self.account = Account("answers")
+        routes = [
+            Route("/large", lambda _: Held(self.account, bytes(LARGE), 200, None)),
+            Route("/small", lambda _: PlainTextResponse("ok")),
+            Route("/body", self.body, methods=["POST"]),
+        ]
+        settings = uvicorn.Config(Starlette(routes=routes), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
+        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+        await_until(lambda: self.server.started, 20, "the server")
+
+    async def body(self, http):
+        return PlainTextResponse(str(len(await http.body())))
+
+    def connect(self, text=b"", buffer=None):
+        """A connection on which something was sent."""
+        made = socket.socket()
+        if buffer:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        made.settimeout(60)
+        made.connect(self.socket.getsockname())
+        made.sendall(text)
+        return made
+
+    def small(self):
+        """The small answer, by a new connection."""
+        connection = http.client.HTTPConnection(*self.socket.getsockname(), timeout=60)
+        connection.request("GET", "/small")
+        text = connection.getresponse().read()
+        connection.close()
+        return text
+
+
+@pytest.fixture
+def served():
+    one = Served()
+    yield one
+    one.server.should_exit = True
+    one.thread.join(30)
+    one.socket.close()
+    assert not one.thread.is_alive()
+
+
+def ask(path, more=b""):
+    return b"GET %s HTTP/1.1\r\nHost: a\r\n%s\r\n" % (path, more)
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_answer_nobody_takes_is_given_up(served, monkeypatch, more):
+    monkeypatch.setattr(server, "STALLED_S", 0.3)
+    with served.connect(ask(b"/large", more), 4096):
+        await_until(lambda: served.account._bytes, 20, "the answer")
+        assert served.small() == b"ok"
+        await_until(lambda: not served.account._bytes and not served.server.server_state.connections, 20, "its end")
+
+
+def test_answer_taken_too_slowly_is_given_up(served, monkeypatch):
+    monkeypatch.setattr(server, "TAKE_S", 0)
+    taken = 0
+    with served.connect(ask(b"/large"), 4096) as slow, contextlib.suppress(ConnectionResetError):
+        while part := slow.recv(4096):
+            taken += len(part)
+    assert taken < LARGE
+    assert served.account._bytes == 0
+
+
+def test_answer_is_whole_for_who_takes_it(served):
+    connection = http.client.HTTPConnection(*served.socket.getsockname(), timeout=60)
+    connection.request("GET", "/large")
+    assert connection.getresponse().read() == bytes(LARGE)
+    assert served.account._bytes == 0
+
+
+def test_held_answers_are_bounded(monkeypatch):
+    monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 3 * 2**20)
+    account = Account("answers")
+    account.add(2 * 2**20)
+    account.check(2**20)
+    with pytest.raises(Overloaded, match="2 MiB of answers are held, and at most 3 may be; try again later"):
+        account.check(2**20 + 1)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET /sm", b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1", ask(b"/small"), ask(b"/large")],
+    ids=["head", "body", "idle", "answer"],
+)
+def test_connections_that_hinder_keep_no_newcomer_out(served, monkeypatch, sent):
+    monkeypatch.setattr(server, "CONNECTIONS", 8)
+    hindering = [served.connect(sent, 4096) for _ in range(8)]
+    await_until(lambda: all(one.hinders() for one in [*served.server.server_state.connections]), 20, "their requests")
+    for _ in range(20):
+        assert served.small() == b"ok"
+    assert len(served.server.server_state.connections) <= 8
+    for one in hindering:
+        one.close()
+
+
+def answer(connection):
+    """Status and error."""
+    response = http.client.HTTPResponse(connection)
+    response.begin()
+    return response.status, json.loads(response.read())["error"]
+
+
+def test_body_in_tiny_chunks_is_refused(served):
+    """Each costs as much time as a kilobyte in one piece."""
+    head = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served.connect(head + b"1\r\na\r\n" * 2 * server.PARTS) as connection:
+        status, words = answer(connection)
+    assert (status, words) == (
+        400,
+        "no valid HTTP request: its body comes in parts of less than 64 bytes on average; send larger chunks",
+    )
+
+
+def test_small_chunks_are_taken(served):
+    head = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served.connect(head + b"40\r\n%s\r\n" % (b"a" * 64) * 2 * server.PARTS + b"0\r\n\r\n") as connection:
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        assert response.read() == b"%d" % (2 * 64 * server.PARTS)
+
+
+def test_what_is_no_http_is_told_so(served):
+    with served.connect(b"rubbish\r\n\r\n") as connection:
+        status, words = answer(connection)
+    assert status == 400
+    assert words.startswith("no valid HTTP request: illegal request line")
