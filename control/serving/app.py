@@ -251,7 +251,9 @@ async def _answered(answer: Callable[[Http], Awaitable[Response]], http: Http) -
         return await answer(http)
     except tuple(STATUS) as error:
         status, words, headers = next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
-        return _error(status, words or str(error), headers)
+        # A client that was not told to continue may leave out the body, or not.
+        unsure = {"Connection": "close"} if isinstance(error, TooLarge) and "Expect" in http.headers else {}
+        return _error(status, words or str(error), {**headers, **unsure})
     except Exception:
         log.exception("%s %s", http.method, http.url.path)
         return _error(500, "the server failed on this request; its log says why")
@@ -265,11 +267,10 @@ class TooLarge(BadRequest):
         return f"the body is larger than {MOST_BYTES // 2**20} MiB; send fewer rows per request (the model takes {BLOCK} at once)"
 
 
-BUSY = {"Retry-After": "1", "Connection": "close"}
+BUSY = {"Retry-After": "1"}
 SLOW = f"the body did not come in time: {STALLED_S:g} s for each part of it, {READ_S:g} s in all"
 STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
-    # What is left of these bodies is not read.
-    TooLarge: (413, "", {"Connection": "close"}),
+    TooLarge: (413, "", {}),
     TimeoutError: (408, SLOW, {"Connection": "close"}),
     ClientDisconnect: (400, "the connection ended before the body did", {}),
     LockstepError: (404, "", {}),

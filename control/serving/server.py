@@ -16,15 +16,17 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from control.serving.app import LOOPBACK, application
+from control.serving.app import LOOPBACK, MOST_BYTES, application
 from trainer.terminal import printable
 
 BACKLOG, IDLE_S, CONNECTIONS = 128, 15, 512
 """Connections that wait to be taken; seconds until an idle one is closed; connections at once."""
 TAKE_S, STALLED_S = 60, 15
 """Seconds in which a client must have taken an answer, and in which it must take some of it."""
-SMALLEST_PART, PARTS = 64, 256
-"""Bytes of a body's parts (chunks) on average, once there have been some: each costs as much as a kilobyte."""
+SMALLEST_PART, PARTS = 256, 256
+"""Bytes of a body's chunks on average, once there have been some: each costs as much as a kilobyte."""
+READ_BYTES = 64 * 1024
+"""Read at once from a connection, so that others have their turns."""
 LINGER_S = 10
 """Seconds that requests under way have when the server stops."""
 SHOWN = 120
@@ -50,9 +52,9 @@ class Parts(h11.Connection):
         if isinstance(event, h11.Request):
             self._parts = self._bytes = 0
         elif isinstance(event, h11.Data):
-            self._parts, self._bytes = self._parts + 1, self._bytes + len(event.data)
-            if self._parts > PARTS and self._bytes < SMALLEST_PART * self._parts:
-                self.why = f"its body comes in parts of less than {SMALLEST_PART} bytes on average; send larger chunks"
+            self._parts, self._bytes = self._parts + event.chunk_start, self._bytes + len(event.data)
+            if self._parts > PARTS and self._bytes < SMALLEST_PART * (self._parts - 1):
+                self.why = f"its body comes in chunks of less than {SMALLEST_PART} bytes on average; send larger ones"
                 raise h11.RemoteProtocolError(self.why)
         return event
 
@@ -66,6 +68,8 @@ class Prompt(H11Protocol):
     """Runs while the client takes nothing of an answer."""
     _taking_since: float | None = None
     """When the client first did not take an answer at once."""
+    _unread = 0
+    """Bytes that came after the answer to their request."""
 
     def __init__(self, *args: Any, **more: Any):
         """See `H11Protocol`."""
@@ -76,6 +80,7 @@ class Prompt(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES
         with contextlib.suppress(OSError):
             # Of what the kernel still holds after this server has closed the connection.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_S * 1000)
@@ -100,6 +105,11 @@ class Prompt(H11Protocol):
         """See `asyncio.Protocol`."""
         super().data_received(data)
         self._watch()
+        if self.cycle is not None and self.cycle.response_complete and self.conn.their_state is h11.SEND_BODY:
+            # What is left of a refused body is read for a while: a client that still sends would not see the refusal.
+            self._unread += len(data)
+            if self._unread > MOST_BYTES:
+                self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -122,7 +132,7 @@ class Prompt(H11Protocol):
 
     def on_response_complete(self) -> None:
         """See `H11Protocol`. What is left in the buffers must be taken, too."""
-        self._since, self._taking_since = self.loop.time(), None
+        self._since, self._taking_since, self._unread = self.loop.time(), None, 0
         if self.transport.is_closing():
             self._end_stuck()
             self._stuck = self.loop.call_later(STALLED_S, self.transport.abort)

@@ -139,16 +139,16 @@ def test_body_in_tiny_chunks_is_refused(served):
         status, words = answer(connection)
     assert (status, words) == (
         400,
-        "no valid HTTP request: its body comes in parts of less than 64 bytes on average; send larger chunks",
+        "no valid HTTP request: its body comes in chunks of less than 256 bytes on average; send larger ones",
     )
 
 
 def test_small_chunks_are_taken(served):
     head = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with served.connect(head + b"40\r\n%s\r\n" % (b"a" * 64) * 2 * server.PARTS + b"0\r\n\r\n") as connection:
+    with served.connect(head + b"100\r\n%s\r\n" % (b"a" * 256) * 2 * server.PARTS + b"0\r\n\r\n") as connection:
         response = http.client.HTTPResponse(connection)
         response.begin()
-        assert response.read() == b"%d" % (2 * 64 * server.PARTS)
+        assert response.read() == b"%d" % (2 * 256 * server.PARTS)
 
 
 def test_what_is_no_http_is_told_so(served):
