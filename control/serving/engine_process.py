@@ -69,6 +69,7 @@ class EngineProcess:
             log.warning("the process that computes %s; it is started again", self._why(await self._process.wait()))
         finally:
             self._end()
+            await self._process.wait()
         return had_served
 
     def _hear(self, news: Mapping[str, Any]) -> None:
