@@ -24,7 +24,7 @@ COMMANDS = {
         "export": "run epoch",
         "serve": "run state serve_port serve_address serve_memory serve_seconds",
         "report": "run sweep evaluate set",
-        "status": "run",
+        "status": "run collect",
         "logs": "run lines follow role",
         "stop": "run",
         "tensorboard": "run state tensorboard_port",

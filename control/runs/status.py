@@ -17,6 +17,7 @@ from trainer.supervision.supervisor import STANDING_BY
 from trainer.supervision.turn import QUEUED
 
 NOTHING_KNOWN = Jobs()
+UNCOLLECTED = "ended, not collected"
 AWAY = ("gone", "unreachable")
 """States of a worker that may come back: its host restarts, or its supervisor begins a new session."""
 
@@ -139,6 +140,11 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     return "\n".join(["Runs, the latest first", text.table(run_columns(called), rows), *hints]) if rows else ""
 
 
+def uncollected(jobs: Jobs) -> list[str]:
+    """Names of the runs that have ended on their hosts, and whose results are not here, by name."""
+    return [name for name in project.runs() if _last_known(project.RUNS / name, jobs).get("state") == UNCOLLECTED]
+
+
 def _is_ours(run: str) -> bool:
     """Whether a run that hosts tell of is a trial of a sweep here, or a short run of another command's."""
     places = [*project.SWEEPS.glob(f"*/{project.TRIALS}"), *project.PRIVATE.glob("*")]
@@ -154,7 +160,7 @@ def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
         return summary | {"state": f"job {job} of Slurm, not collected"}
     ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host["name"] for host in posts(record)])
     if summary["state"] in (None, "RUNNING") and ended:
-        return summary | {"state": "ended, not collected"}
+        return summary | {"state": UNCOLLECTED}
     if summary["state"] is None:
         return {"state": "not collected"}
     if summary["state"] == "RUNNING":

@@ -109,9 +109,11 @@ def test_queued_runs_survive_kills_and_keep_order(project, queue):
 
 
 def test_queue_is_listed(project, queue):
-    listed = project.play("status", "run=then").stdout
-    assert "then: RUNNING" in listed
-    assert "last output" in listed
+    alone = project.play("status", "run=then").stdout
+    assert "then: RUNNING" in alone
+    assert "last output" in alone
+    assert "unwanted" not in alone
+    listed = project.play("status").stdout
     found = re.findall(r"^  (holder|first|then|unwanted) +(CANCELLED|RUNNING|QUEUED \(\d\)|ended, not collected)", listed, re.MULTILINE)
     assert dict(found) == {"holder": "CANCELLED", "first": "ended, not collected", "then": "RUNNING", "unwanted": "QUEUED (1)"}, listed
 
@@ -123,13 +125,15 @@ def test_queued_run_is_cancelled(project, queue):
 
 
 def test_runs_of_the_queue_are_collected(project, queue):
-    """One by the command that has waited for it, and one by the same command again."""
+    """One by the command that has waited for it, and one because all are that nobody has watched."""
     queue.go.touch()
     code, output = finish(queue.then)
     assert code == 0, output
     assert "worker1: it runs" in output
     assert "then: SUCCEEDED" in output
-    project.play("train", "run=first")
+    collected = project.play("status", "collect=all")
+    assert "1 run collected: first" in collected.stdout
+    assert "Nothing to collect" in project.play("status", "collect=all").stdout
     summary = project.summary("first")
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 6, 0)
 

@@ -3,20 +3,17 @@
 import fnmatch
 import re
 import shutil
-from collections.abc import Callable
 from typing import Any
 
-from control import command_line, project, text
-from control.children import Interrupted, Playbook, heeding_signals, last_lines
-from control.progress import Line
+from control import project, text
 from control.runs import run_results, under_way
 from control.runs.plan import check_run_name, no_such_run
 from control.runs.status import run_columns, run_row
+from control.runs.tasks import several
 from control.task import Task
 from trainer.errors import LockstepError
 
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
-LOG = project.PRIVATE / "delete.log"
 
 
 def names_several(asked: str) -> bool:
@@ -53,27 +50,10 @@ def delete(asked: str, confirmed: bool) -> dict[str, Any]:
         again = ("delete them", f"ansible-playbook playbooks/delete_run.yml -e 'run={asked}' -e confirm=true")
         title = f"{text.count(len(names), 'run')} would be deleted; nothing was"
         return {"show_last": "\n".join([title, text.table(run_columns("example"), rows), "", text.next_commands([again])])}
-    line, left = Line(), list[str]()
-    with heeding_signals() as ended:
-        for number, name in enumerate(names, 1):
-            line.update(f"deleting {name} ({number} of {len(names)})")
-            left += _delete(name, ended)
-    line.end()
-    if left:
+    if left := several.each("playbooks/delete_run", "playbooks/delete_run", names, "deleting"):
         raise LockstepError("\n".join([f"{len(left)} of {len(names)} runs were not deleted", *left]))
     shown = f"{text.count(len(names), 'run')} deleted: {', '.join(names)}"
     return {"changed": True, "show_last": f"{shown}\n\nNext\n  see what is left  ansible-playbook status.yml"}
-
-
-def _delete(name: str, ended: Callable[[], bool]) -> list[str]:
-    """Delete a run; why it is still there, or nothing."""
-    LOG.unlink(missing_ok=True)
-    variables = {**command_line.inventory_overrides("playbooks/delete_run"), "run": name}
-    try:
-        code = Playbook("playbooks/delete_run.yml", variables, LOG).run(ended)
-    except Interrupted:
-        return [f"{name}: interrupted"]
-    return ["\n  ".join([f"{name}:", *last_lines(LOG, 3)])] if code else []
 
 
 def judge(task: Task) -> dict[str, Any]:

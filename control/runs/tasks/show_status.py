@@ -4,10 +4,13 @@ from typing import Any
 
 from control import project, text
 from control.runs import queue, run_results, status
+from control.runs.tasks import several
 from control.task import Task
 from trainer.data.spec import noun
+from trainer.errors import ConfigError, LockstepError
 from trainer.records import read_history
 from trainer.rundir import recorded
+from trainer.terminal import printable
 
 
 def show_status(task: Task) -> dict[str, Any]:
@@ -20,9 +23,10 @@ def show_status(task: Task) -> dict[str, Any]:
             "if_interrupted": None,
             "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
         }
+    options, jobs = task.arguments.get("options", {}), _jobs(task)
+    collected = _collect(task, jobs, options) if "collect" in options else ""
     summary = run_results.read_summary(project.RUNS / name)
     called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
-    jobs = queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
     shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
     rows = read_history(project.RUNS / name / "history.csv")
     running = any(look.get("state") == "running" for look in seen)
@@ -31,7 +35,33 @@ def show_status(task: Task) -> dict[str, Any]:
         if running
         else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
     )
-    return {"show_last": "\n\n".join((shown, status.all_runs(jobs), commands))}
+    # Of a run that is asked for by name, nothing else is told.
+    every = [] if "run" in options else [status.all_runs(jobs)]
+    parts = [collected, *every, commands] if collected else [shown, *every, commands]
+    return {"changed": bool(collected) and not task.check_mode, "show_last": "\n\n".join(parts)}
+
+
+def _jobs(task: Task) -> queue.Jobs:
+    return queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
+
+
+def _collect(task: Task, jobs: queue.Jobs, options: dict[str, Any]) -> str:
+    """Fetch the results of runs that have ended, each as `stop.yml` does, which stops nothing then; what came of it.
+
+    Raises:
+        LockstepError: `collect` is not `all`, or which runs could not be collected, and why.
+    """
+    if options["collect"] != "all":
+        asked = printable(str(options["collect"]), 40)
+        raise ConfigError(f"collect={asked}: expected all: runs that have ended, or the one that run= names")
+    names = [name for name in status.uncollected(jobs) if options.get("run", name) == name]
+    if not names:
+        return "Nothing to collect: the results of all runs that have ended are here."
+    if task.check_mode:
+        return f"{text.count(len(names), 'run')} would be collected: {', '.join(names)}"
+    if failed := several.each("status", "stop", names, "collecting"):
+        raise LockstepError("\n".join([f"{len(failed)} of {text.count(len(names), 'run')} could not be collected", *failed]))
+    return f"{text.count(len(names), 'run')} collected: {', '.join(names)}"
 
 
 def _known(summary: dict[str, Any]) -> dict[str, Any]:

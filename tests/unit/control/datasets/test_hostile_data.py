@@ -143,10 +143,11 @@ def pyarrow():
 
 
 def parquet(place, contents, **how):
+    arrow = pyarrow()
     from pyarrow import parquet
 
     path = place / "t.parquet"
-    parquet.write_table(pyarrow().table(contents), path, compression="zstd", **how)
+    parquet.write_table(arrow.table(contents), path, compression="zstd", **how)
     return path
 
 

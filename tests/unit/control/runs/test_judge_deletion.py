@@ -3,7 +3,7 @@
 import pytest
 
 from control import project
-from control.runs.tasks import deletion
+from control.runs.tasks import deletion, several
 from control.task import Task
 from trainer.errors import LockstepError
 
@@ -29,7 +29,7 @@ def test_silent_job_and_queue_are_told(queued, message):
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(deletion, "LOG", tmp_path / "log")
+    monkeypatch.setattr(project, "PRIVATE", tmp_path)
     for name in ("old", "test-1", "test-2", "New"):
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.yml").touch()
@@ -74,8 +74,8 @@ def test_run_that_stays_is_named(runs, monkeypatch):
             self.log.write_text(f"run={self.name} is under way\n")
             return self.name == "test-1"
 
-    monkeypatch.setattr(deletion, "Playbook", Child)
-    monkeypatch.setattr(deletion.command_line, "inventory_overrides", lambda command: {})
+    monkeypatch.setattr(several, "Playbook", Child)
+    monkeypatch.setattr(several.command_line, "inventory_overrides", lambda command: {})
     with pytest.raises(LockstepError) as caught:
         deletion.delete("test-*", True)
     assert str(caught.value) == "1 of 2 runs were not deleted\ntest-1:\n  run=test-1 is under way"

@@ -1,0 +1,29 @@
+"""Do to each of several runs what a command of its own does."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from control import command_line, project
+from control.children import Interrupted, Playbook, heeding_signals, last_lines
+from control.progress import Line
+
+
+def each(typed: str, command: str, names: Sequence[str], doing: str) -> list[str]:
+    """Run a command for each run, as the `typed` one was given hosts, with progress that says what it is `doing`; by run, why it failed."""
+    line, failed = Line(), list[str]()
+    with heeding_signals() as ended:
+        for number, name in enumerate(names, 1):
+            line.update(f"{doing} {name} ({number} of {len(names)})")
+            failed += _one(command, {**command_line.inventory_overrides(typed), "run": name}, ended)
+    line.end()
+    return failed
+
+
+def _one(command: str, variables: dict[str, Any], ended: Callable[[], bool]) -> list[str]:
+    log = project.PRIVATE / f"{command.rpartition('/')[2]}.log"
+    log.unlink(missing_ok=True)
+    try:
+        code = Playbook(f"{command}.yml", variables, log).run(ended)
+    except Interrupted:
+        return [f"{variables['run']}: interrupted"]
+    return ["\n  ".join([f"{variables['run']}:", *last_lines(log, 3)])] if code else []
