@@ -75,7 +75,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
-USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "recovery", "split", "disk")
+USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "split", "disk")
 """Lines of a plan that only the whole plan has: what follows from the others, and what is the same in most runs."""
 
 
@@ -117,6 +117,7 @@ def _training_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[
     columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
     examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
     shared = ", each of one worker" if plan.get("roles") else f" on {count(counts['workers'], 'worker')}"
+    goes_on = supervision.shown(config, plan["hosts"], plan.get("spares", []))
     divided = plan.get("divided") or _sizes(config.get("train", {}).get("batch_sizes"))
     batch = f"{counts['global_batch']} {called}{' per step' if whole else ''}{shared}{divided}"
     steps = f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"
@@ -135,7 +136,7 @@ def _training_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[
         *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
         *([("strategy", plan["roles"])] if plan.get("roles") else []),
         ("steps", steps if whole else f"{steps}, of {batch}"),
-        *([("recovery", goes_on)] if (goes_on := supervision.shown(config, plan["hosts"], plan.get("spares", []))) else []),
+        *([("recovery", goes_on)] if goes_on and (whole or config.get("recovery", {}).get("elastic")) else []),
         ("results", f"{runs}/{plan['run']}"),
     ]
     if plan.get("differing"):

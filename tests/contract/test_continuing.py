@@ -1,6 +1,7 @@
 """A run is continued: with more epochs, without its disks, after a stop, with other workers, from another run's weights."""
 
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,8 @@ def given(pictures: Path, name: str, *more: str) -> tuple[str, ...]:
 def initial(tmp_path_factory) -> Path:
     """Weights to start with."""
     file = tmp_path_factory.mktemp("weights") / "epoch-0002.keras"
-    file.write_bytes(b"weights")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("weights", b"weights")
     return file
 
 
@@ -88,9 +90,9 @@ def test_a_workers_lost_part_is_replaced_or_missed(project, grown):
     assert [record["epoch"] for record in chief_records(project.run("grown")) if record["kind"] == "epoch"] == [3]
 
 
-def test_snapshots_are_kept_as_asked_and_stored_once(project, grown):
+@pytest.mark.usefixtures("grown")
+def test_snapshots_are_kept_as_asked_and_stored_once(project):
     """On a machine that is both control node and host. Follows the third epoch of the test before."""
-    assert "(checkpoint.snapshots: 2)" in grown
     here, there = (sorted((folder / "checkpoints").iterdir()) for folder in (project.run("grown"), project.node(1, "grown")))
     assert [path.name for path in here] == [path.name for path in there] == ["epoch-0002.keras", "epoch-0003.keras"]
     assert [path.stat().st_ino for path in here] == [path.stat().st_ino for path in there]

@@ -63,8 +63,6 @@ def test_two_runs_at_once_take_four_ports(both):
     used = set.union(*both.ports.values())
     assert len(used) == 4
     assert all(20000 <= port < 30000 for port in used)
-    for output in both.outputs.values():
-        assert "ports chosen free for this launch" in output
 
 
 def test_frozen_worker_ends_the_run(project, both):
