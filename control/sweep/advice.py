@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from control.sweep.scaling import PARAMETERS, RESAMPLES, Fit, Refused, Work, fit, worth
+from control.sweep.scaling import PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, fit, worth
 from control.sweep.timings import Timing, Trial
+from control.text import count
 from trainer.errors import LockstepError
 
 
@@ -144,6 +145,20 @@ def study(
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
     return Study(work, measured, fitted, "", advise(fitted))
+
+
+def contradiction(one: Study, workers: int) -> str:
+    """The medians that an answer from them alone contradicts, in words: another number is faster by more than one worker must bring.
+
+    A model tells what the second worker costs from noise; medians do not.
+    """
+    rates = {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
+    quickest = max(rates, key=lambda n: rates[n])
+    if workers not in rates or rates[quickest] < (1 + WORTH) * rates[workers]:
+        return ""
+    shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in rates.items())
+    faster = rates[quickest] / rates[workers]
+    return f"{count(quickest, 'worker')} are {faster:.2f} times as fast (median {one.work.rate} by workers: {shown})"
 
 
 def advise(fitted: Fit) -> Advice:

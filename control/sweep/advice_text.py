@@ -230,6 +230,8 @@ def _from_medians(one: Study) -> str:
     rows = {row["workers"]: row for row in advice.measured(one)}
     best, base = advice.by_medians(one), one.counts[0]
     rates = ", ".join(f"{n}: {row['images_per_s']['median']:,.0f}" for n, row in rows.items())
+    if contradiction := advice.contradiction(one, best):
+        return f"Nor do the medians alone give one: beside {count(best, 'worker')}, {contradiction}."
     faster = f", {rows[best]['speedup']:.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
     return (
         f"From the medians alone, with no account of noise: {count(best, 'worker')}{faster} (median {one.work.rate} by workers: {rates}). "

@@ -259,6 +259,15 @@ def test_refusal_stands_in_place_of_the_answer():
     assert text.index("## Start-up: weak scaling") < text.index("## How this was computed")
 
 
+def test_answer_that_contradicts_its_medians_is_none():
+    """One worker was the answer beside 805, 697 and 972 images/s."""
+    study = advice.study([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
+    assert advice_text._from_medians(study) == (
+        "Nor do the medians alone give one: beside 1 worker, 3 workers are 1.21 times as fast (median images/s by workers: 1: 805, 2: 697, "
+        "3: 972)."
+    )
+
+
 def test_medians_follow_the_same_rule_with_gaps():
     def study(**rates):
         return advice.study([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
