@@ -57,7 +57,7 @@ def plan(
         ("results", folder),
         *(("warning", warning) for warning in run_plan["warnings"]),
     ]
-    return f"Plan\n{text.fields(pairs)}\n\n{_list(wanted, trials, rows, most)}"
+    return f"{text.fields(pairs)}\n\n{_list(wanted, trials, rows, most)}"
 
 
 def _list(wanted: Wanted, trials: Mapping[str, Config], rows: Sequence[Result], most: int | None) -> str:

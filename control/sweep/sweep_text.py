@@ -32,7 +32,7 @@ def plan(
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
         ("results", folder),
     ]
-    return "Plan\n" + text.fields(pairs)
+    return text.fields(pairs)
 
 
 def _order(left: Sequence[Trial]) -> str:

@@ -48,7 +48,7 @@ def test_it_learns_with_a_role_for_each_host(project, pictures):
     """All end by themselves; each snapshot is evaluated while the others train; every example is trained on once per epoch."""
     shown = project.play("train", *arguments("roles", pictures, epochs=2)).stdout
     assert "worker1 hands out steps, worker2, worker3 compute, worker4 keeps the weights, worker5 evaluates snapshots" in shown
-    assert "10 images per step, each of one worker" in shown
+    assert "of 10 images, each of one worker" in shown
     summary = project.summary("roles")
     assert (summary["state"], summary["steps"], summary["workers"]) == ("SUCCEEDED", 200, 3)
     for worker in range(1, 6):

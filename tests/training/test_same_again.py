@@ -38,7 +38,7 @@ def test_equal_commands_give_one_digest_when_busy(project, pictures, busy):
     digests = []
     for number, load in enumerate((0, 4)):
         busy(load)
-        done = project.play("train", f"run=equal-{number}", f"dataset={pictures}", *SAME)
+        done = project.play("train", f"run=equal-{number}", f"dataset={pictures}", *SAME, "-v")
         assert "gradients     packed (all workers are on this one machine)" in done.stdout
         assert decision(project, f"equal-{number}")["measured"] is False
         digests.append(project.summary(f"equal-{number}")["weights_sha256"])
@@ -59,16 +59,16 @@ def own_address() -> str:
 def test_the_first_measurement_holds_for_later_runs(project, pictures, busy):
     network = f"worker_address={own_address()}"
     settings = (*SAME[:1], SAME[1] + ",train.batch_sizes=auto")
-    first = project.play("train", f"dataset={pictures}", *settings, network, "run=measures")
+    first = project.play("train", f"dataset={pictures}", *settings, network, "run=measures", "-v")
     assert "gradients     auto: measured at the start of this training, and kept for later ones on these hosts" in first.stdout
     assert (decision(project, "measures")["measured"], decision(project, "measures", "shares")["measured"]) == (True, True)
     busy(3)
-    second = project.play("train", f"dataset={pictures}", *settings, network, "run=keeps")
+    second = project.play("train", f"dataset={pictures}", *settings, network, "run=keeps", "-v")
     chosen = decision(project, "measures")["name"]
     assert f"gradients     {chosen}" in second.stdout
-    assert second.stdout.count("by run measures; measure again: -e remeasure=true)") == 2
+    assert second.stdout.count("by run measures; measure again: -e remeasure=true)") >= 2
     assert decision(project, "keeps")["measured"] is False
     assert project.summary("keeps")["weights_sha256"] == project.summary("measures")["weights_sha256"]
-    again = project.play("train", f"dataset={pictures}", *settings, network, "run=renews", "remeasure=true", "quick=true")
+    again = project.play("train", f"dataset={pictures}", *settings, network, "run=renews", "remeasure=true", "quick=true", "-v")
     assert "gradients     auto: measured at the start" in again.stdout
     assert decision(project, "renews")["measured"] is True
