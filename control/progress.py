@@ -85,7 +85,7 @@ class Progress:
         """
         self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
         self._asked = asked
-        self._table, self.told = text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
+        self._table, self.printed = text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
         self._estimate = Estimate(counts)
@@ -105,7 +105,7 @@ class Progress:
             self._last_epoch = record
             self._estimate.epoch(record["t"], record["epoch"])
             left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
-            self.told.append(record["epoch"])
+            self.printed.append(record["epoch"])
             for line in self._table.lines(record, left):
                 self._line.print(line)
         elif kind == "evaluation" and not self._quiet:

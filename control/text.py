@@ -260,21 +260,24 @@ class EpochTable:
 
     def lines(self, row: dict[str, Any], eta: float | None) -> list[str]:
         """A finished epoch, below a header where its columns are new; `eta`: seconds left."""
-        last = ["seconds", f"{self._called}s/s", "left"]
-        names = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width)
-        header = names if names != self._names else None
+        last = [*_rates(self._called), "left"]
+        names, before = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width), self._names
         self._names = names
         columns = ["epoch", *map(metric_name, names), *last]
-        cells = [
-            f"{row['epoch']}/{self._epochs}",
-            *(Number(row[name], 4) for name in names),
-            Number(row["seconds"], 1),
-            Number(row["images_per_s"], 0),
-            duration(eta) if eta is not None else "-",
-        ]
-        shown: list[list[Any]] = [columns, cells] if header is not None else [cells]
+        cells = [f"{row['epoch']}/{self._epochs}", *_numbers(row, names), duration(eta) if eta is not None else "-"]
+        shown = [cells] if names == before else [columns, cells]
         widths = [max(NARROWEST, len(title)) for title in columns]
         return ["  " + "  ".join(str(cell).rjust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
+
+
+def _rates(called: str) -> list[str]:
+    """Titles of the columns behind the metrics."""
+    return ["seconds", f"{called}s/s"]
+
+
+def _numbers(row: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    """An epoch's metrics, then its seconds and examples per second."""
+    return [*(Number(row[name], 4) if name in row else "-" for name in names), Number(row["seconds"], 1), Number(row["images_per_s"], 0)]
 
 
 def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> list[str]:
@@ -292,21 +295,12 @@ def evaluation(evaluated: dict[str, Any]) -> str:
 
 def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
     """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
-    last = ["seconds", f"{called}s/s"]
+    last = _rates(called)
     shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
     if len(rows) > 24:
         top = (best or best_row(rows))["epoch"]
         shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
-    cells = [
-        [
-            row["epoch"],
-            *(Number(row[name], 4) if name in row else "-" for name in names),
-            Number(row["seconds"], 1),
-            Number(row["images_per_s"], 0),
-        ]
-        for row in shown
-    ]
-    return table(["epoch", *map(metric_name, names), *last], cells)
+    return table(["epoch", *map(metric_name, names), *last], [[row["epoch"], *_numbers(row, names)] for row in shown])
 
 
 class Number(float):
@@ -333,15 +327,15 @@ def result(
     more: Sequence[tuple[str, str]] = (),
     called: str = "image",
     commands: bool = True,
-    told: Collection[int] = (),
+    printed: Collection[int] = (),
     width: int | None = None,
 ) -> str:
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
 
-    The table is left out if all its epochs are among those that were `told` while they ended; `width` as of `EpochTable`.
+    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `EpochTable`.
     """
     lines = [f"{run}: {summary['state']}"]
-    if not {row["epoch"] for row in rows} <= set(told):
+    if not {row["epoch"] for row in rows} <= set(printed):
         lines += ["", history(rows, called, summary.get("best"), width), ""]
     pairs = []
     if summary.get("best"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".weights.h5", ".keras")
 RATIO, FREE = 100, 2**28
-"""A file's contents are at most so many times as large, or `FREE` bytes; Keras allows each array 4 GB and any time."""
+"""A file's contents are at most `RATIO` times as large, or `FREE` bytes; Keras allows each array 4 GB and any time."""
 
 
 def suffix(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.records import LARGEST
+from trainer.records import LARGEST, LARGEST_SIDE, MOST_MISTAKES
 
 SPARSE, ONE_HOT = ("SparseCategoricalCrossentropy",), ("CategoricalCrossentropy", "CategoricalFocalCrossentropy")
 BINARY = ("BinaryCrossentropy", "BinaryFocalCrossentropy")
@@ -22,8 +22,6 @@ MOST_ERRORS = 2**22
 PROBABILITY_BINS = 10
 """Of equal width, in which predicted probabilities are compared with how often they came true."""
 LONGEST_NAME = 80
-MOST_MISTAKES, LARGEST_SIDE = 24, 64
-"""Pictures of wrongly classified examples that are kept of an output, and pixels of a side; larger ones are scaled down."""
 BINS = 40
 TAIL = 0.5
 """Percent of the errors on either side that the histogram only counts."""
@@ -145,13 +143,15 @@ class Confusion:
         if self._calibration is not None:
             self._calibration.see(classes[known], self._goal.probabilities(outputs)[known])
         if pictures is not None:
-            self._mistakes += self._wrong(np.flatnonzero(known & (classes != predicted)), classes, outputs, pictures)
+            self._mistakes += self._wrong(np.flatnonzero(known & (classes != predicted)), classes, predicted, outputs, pictures)
             self._mistakes = sorted(self._mistakes, key=lambda one: (-one.probability, one.example))[:MOST_MISTAKES]
         self._seen += len(classes)
 
-    def _wrong(self, rows: np.ndarray, classes: np.ndarray, outputs: np.ndarray, pictures: np.ndarray) -> "list[Mistake]":
+    def _wrong(
+        self, rows: np.ndarray, classes: np.ndarray, predicted: np.ndarray, outputs: np.ndarray, pictures: np.ndarray
+    ) -> "list[Mistake]":
         """The most confident ones of a batch's wrong `rows`."""
-        sure, predicted = self._goal.confidences(outputs), self._goal.of_outputs(outputs)
+        sure = self._goal.confidences(outputs)
         rows = rows[np.isfinite(sure[rows])]
         most = rows[np.argsort(-sure[rows], kind="stable")][:MOST_MISTAKES].tolist()
         # A view of a picture would keep its whole batch in memory.

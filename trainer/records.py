@@ -21,6 +21,8 @@ STRAGGLER = ("own_us", "others_us", "value", "usual")
 HEADER = "=== launch "
 """Prefix of the line that starts each launch's part of worker.log."""
 LARGEST = 1e30
+MOST_MISTAKES, LARGEST_SIDE = 24, 64
+"""Pictures of wrongly classified examples that are kept of an output, and pixels of a side; larger ones are scaled down."""
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

@@ -66,9 +66,11 @@ class Saver:
         try:
             write()
         except Exception as error:
-            if not refused(error):
-                raise
-            return shortage(path, error, needed) if full(error) else f"{path}: {os.strerror(getattr(error, 'errno', 0)).lower()}"
+            if full(error):
+                return shortage(path, error, needed)
+            if isinstance(error, OSError) and refused(error):
+                return f"{path}: {os.strerror(error.errno or 0).lower()}"
+            raise
         return ""
 
 

@@ -39,7 +39,7 @@ class _Lines:
         line = self._stream.readline(self._left + 1)
         if len(line) > self._left:
             raise DatasetError(
-                f"{self._file}, line {self._first:,}: a row of more than {LONGEST_ROW:,} characters, at most so many are read. "
+                f"{self._file}, line {self._first:,}: a row of more than {LONGEST_ROW:,} characters, the most that is read. "
                 "Fix: end each row with a line break, and close each quotation mark"
             )
         if not line:

@@ -3,7 +3,6 @@
 pyarrow is imported where a file is read: nothing else needs it.
 """
 
-import contextlib
 import itertools
 import resource
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from control.datasets.csv_rows import LONGEST_NAME, ROWS
 from control.datasets.examples import repeated
+from trainer import limits
 from trainer.errors import DatasetError
 from trainer.terminal import printable
 
@@ -24,7 +24,7 @@ BLOCK_BYTES = 2**26
 MOST_MEMORY = 2**31
 """Bytes for a block, whatever the file says: blocks are 30 times smaller, unless a few rows are far larger than the mean."""
 RATIO, FREE = 1000, 2**30
-"""A table becomes at most so many times as large as its file, or `FREE` bytes: repeated names of 50 characters make it 300 times."""
+"""A table becomes at most `RATIO` times as large as its file, or `FREE` bytes: repeated names of 50 characters make it 300 times."""
 
 
 def names(file: Path) -> list[str]:
@@ -141,11 +141,12 @@ def _blocks(file: Path, opened: Any, kept: Sequence[str]) -> Iterator[dict[str, 
     row = 1
     while True:
         try:
-            with _at_most(MOST_MEMORY):
+            # Beyond, this process has a MemoryError instead of being killed with all that it does.
+            with limits.at_most(resource.RLIMIT_DATA, _data_bytes() + MOST_MEMORY):
                 batch = next(batches, None)
         except MemoryError:
             raise DatasetError(
-                f"{file}: its rows from {row:,} on need more than {MOST_MEMORY:,} bytes of memory at once; at most so many are used. "
+                f"{file}: its rows from {row:,} on need more than {MOST_MEMORY:,} bytes of memory at once, the most that is used. "
                 "Fix: save the table as CSV, or with shorter pages (data_page_size) and shorter lists"
             ) from None
         except (OSError, ArrowException) as error:
@@ -157,17 +158,9 @@ def _blocks(file: Path, opened: Any, kept: Sequence[str]) -> Iterator[dict[str, 
         row += batch.num_rows
 
 
-@contextlib.contextmanager
-def _at_most(more: int) -> Iterator[None]:
-    """Let this process allocate so many bytes more: beyond, it has a MemoryError instead of being killed with all that it does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() + more
-    lowest = min((one for one in (soft, hard, limit) if one != resource.RLIM_INFINITY), default=limit)
-    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+def _data_bytes() -> int:
+    """Memory of this process that RLIMIT_DATA counts."""
+    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
 
 
 def _values(array: Any, missing: bool, what: str) -> np.ndarray:

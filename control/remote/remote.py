@@ -1,6 +1,5 @@
 """Look at a worker and fetch a run's files over the host's connection (local or SSH)."""
 
-import contextlib
 import functools
 import os
 import re
@@ -9,7 +8,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,8 +19,9 @@ from control.progress import Line
 from control.remote import worker_files
 from control.remote.feed import Feed, HostUnreachable
 from control.remote.feed import Line as FeedLine
+from control.remote.worker_feed import READ_ONLY, REMOVED
 from control.runs import admission, logs
-from trainer import files, sealed
+from trainer import files, limits, sealed
 from trainer.errors import LockstepError
 from trainer.records import read_history
 from trainer.rundir import prune, recorded, snapshots_policy
@@ -62,9 +62,6 @@ class Seen:
     """New lines of the log of a script, which has no records."""
     fault: str = ""
     """`REMOVED` or `READ_ONLY` if its folder is, else empty."""
-
-
-REMOVED, READ_ONLY = "removed", "read-only"
 
 
 def of_fault(fault: str, folder: str) -> str:
@@ -270,7 +267,8 @@ class Worker:
         part = Path(name)
         try:
             if not (SNAPSHOT.fullmatch(file.name) and self._link(remote, part)):
-                with _at_most(file.kind.limit):
+                # Whatever a host sends: the kernel kills a process that writes beyond.
+                with limits.at_most(resource.RLIMIT_FSIZE, file.kind.limit):
                     self.action._connection.fetch_file(remote, name)
             part.chmod(files.FILE)
             if file.kind.read is not None:
@@ -324,18 +322,6 @@ def _print(message: str) -> None:
     line = Line()
     line.update("")
     line.print(message)
-
-
-@contextlib.contextmanager
-def _at_most(size: int) -> Iterator[None]:
-    """Limit file sizes meanwhile, whatever a host sends: the kernel kills a process that writes beyond."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _grow(local: Path, longer: Path) -> None:

@@ -33,6 +33,7 @@ PAUSE_S = 0.25
 BEAT_S = 5.0
 """A line is sent at least this often."""
 EXIT = 64 * 1024
+REMOVED, READ_ONLY = "removed", "read-only"
 STEPS = b'"kind": "steps"'
 """From the first such record on, news are sent at most once per `every` seconds."""
 
@@ -115,9 +116,9 @@ class Feed:
     def _fault(self) -> str:
         """What keeps the worker from writing its files."""
         try:
-            return "read-only" if os.statvfs(self.folder).f_flag & os.ST_RDONLY else ""
+            return READ_ONLY if os.statvfs(self.folder).f_flag & os.ST_RDONLY else ""
         except FileNotFoundError:
-            return "removed"
+            return REMOVED
         except OSError:
             return ""
 

@@ -13,8 +13,7 @@ from typing import Any
 from control.terminal_lines import printable_lines
 from trainer.errors import LockstepError
 from trainer.files import read_json
-from trainer.judging import LARGEST_SIDE, MOST_MISTAKES
-from trainer.records import EPOCH, LARGEST, PHASES, STRAGGLER
+from trainer.records import EPOCH, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
 from trainer.rundir import part_of
 from trainer.straggler import CAUSES
 from trainer.terminal import printable

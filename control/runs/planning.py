@@ -164,7 +164,7 @@ def make(
 
 def shown(plan: dict[str, Any], hostvars: Any, check: bool = False) -> str:
     """The plan for the terminal; the whole one in a `check`, and with `-v`."""
-    every = [*plan["warnings"], *warnings(posts(plan), hostvars), *disk_warnings(plan)]
+    every = [*plan["warnings"], *shared_addresses(posts(plan), hostvars), *disk_warnings(plan)]
     whole = check or bool(context.CLIARGS.get("verbosity"))
     return text.plan(plan, project.relative(Path(plan["folder"]).parent), every, whole)
 
@@ -179,12 +179,7 @@ def _assigned(name: str, value: Any) -> str:
     return f'{name}="{value}"' if " " in str(value) else f"{name}={value}"
 
 
-def warnings(chosen: list[dict[str, Any]], hostvars: Any) -> list[str]:
-    """Likely mistakes in a plan that are not refused."""
-    return [*_shared_addresses(chosen, hostvars)]
-
-
-def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
+def shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
     """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
     names: dict[str, list[str]] = {}
     for host in chosen:

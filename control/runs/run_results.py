@@ -75,8 +75,8 @@ def output(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder / "output").as_posix() for path in (folder / "output").rglob("*") if path.is_file())
 
 
-def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, told: Collection[int] = ()) -> str:
-    """The end of a run for the terminal: epochs not `told` yet, best epoch, files, the next `commands`, unless another stage follows."""
+def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, printed: Collection[int] = ()) -> str:
+    """The end of a run for the terminal: epochs not `printed` yet, best epoch, files, the next `commands`, unless another stage follows."""
     rows = read_history(folder / "history.csv")
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
@@ -87,4 +87,4 @@ def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, t
         return text.script_result(folder.name, relative(folder), summary, output(folder))
     more = [("straggler", stragglers.of_run(folder)), *asynchronous.result(folder), ("MLflow", mlflow_log.place(folder))]
     pairs = [("predicted", predicted), *more]
-    return text.result(folder.name, relative(folder), summary, rows, pairs, called, commands, told, command_line.columns())
+    return text.result(folder.name, relative(folder), summary, rows, pairs, called, commands, printed, command_line.columns())

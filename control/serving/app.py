@@ -77,7 +77,7 @@ class Account:
         self._what, self._bytes = what, 0
 
     def check(self, count: int) -> None:
-        """Overloaded unless so many more may be held."""
+        """Overloaded if `count` more bytes would be too many."""
         if self._bytes + count > MOST_BYTES_AT_ONCE:
             held = f"{self._bytes / 2**20:,.0f} MiB"
             raise Overloaded(f"{held} of {self._what} are held, and at most {MOST_BYTES_AT_ONCE // 2**20} may be; try again later")
@@ -251,7 +251,7 @@ async def _answered(answer: Callable[[Http], Awaitable[Response]], http: Http) -
         return await answer(http)
     except tuple(STATUS) as error:
         status, words, headers = next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
-        # A client that was not told to continue may leave out the body, or not.
+        # A client that waits for `100 Continue` may leave the body out now, or send it all the same.
         unsure = {"Connection": "close"} if isinstance(error, TooLarge) and "Expect" in http.headers else {}
         return _error(status, words or str(error), {**headers, **unsure})
     except Exception:

@@ -28,7 +28,7 @@ LOOK_S = 2.0
 """Seconds between two looks at the folder of versions."""
 TYPES = {"float16": "DT_HALF", "float32": "DT_FLOAT", "float64": "DT_DOUBLE", "bool": "DT_BOOL", STRING: "DT_STRING"}
 MODEL_BYTES, MODEL_COPIES = 256 * 2**20, 4
-"""Memory that one more version may take: some at least, and its files' size so many times while it is loaded."""
+"""Memory that one more version may take: `MODEL_BYTES`, and `MODEL_COPIES` times its files' size while it is loaded."""
 KILLED_FIRST = "500"
 """Added to the kernel's score of this process where memory runs out: it goes before the server and before trainings."""
 STATUS: dict[type[Exception], int] = {BadRequest: 400, LockstepError: 404, Overloaded: 503, OutOfMemory: 503, MemoryError: 503}

@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from control.serving.app import LOOPBACK, MOST_BYTES, application
+from trainer import limits
 from trainer.terminal import printable
 
 BACKLOG, IDLE_S, CONNECTIONS = 128, 15, 512
@@ -182,7 +183,7 @@ def serve(folder: Path, address: str, port: int, memory: int, seconds: int) -> N
         memory: GiB that requests may take.
         seconds: in which a request must be answered.
     """
-    _allow_files()
+    limits.allow(resource.RLIMIT_NOFILE, FILES)
     own = ipaddress.ip_address(address).is_loopback
     uvicorn.run(
         application(
@@ -206,11 +207,3 @@ def engine_command(folder: Path, memory: int) -> Callable[[int], Sequence[str]]:
     """Argv of the engine for the file descriptor of its channel; `memory` in bytes."""
     argv = [sys.executable, "-m", "control", "serve-engine", "--folder", str(folder), "--memory", str(memory), "--channel"]
     return lambda channel: [*argv, str(channel)]
-
-
-def _allow_files() -> None:
-    """Raise the limit of open files, so that connections do not reach it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -13,8 +13,8 @@ from control import project
 from control.progress import Line, Progress
 from control.remote import lean, worker_files
 from control.remote.feed import HostUnreachable
-from control.remote.remote import READ_ONLY, REMOVED, Seen, Worker, mark_failed, of_fault, since_failure
-from control.remote.worker_feed import BEAT_S
+from control.remote.remote import Seen, Worker, mark_failed, of_fault, since_failure
+from control.remote.worker_feed import BEAT_S, READ_ONLY, REMOVED
 from control.runs import choices, generations, launches, outcome, under_way
 from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
@@ -100,7 +100,7 @@ class ActionModule(Action):
         self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(arguments["hosts"])
         self.phases_began: dict[str, float] = {}
         verdict = self._until_end().to_dict()
-        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": verdict, "told": self.progress.told}
+        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": verdict, "printed": self.progress.printed}
 
     def _until_end(self) -> Verdict:
         verdict = None

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer import limits
 from trainer.data import local
 from trainer.data import manifest as manifests
 from trainer.data.manifest import SPLITS, Manifest, Published
@@ -69,20 +70,17 @@ def file_names(spec: Spec) -> list[str]:
 
 
 def allow_open(count: int) -> None:
-    """Let this process have so many files of columns open: strings and sequences have files of their own.
+    """Let this process have `count` files of columns open: strings and sequences have files of their own.
 
     Raises:
         DatasetError: the system allows fewer.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = count + OTHER_FILES
-    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+    allowed = limits.allow(resource.RLIMIT_NOFILE, count + OTHER_FILES)
+    if allowed < count + OTHER_FILES:
         raise DatasetError(
-            f"columns of strings or of varying length take {count:,} files, and this system lets a process have {hard:,} open. "
+            f"columns of strings or of varying length take {count:,} files, and this system lets a process have {allowed:,} open. "
             "Fix: raise that limit (ulimit -Hn as root, or nofile in /etc/security/limits.conf), or name fewer columns: data.features"
         )
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def row_dtype(spec: Spec) -> np.dtype[Any]:

@@ -230,8 +230,7 @@ class Supervisor:
         if self._stop_asked:
             self._child.signal(signal.SIGTERM)
         code = self._child.wait(post.patience, self._look)
-        # Of a host that goes down, or a run that is deleted, nothing is put back.
-        if self._folder.is_lost() and not self._hung_up:
+        if self._lost_folder:
             code = code if code == DONE else RESTART
             self._child.why = REMOVED
             self._return_to_folder()
@@ -250,7 +249,7 @@ class Supervisor:
             self._leave_start(trains=True)
         if self._start and self._start.is_lost():
             return NOT_ALL
-        if self._folder.is_lost() and not self._hung_up:
+        if self._lost_folder:
             return REMOVED
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
@@ -258,6 +257,11 @@ class Supervisor:
         if self._must_return() and self._clock.monotonic() - self._hung_up_at >= HANGUP_S:
             return "lost its tmux server"
         return "saved no state in time" if self._is_asked() and self._clock.monotonic() - self._hung_up_at > SAVE_S else ""
+
+    @property
+    def _lost_folder(self) -> bool:
+        """Whether the run directory is to be put back: not that of a host that goes down, nor of a run that is deleted."""
+        return self._folder.is_lost() and not self._hung_up
 
     def _return_to_folder(self) -> None:
         """Make the removed run directory again. The next worker, which was prepared in it, is gone with it."""

@@ -55,7 +55,7 @@ def conclude(task: Task) -> dict[str, Any]:
         task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
     follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
-    shown = run_results.shown_result(folder, summary, commands=not follows, told=task.arguments.get("told", ()))
+    shown = run_results.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
     if plan["run_kind"] == "doctor":
         over = {"launch_begun": None}
         return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}

@@ -23,7 +23,8 @@ def show_status(task: Task) -> dict[str, Any]:
             "if_interrupted": None,
             "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
         }
-    options, jobs = task.arguments.get("options", {}), _jobs(task)
+    options = task.arguments.get("options", {})
+    jobs = queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
     summary = run_results.read_summary(project.RUNS / name)
     called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
@@ -35,14 +36,9 @@ def show_status(task: Task) -> dict[str, Any]:
         if running
         else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
     )
-    # Of a run that is asked for by name, nothing else is told.
     every = [] if "run" in options else [status.all_runs(jobs)]
-    parts = [collected, *every, commands] if collected else [shown, *every, commands]
+    parts = [collected or shown, *every, commands]
     return {"changed": bool(collected) and not task.check_mode, "show_last": "\n\n".join(parts)}
-
-
-def _jobs(task: Task) -> queue.Jobs:
-    return queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
 
 
 def _collect(task: Task, jobs: queue.Jobs, options: dict[str, Any]) -> str:

@@ -170,7 +170,9 @@ def test_narrow_table_keeps_the_first_metrics():
 
 
 def test_epochs_that_were_told_are_no_table_again():
-    shown = [text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], told=told, commands=False) for told in ([1, 2], [2])]
+    shown = [
+        text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False) for printed in ([1, 2], [2])
+    ]
     assert ["val accuracy" in one for one in shown] == [False, True]
 
 

@@ -62,7 +62,7 @@ def test_line_without_end_is_not_read(before, place, monkeypatch):
     messages = []
     assert peak(lambda: messages.append(refusal(scan, path))) < 2**24
     assert messages == [
-        f"{path}, line {line}: a row of more than 65,536 characters, at most so many are read. "
+        f"{path}, line {line}: a row of more than 65,536 characters, the most that is read. "
         "Fix: end each row with a line break, and close each quotation mark"
     ]
 

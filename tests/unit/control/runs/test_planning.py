@@ -12,7 +12,7 @@ def hosts(*addresses):
 
 def shared(chosen, **variables):
     known = {host["name"]: variables for host in chosen}
-    return [line for line in planning.warnings(chosen, known) if "one address" in line]
+    return [line for line in planning.shared_addresses(chosen, known) if "one address" in line]
 
 
 def test_one_address_with_several_ports_is_told():
