@@ -35,6 +35,8 @@ def write(task: Task) -> dict[str, Any]:
     for folder in folders:
         script.refuse(folder, "report.yml")
     runs, problems = [facts.read(folder) for folder in folders], []
+    usual = {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}
+    at_the_top = heading(options.get("set"), runs, usual)
     if boolean("evaluate", options.get("evaluate", True)) and not task.check_mode:
         problems = [problem for run in runs if (problem := _evaluate(task, run))]
         runs = [facts.read(folder) for folder in folders]
@@ -44,7 +46,7 @@ def write(task: Task) -> dict[str, Any]:
         project.ROOT,
         [project.PRIVATE / "published/code", project.PRIVATE / "dfs/code"],
         as_typed,
-        heading(options.get("set"), runs, {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}),
+        at_the_top,
     )
     changed = _write(task, request)
     shown = "\n\n".join([*problems, _written(request, changed, task.check_mode)])
