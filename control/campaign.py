@@ -108,21 +108,26 @@ class Pace:
     def __init__(self, *similar: Callable[[Any], object]):
         """Take the keys by which trials are similar, the closest first; in the end all trials are."""
         self._similar, self._measured = similar, list[tuple[Any, float]]()
+        self._guess: Callable[[Any], float] | None = None
+
+    def guess(self, seconds: Callable[[Any], float]) -> None:
+        """Expect so many seconds of a trial until one is measured."""
+        self._guess = seconds
 
     def add(self, trial: object, seconds: float) -> None:
         """Note the duration of a trial."""
         self._measured.append((trial, seconds))
 
     def expected(self, trial: object) -> float | None:
-        """Estimated seconds of a trial: the median over the most similar ones; None before the first measurement."""
+        """Estimated seconds of a trial: the median over the most similar ones, before the first measurement a guess; None without one."""
         for key in (*self._similar, lambda _: None):
             if seconds := [taken for other, taken in self._measured if key(other) == key(trial)]:
                 return statistics.median(seconds)
-        return None
+        return self._guess(trial) if self._guess else None
 
     def left(self, trials: Iterable[object]) -> float | None:
-        """Estimated seconds of these trials together; None before the first measurement."""
-        return sum(self.expected(trial) or 0.0 for trial in trials) if self._measured else None
+        """Estimated seconds of these trials together; None before the first measurement, without a guess."""
+        return sum(self.expected(trial) or 0.0 for trial in trials) if self._measured or self._guess else None
 
 
 def measure(trials: Sequence[T], line: Line, pace: Pace, label: Callable[[T], str], one: Callable[[T, Callable[[], None]], str]) -> None:

@@ -4,16 +4,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from control.sweep.scaling import PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, fit, worth
+from control.sweep.scaling import ENOUGH_FOR_ODD, PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, again, fit, worth
 from control.sweep.timings import Timing, Trial
-from control.text import count
+from control.text import count, listed
 from trainer.errors import LockstepError
 
 
@@ -144,21 +144,56 @@ def study(
         fitted = fit(rows, work, sweep, own, quick, hosts, timed)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
-    return Study(work, measured, fitted, "", advise(fitted))
+    answered = Study(work, measured, fitted, "", advise(fitted))
+    if against := dip(answered):
+        more = again(measured, sweep, max(row.repeat for row in measured) + 2)
+        return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
+    return answered
 
 
-def contradiction(one: Study, workers: int) -> str:
-    """The medians that an answer from them alone contradicts, in words: another number is faster by more than one worker must bring.
+def medians(one: Study) -> dict[int, float]:
+    """Median images/s by number of workers."""
+    return {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
+
+
+def quickest(one: Study) -> int:
+    """The number of workers with the largest median images/s."""
+    rates = medians(one)
+    return max(rates, key=lambda n: rates[n])
+
+
+def faster(one: Study, workers: int) -> float:
+    """How many times as fast the quickest number of workers is, by medians."""
+    rates = medians(one)
+    return rates[quickest(one)] / rates[workers]
+
+
+def contradicted(one: Study, workers: int) -> bool:
+    """Whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
 
     A model tells what the second worker costs from noise; medians do not.
     """
-    rates = {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
-    quickest = max(rates, key=lambda n: rates[n])
-    if workers not in rates or rates[quickest] < (1 + WORTH) * rates[workers]:
+    return faster(one, workers) >= 1 + WORTH
+
+
+def dip(one: Study) -> str:
+    """Why the medians contradict the model's answer; empty if they do not.
+
+    They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few numbers
+    the model can't tell an odd one from the cost of working together.
+    """
+    advised, rates, best_rate = one.advice, medians(one), quickest(one)
+    if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not contradicted(one, advised.workers):
+        return ""
+    between = range(*sorted((advised.workers, best_rate)))
+    slow = [n for n in rates if n in between and rates[n] < rates[advised.workers]]
+    if not slow:
         return ""
     shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in rates.items())
-    faster = rates[quickest] / rates[workers]
-    return f"{count(quickest, 'worker')} are {faster:.2f} times as fast (median {one.work.rate} by workers: {shown})"
+    return (
+        f"no number of workers is clearly best: {count(best_rate, 'worker')} are {faster(one, advised.workers):.2f} times as fast as "
+        f"{advised.workers}, and {listed(slow)} are slower (median {one.work.rate} by workers: {shown})."
+    )
 
 
 def advise(fitted: Fit) -> Advice:
@@ -197,7 +232,15 @@ def best(rates: Mapping[int, float]) -> int:
 
 def by_medians(study: Study) -> int:
     """The answer of `best` from the measured medians alone, among the measured numbers."""
-    return best({n: statistics.median(_values(study.of(n), "images_per_s")) for n in study.counts})
+    return best(medians(study))
+
+
+def to_train(study: Study) -> int:
+    """The number of workers to train with: the answer, else that of the medians, else the quickest."""
+    if study.advice:
+        return study.advice.workers
+    by_rule = by_medians(study)
+    return quickest(study) if contradicted(study, by_rule) else by_rule
 
 
 def _values(rows: Sequence[Timing], quantity: str) -> list[float]:

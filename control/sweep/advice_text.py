@@ -15,6 +15,8 @@ from trainer.direct import ONE_HOP
 
 SHOWN_GAINS = 3
 COMMAND = re.compile(r"ansible-playbook \S+\.yml(?: -e \S+)*")
+VISIBLE = 1.02
+"""Medians that differ by less are as good as equal."""
 CERTAIN = 0.8
 """An answer is certain enough from this share of resamples on."""
 
@@ -227,16 +229,22 @@ def _from_medians(one: Study) -> str:
     """Conclusions without a model; empty if nothing was measured."""
     if len(one.counts) < 2:
         return ""
-    rows = {row["workers"]: row for row in advice.measured(one)}
-    best, base = advice.by_medians(one), one.counts[0]
-    rates = ", ".join(f"{n}: {row['images_per_s']['median']:,.0f}" for n, row in rows.items())
-    if contradiction := advice.contradiction(one, best):
-        return f"Nor do the medians alone give one: beside {count(best, 'worker')}, {contradiction}."
-    faster = f", {rows[best]['speedup']:.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
-    return (
-        f"From the medians alone, with no account of noise: {count(best, 'worker')}{faster} (median {one.work.rate} by workers: {rates}). "
-        f"{_quickest(one, best)}"
-    )
+    best, first, base = advice.by_medians(one), advice.quickest(one), one.counts[0]
+    rates = ", ".join(f"{n}: {rate:,.0f}" for n, rate in advice.medians(one).items())
+    shown = f"(median {one.work.rate} by workers: {rates})"
+    if one.fit:
+        # The refusal has the medians.
+        return _quickest(one, first)
+    if advice.faster(one, best) >= VISIBLE:
+        times = f"{count(first, 'worker')} are {advice.faster(one, best):.2f} times as fast as {best} {shown}"
+        if advice.contradicted(one, best):
+            return f"Nor do the medians alone give one: {times}, and noise alone may do that. {_quickest(one, first)}"
+        return (
+            f"From the medians alone, with no account of noise: {count(best, 'worker')}; {times}, less than the {scaling.WORTH:.0%} that a "
+            f"worker must bring. {_quickest(one, best)}"
+        )
+    times = f", {advice.faster(one, base):.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
+    return f"From the medians alone, with no account of noise: {count(best, 'worker')}{times} {shown}. {_quickest(one, best)}"
 
 
 def _measured(one: Study, _: Extras) -> str:

@@ -39,6 +39,8 @@ FEWEST_COUNTS = 3
 """Fewest different numbers of workers: one per parameter of the model."""
 WITH_JUMP = 4
 """Parameters with a jump."""
+ENOUGH_FOR_ODD = FEWEST_COUNTS + 2
+"""Numbers of workers from which one that does not fit the others can be told: with fewer, any left out leaves a perfect curve."""
 FEWEST_REPEATS = 2
 WIDEST = 0.30
 """Widest 95% interval of images/s at a measured number of workers, as a share of images/s, that allows a conclusion."""
@@ -405,7 +407,7 @@ def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
 
     Not for one worker, without which its own work is a guess, nor for so few numbers that any leaves a perfect curve.
     """
-    if len(data.steps) < FEWEST_COUNTS + 2:
+    if len(data.steps) < ENOUGH_FOR_ODD:
         return None
     worst = min(data.steps, key=lambda n: _remainder(data.without(n), None))
     longer = statistics.median(data.steps[worst]) / _predicted(worst, data, None) - 1

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import configurations, project, text
+from control import configurations, text
 from control.campaign import SUMMARY, refuse_other
 from control.operator_variables import integer
-from control.runs import run_results
-from control.sweep import settings
+from control.sweep import forecast, settings
 from control.sweep.settings import CONFIGS, FILE, STORE, Result, Settings, Space
 from control.sweep.settings_trials import pace
 from trainer.config import Config, nearest
 from trainer.data.spec import noun
-from trainer.errors import ConfigError, LockstepError
+from trainer.errors import ConfigError
 from trainer.files import read_json, write_json, write_text
 
 OF_TRAINING = ("config", "model", "weights", "callbacks", "dataset", "epochs", "set", "allow_bad_images")
@@ -239,26 +238,12 @@ def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: dict[str, An
     """
     if not left:
         return "nothing is left to do"
+    counts = run_plan["counts"]
     how_many, rounds = text.count(len(left), "trial"), -(-len(left) // at_once)
     if (each := pace(rows).expected(left[0])) is not None:
         return f"about {text.duration(each * rounds)} for {how_many}, at {text.duration(each)} each as before"
-    if earlier := _earlier(run_plan):
-        run, seconds = earlier
-        return f"about {text.duration(seconds * rounds)} for {how_many} without their starts, at the speed of run {run}"
+    if found := forecast.earlier(run_plan):
+        run, speed = found
+        seconds = speed.around_s + counts["total_steps"] * counts["global_batch"] / speed.per_s
+        return f"about {text.duration(seconds * rounds)} for {how_many}, at the speed of run {run}"
     return f"{how_many}; how long is known once one has ended"
-
-
-def _earlier(run_plan: dict[str, Any]) -> tuple[str, float] | None:
-    """The newest run of that model on as many workers, and the seconds that the first trial's steps would take at its images/s."""
-    counts = run_plan["counts"]
-    for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        summary = run_results.read_summary(path.parent)
-        if summary["state"] != "SUCCEEDED" or summary.get("workers") != counts["workers"] or not summary.get("images_per_s"):
-            continue
-        try:
-            model = configurations.load(path.parent / "config.yml").get("model")
-        except (LockstepError, OSError):
-            continue
-        if model == run_plan["config"]["model"]:
-            return path.parent.name, counts["total_steps"] * counts["global_batch"] / summary["images_per_s"]
-    return None

@@ -14,7 +14,7 @@ from control.report.report import put_changed
 from control.runs import cluster, step_profile
 from control.runs.cluster import on_one_machine
 from control.sweep import advice_text, sweep
-from control.sweep.advice import Extras, Study, as_dict, by_medians, groups, study
+from control.sweep.advice import Extras, Study, as_dict, groups, study, to_train
 from control.sweep.scaling import Work, again
 from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
 from trainer.errors import ConfigError
@@ -92,7 +92,7 @@ def following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) 
     if doubtful := next((one for one in answered if one.advice and advice_text.doubtful(one.advice)), None):
         return "measure more", again(doubtful.rows, sweep, max(row.repeat for row in doubtful.rows) + 2)
     one = answered[0] if answered else next(one for one in all_studies if one.rows)
-    return _train(sweep, one.advice.workers if one.advice else by_medians(one))
+    return _train(sweep, to_train(one))
 
 
 def _train(sweep: str, workers: int) -> tuple[str, str]:

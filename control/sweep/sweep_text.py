@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from control import text
-from control.sweep import advice
+from control.sweep import advice, forecast
+from control.sweep.forecast import Speed
 from control.sweep.sweep import Wanted, label
 from control.sweep.sweep_results import Results
 from control.sweep.timings import STRONG, Trial
 
 
 def plan(
-    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: dict[str, Any], folder: str
+    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: dict[str, Any], folder: str, time: str
 ) -> str:
-    """The plan of a sweep as a block of lines."""
+    """The plan of a sweep as a block of lines; `time`: how long it will take."""
     counts, dataset = run_plan["counts"], run_plan["dataset"]
     measured_trials = len(trials) - len(left)
     kept = f", {measured_trials} of them measured already" if measured_trials else ""
@@ -30,6 +31,7 @@ def plan(
         ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan["hosts"])),
         ("model", f"{text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
+        ("time", time),
         ("results", folder),
     ]
     return text.fields(pairs)
@@ -42,6 +44,24 @@ def _order(left: Sequence[Trial]) -> str:
 
 def _list(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
+
+
+def warmed_up(trials: Sequence[Trial], speed: Speed | None, examples: int, called: str) -> str:
+    """What follows the warm-up: its speed, how long the trials will take, and a warning if they are too short.
+
+    Args:
+        trials: what is left to measure.
+        speed: of the warm-up; None if it had too few steps.
+        examples: of an epoch.
+        called: what an example is.
+    """
+    if speed is None:
+        return "warm-up done"
+    time = forecast.spoken(*forecast.together(speed, trials, examples))
+    short = forecast.too_short(speed, trials, examples)
+    warning = f"\n[WARN] {short}" if short else ""
+    reached = f"warm-up: {speed.per_s:,.0f} {called}s/s with {text.count(speed.workers, 'worker')}"
+    return f"{reached}; {text.count(len(trials), 'trial')} will take {time}{warning}"
 
 
 def under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, later: float | None, at_once: int) -> str:

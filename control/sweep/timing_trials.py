@@ -11,7 +11,8 @@ from control.campaign import SUMMARY, Pace
 from control.progress import Line
 from control.remote.worker_files import chief_records
 from control.runs import cluster
-from control.sweep import sweep, timings
+from control.sweep import forecast, sweep, sweep_text, timings
+from control.sweep.forecast import Speed
 from control.sweep.meter import Sample, joules, metering
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.sweep.trials import Bench
@@ -45,10 +46,13 @@ class TimingBench(Bench):
         return [cluster.label_names(self.record["hosts"])]
 
     def prepare(self, line: Line) -> None:
-        """Run a short, unrecorded trial: it fills every host's caches, and decides for all trials how gradients are sent."""
+        """Run a short, unrecorded trial.
+
+        It fills every host's caches, decides for all trials how gradients are sent, and shows how long they will take.
+        """
         workers = max(trial.workers for trial in self.trials)
         run = f"{self.record['name']}.{sweep.WARM_UP}"
-        overrides = "train.global_batch=null,train.steps_per_epoch=10"
+        overrides = "train.global_batch=null,train.steps_per_epoch=20"
         options = {"config": self._config(), "epochs": 1, "set": overrides, "remeasure": self.remeasure}
 
         def show(seconds: float) -> None:
@@ -59,6 +63,8 @@ class TimingBench(Bench):
             last = "\n".join(f"  {one}" for one in self.last_lines(run))
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
         self._keep_reduction(summary)
+        self._keep_speed(forecast.of_warm_up(summary, chief_records(self.local(run)), cluster.on_one_machine(self.record["hosts"])))
+        line.print(sweep_text.warmed_up(self.trials, self._speed(), self.record["train_images"], self.record["called"]))
         shutil.rmtree(self.local(run))
 
     def _config(self) -> str:
@@ -71,6 +77,13 @@ class TimingBench(Bench):
             chosen = summary["reduction"]
             how = {name: chosen[name] for name in ("sent_bytes", "transport", "sums") if name in chosen}
             write_json(self.folder / SUMMARY, {**record, "reduction": chosen["name"], **how})
+
+    def _keep_speed(self, speed: Speed | None) -> None:
+        if speed:
+            write_json(self.folder / SUMMARY, {**read_json(self.folder / SUMMARY), "speed": asdict(speed)})
+
+    def _speed(self) -> Speed | None:
+        return forecast.kept(read_json(self.folder / SUMMARY))
 
     def measure(self, trial: Trial, hosts: Sequence[str], ended: Callable[[], bool]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
@@ -105,7 +118,10 @@ class TimingBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, by their number of workers."""
-        return sweep.pace(timings.read(self.folder / timings.FILE))
+        pace, speed = sweep.pace(timings.read(self.folder / timings.FILE)), self._speed()
+        if speed:
+            pace.guess(lambda trial: sum(speed.trial_s(trial, self.record["train_images"])) / 2)
+        return pace
 
     def run_name(self, trial: Trial) -> str:
         """Name of a trial's run."""

@@ -4,6 +4,7 @@ import json
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from control.doctor.prediction import bytes_per_step
 from control.operator_variables import boolean, integer
 from control.runs import cluster, planning
 from control.runs.plan import check_gpus, check_roles, overrides
-from control.sweep import meter, settings, settings_plan, settings_text, sweep, sweep_text, timings
+from control.sweep import forecast, meter, settings, settings_plan, settings_text, sweep, sweep_text, timings
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
 from control.task import Task
@@ -91,16 +92,25 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     }
     check_same_facts(name, record_before, record)
     trials = sweep.order(wanted, record["seed"])
-    left = remaining(trials, timings.read(folder / timings.FILE))
+    rows = timings.read(folder / timings.FILE)
+    left = remaining(trials, rows)
     if not task.check_mode:
         write_text(folder / "config.yml", configurations.dump(config))
         write_json(folder / SUMMARY, record)
     found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
-    shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder))
+    shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
-    times = bool(left) and boolean("preflight", options.get("preflight", True))
+    times = bool(left) and boolean("preflight", options.get("preflight", True)) and step_alone_counts(wanted, record["hosts"])
     facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
+
+
+def step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
+    """Whether a host's own step, timed alone, says what it is among the others.
+
+    Workers of one machine take each other's cores, and with strong scaling each number of workers has another share of a step.
+    """
+    return wanted.scaling == WEAK and not cluster.on_one_machine(labels)
 
 
 def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -227,3 +227,12 @@ def test_other_links_are_another_sweep(existing):
     (existing / "timings.csv").unlink()
     run_trials.note_links(path, network(95.0))
     assert read_json(path)["mbit_s"] == 95.0
+
+
+@pytest.mark.parametrize(
+    ("scaling", "addresses", "counts"),
+    [("weak", ("10.0.0.1", "10.0.0.2"), True), ("weak", ("127.0.0.1", "127.0.0.1"), False), ("strong", ("10.0.0.1", "10.0.0.2"), False)],
+)
+def test_where_a_step_alone_says_nothing(scaling, addresses, counts):
+    wanted = Wanted((1, 2), 1, 1, (0,), scaling)
+    assert plan_sweep.step_alone_counts(wanted, [f"node{n} {address}" for n, address in enumerate(addresses)]) == counts

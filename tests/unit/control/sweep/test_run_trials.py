@@ -13,6 +13,7 @@ from control.sweep.tasks.run_trials import run_all
 from control.sweep.timing_trials import TimingBench as Bench
 from control.sweep.timings import Timing, Trial
 from trainer.errors import LockstepError
+from trainer.files import write_json
 
 TRIALS = [Trial("weak", 0, 3, workers, 1) for workers in (2, 1, 3)]
 
@@ -36,6 +37,7 @@ def sweep(tmp_path, monkeypatch):
     """A sweep whose trials end as the list `outcomes` says: seconds end to end, None for a failure, or an exception."""
     actual = {"name": "pi", "folder": str(tmp_path / "pi"), "global_batch": 192, "called": "image", "hosts": ["a 1", "b 2", "c 3"]}
     actual["trials"] = [asdict(trial) for trial in TRIALS]
+    write_json(tmp_path / "pi" / "summary.json", {"name": "pi"})
     bench = Bench(actual, {}, lambda: False)
     made = SimpleNamespace(line=Line(), bench=bench, outcomes=[], cleared=0, prepared=0)
 

@@ -191,11 +191,23 @@ def test_without_a_name_the_question_names_the_sweep(folder, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["task_cnn-lab-learning_rate-batch"]
 
 
-def test_an_estimate_from_an_earlier_run(folder):
+AT_104 = {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0}
+
+
+def earlier_run(summary):
     run = project.RUNS / "before"
-    write_json(run / "summary.json", {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0})
+    write_json(run / "summary.json", summary)
     (run / "config.yml").write_text(configurations.dump(configurations.build(configurations.load(configurations.find("task_cnn")))))
-    assert "time         about 0:48 for 4 trials without their starts, at the speed of run before" in planned(VARY)["show"]
+
+
+def test_an_estimate_from_an_earlier_run(folder):
+    earlier_run({**AT_104, "seconds_end_to_end": 30.0, "seconds_training": 20.0})
+    assert "time         about 1:08 for 4 trials, at the speed of run before" in planned(VARY)["show"]
+
+
+def test_a_run_without_its_seconds_gives_estimate(folder):
+    earlier_run(AT_104)
+    assert "time         about 0:48 for 4 trials, at the speed of run before" in planned(VARY)["show"]
 
 
 # --- a trial

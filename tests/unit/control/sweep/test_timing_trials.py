@@ -27,7 +27,7 @@ def never():
 
 @pytest.fixture
 def line():
-    return SimpleNamespace(update=lambda text: None)
+    return SimpleNamespace(update=lambda text: None, print=lambda text: None)
 
 
 @pytest.fixture
@@ -35,7 +35,8 @@ def bench(tmp_path, monkeypatch):
     """A bench whose children do what the list `outcomes` says, and are noted in `played`."""
     folder = tmp_path / "sweeps" / "pi"
     hosts = ["node1 10.0.0.1", "node2 10.0.0.2", "node3 10.0.0.3"]
-    actual = {"name": "pi", "folder": str(folder), "global_batch": 192, "hosts": hosts, "trials": [asdict(Trial("weak", 0, 3, 3, 1))]}
+    actual = {"name": "pi", "folder": str(folder), "global_batch": 192, "called": "image", "train_images": 600, "hosts": hosts}
+    actual["trials"] = [asdict(Trial("weak", 0, 3, 3, 1))]
     made = TimingBench(actual, {"worker_port": "23456"}, never)
     made.outcomes, made.played = [], []
     folder.mkdir(parents=True)

@@ -1,0 +1,82 @@
+"""How long trials will take, before one has ended."""
+
+import pytest
+
+from control.sweep import forecast, sweep_text
+from control.sweep.forecast import Speed
+from control.sweep.timings import Timing, Trial
+
+TRIALS = [Trial("weak", 0, 2, workers, 1) for workers in (1, 2, 4)]
+SPEED = Speed(workers=4, per_s=400.0, around_s=10.0, epoch_s=1.0)
+
+
+def phase(t, name):
+    return {"kind": "phase", "t": t, "phase": name}
+
+
+def steps(rate, seconds):
+    return {"kind": "steps", "images_per_s": rate, "seconds": seconds}
+
+
+def test_fewer_workers_may_be_as_fast_or_slower():
+    assert SPEED.trial_s(TRIALS[0], 4000) == (10 + 2 * (10 + 1), 10 + 2 * (40 + 1))
+    assert SPEED.trial_s(TRIALS[2], 4000) == (32, 32)
+
+
+def test_workers_of_one_machine_are_as_fast_alone():
+    speed = Speed(workers=4, per_s=400.0, one_machine=True)
+    assert speed.steps_s(1, 4000) == (10, 10)
+
+
+def test_what_the_warm_up_does_once_is_left_out():
+    """13 s end to end, 4 of them training; 3 s choosing the method, which its trials are told."""
+    phases = [phase(1.0, "building"), phase(2.0, "choosing how to send gradients"), phase(5.0, "tracing")]
+    records = [*phases, steps(10.0, 2.0), steps(90.0, 1.0)]
+    summary = {"workers": 3, "seconds_end_to_end": 13.0, "seconds_training": 4.0}
+    assert forecast.of_warm_up(summary, records, False) == Speed(3, 90.0, 13.0 - 4.0 - 3.0 + forecast.COMMAND_S, 1.0)
+
+
+def test_a_warm_up_of_one_call_shows_nothing():
+    summary = {"workers": 3, "seconds_end_to_end": 13.0, "seconds_training": 4.0}
+    assert forecast.of_warm_up(summary, [steps(10.0, 2.0)], False) is None
+    assert sweep_text.warmed_up(TRIALS, None, 4000, "image") == "warm-up done"
+
+
+@pytest.mark.parametrize(("least", "most", "words"), [(80, 80, "about 1:20"), (80, 99, "about 1:39"), (80, 190, "1:20 to 3:10")])
+def test_a_wide_forecast_is_a_range(least, most, words):
+    assert forecast.spoken(least, most) == words
+
+
+def test_the_warm_up_says_how_long_trials_take():
+    assert sweep_text.warmed_up(TRIALS, SPEED, 4000, "row") == "warm-up: 400 rows/s with 4 workers; 3 trials will take 1:36 to 2:56"
+
+
+def test_trials_too_short_for_an_answer_are_named():
+    said = sweep_text.warmed_up(TRIALS, SPEED, 400, "image").splitlines()[1]
+    assert said == (
+        "[WARN] trials of 2 epochs train for 2 s or less, and noise may hide how fast they are; for a surer answer: -e epochs=10"
+    )
+
+
+def measured(epochs):
+    return Timing(1, 1, epochs, 30.0, 20.0, 100.0, 0, "weak", "SUCCEEDED", "a")
+
+
+@pytest.mark.parametrize(
+    ("left", "rows", "record", "words"),
+    [
+        ([], [], {}, "nothing is left to measure"),
+        (TRIALS, [], {}, "3 trials; how long is known after the warm-up"),
+        (TRIALS, [], {"speed": SPEED.__dict__, "train_images": 4000}, "1:36 to 2:56 for 3 trials, by the warm-up before"),
+        (TRIALS, [measured(2)], {}, "about 1:30 for 3 trials, as those before"),
+        (TRIALS, [measured(3)], {}, "3 trials; how long is known after the warm-up"),
+    ],
+)
+def test_a_plan_says_what_is_known(left, rows, record, words, monkeypatch):
+    monkeypatch.setattr(forecast, "earlier", lambda plan: None)
+    assert forecast.before(left, rows, record, {}) == words
+
+
+def test_an_earlier_run_gives_a_forecast(monkeypatch):
+    monkeypatch.setattr(forecast, "earlier", lambda plan: ("first", SPEED))
+    assert forecast.before(TRIALS, [], {"train_images": 4000}, {}) == "1:36 to 2:56 for 3 trials, at the speed of run first"
