@@ -4,7 +4,6 @@ Two measurements may disagree, especially on a busy machine, and a different red
 trains different weights. So the control node keeps what the first run measured and passes it to later runs in their record.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from trainer.config import Reduction
 from trainer.files import read_json
+from trainer.member import one_machine
 
 SENT = {"packed": "as they are", "half": "in 16 bits", "powersgd": "compressed (PowerSGD)"}
 METHODS = ("packed", "powersgd")
@@ -69,15 +69,3 @@ def unmeasured(
     if kept and kept.method:
         return kept.method, kept.origin
     return None
-
-
-def one_machine(addresses: Sequence[str]) -> bool:
-    """Whether all addresses are loopback addresses, with no network between the workers."""
-    return all(_is_loopback(address) for address in addresses)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

@@ -1,5 +1,6 @@
 """Which worker of a cluster a process is: TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`, written and read."""
 
+import ipaddress
 import json
 import os
 import socket
@@ -43,9 +44,26 @@ class Member:
         return [address(one)[0] for one in self.addresses]
 
     @property
+    def on_one_machine(self) -> bool:
+        """Whether there is no network between the workers."""
+        return one_machine(self.hosts)
+
+    @property
     def is_chief(self) -> bool:
         """Whether this worker writes snapshots, events and the summary."""
         return self.rank == 0
+
+
+def one_machine(hosts: Sequence[str]) -> bool:
+    """Whether all these addresses are loopback addresses."""
+    return all(map(_is_loopback, hosts))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def named(hosts: Sequence[str], ranks: Iterable[int]) -> str:

@@ -107,12 +107,17 @@ class Recorder:
         a_step = (sent - self._sent) // max(1, now - self._compared)
         self._sent, self._compared = sent, now
         if cluster.member.is_chief and all(row[0] for row in rows):
-            straggler = self._confirmed(diagnose([host_load.Load(*row) for row in rows.tolist()], a_step))
+            straggler = self._confirmed(diagnose([host_load.Load(*row) for row in rows.tolist()], a_step), cluster.member.on_one_machine)
             fields = dataclasses.asdict(straggler) if straggler else {"rank": 0, "cause": "", **dict.fromkeys(STRAGGLER, 0)}
             self._job.metrics.record("straggler", epoch=epoch, **fields)
 
-    def _confirmed(self, straggler: Straggler | None) -> Straggler | None:
-        """The straggler; one without a visible cause only the second time in a row, as a shared machine slows any host at times."""
+    def _confirmed(self, straggler: Straggler | None, one_machine: bool = False) -> Straggler | None:
+        """The straggler; one without a visible cause only the second time in a row, as a shared machine slows any host at times.
+
+        On one machine it is none: its workers take each other's cores.
+        """
+        if one_machine and straggler and straggler.cause == UNKNOWN:
+            return None
         suspect, self._suspect = self._suspect, straggler.rank if straggler and straggler.cause == UNKNOWN else None
         return straggler if self._suspect is None or self._suspect == suspect else None
 

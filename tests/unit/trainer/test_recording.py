@@ -52,6 +52,13 @@ def test_straggler_without_cause_is_one_twice_in_row(actual, kept, tmp_path):
     assert [straggler and straggler.rank for straggler in confirmed] == kept
 
 
+def test_workers_of_one_machine_wait_for_its_cores(tmp_path):
+    """Two of the same without a cause are none; one with a cause is."""
+    tested = recorder(tmp_path, is_chief=True)
+    stragglers = [Straggler(1, cause, 2, 1, 0, 0) for cause in ("unknown", "unknown", "load")]
+    assert [tested._confirmed(straggler, one_machine=True) for straggler in stragglers] == [None, None, stragglers[2]]
+
+
 def test_metric_that_is_no_number_is_warned_once(tmp_path, capsys):
     """A metric that is no number is left out and warned of once.
 
