@@ -334,9 +334,12 @@ def result(
 
     The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `EpochTable`.
     """
-    lines = [f"{run}: {summary['state']}"]
-    if not {row["epoch"] for row in rows} <= set(printed):
-        lines += ["", history(rows, called, summary.get("best"), width), ""]
+    state = f"{run}: {summary['state']}"
+    if {row["epoch"] for row in rows} <= set(printed):
+        # A table that grew line by line ends here.
+        lines = ["", state] if printed else [state]
+    else:
+        lines = [state, "", history(rows, called, summary.get("best"), width), ""]
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))

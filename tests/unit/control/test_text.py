@@ -174,6 +174,7 @@ def test_epochs_that_were_told_are_no_table_again():
         text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False) for printed in ([1, 2], [2])
     ]
     assert ["val accuracy" in one for one in shown] == [False, True]
+    assert [one.splitlines()[0] for one in shown] == ["", "a: SUCCEEDED"], "a line ends the table above"
 
 
 def test_history_shows_every_epoch_of_a_short_run():
