@@ -288,9 +288,11 @@ class ActionModule(Action):
             self._collect()
 
     def _note_phases(self, seen: Seen) -> None:
-        """Record when each phase first began, by this machine's clock."""
+        """Record when each phase first began, by this machine's clock; what ended and trains again has not ended."""
         for record in seen.records:
             if record["kind"] == "phase" and record["phase"] in outcome.TIMED:
+                if record["phase"] == "training":
+                    self.phases_began.pop("ended", None)
                 self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
 
     def _collect(self, last: bool = False) -> None:

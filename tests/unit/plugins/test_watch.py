@@ -49,6 +49,16 @@ def test_phase_and_step_are_those_of_last_records():
     assert (watch.phase, watch.step) == ("saving", 40)
 
 
+def test_what_trains_again_has_not_ended(clock):
+    """Of a run that started again, all that followed the first failure was called the time after training."""
+    watch = watcher(clock)
+    watch.phases_began = {}
+    phases = [("training", 10.0), ("ended", 20.0), ("training", 30.0), ("ended", 60.0), ("ended", 61.0)]
+    records = [{"kind": "phase", "phase": phase, "t": t} for phase, t in phases]
+    watch._note_phases(SimpleNamespace(records=records, ahead=1.0))
+    assert watch.phases_began == {"training": 9.0, "ended": 59.0}
+
+
 def test_lost_host_is_tried_again_after_a_pause(clock):
     def lost(*_):
         raise HostUnreachable("gone")
