@@ -6,7 +6,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,13 @@ def find(name: str) -> Path:
         return path
     path = CONFIGS / f"{name}.yml"
     if not path.is_file():
-        names = sorted(p.stem for p in CONFIGS.glob("*.yml"))
-        raise ConfigError(f"config={name}: no such configuration{nearest(name, names)}; there are: {', '.join(names)}")
+        raise ConfigError(f"config={name}: no such configuration{nearest(name, names())}; there are: {', '.join(names())}")
     return path
+
+
+def names() -> list[str]:
+    """Configurations that can be given by name."""
+    return sorted(path.stem for path in CONFIGS.glob("*.yml"))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -153,10 +157,25 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
     hints = typing.get_type_hints(kind)
     for key in raw:
         if key not in hints:
-            names = ", ".join(prefix + name for name in hints)
-            raise ConfigError(f"{prefix}{key}: unknown key{nearest(key, hints, prefix)}; known: {names}")
+            known = ", ".join(prefix + name for name in hints)
+            elsewhere = " or ".join(named(str(key)))
+            meant = f" (did you mean {elsewhere}?)" if elsewhere else nearest(key, hints, prefix)
+            raise ConfigError(f"{prefix}{key}: unknown key{meant}; known: {known}")
     values = {key: value_of(hints[key], value, prefix + key) for key, value in raw.items()}
     return kind(**values)
+
+
+def named(name: str) -> list[str]:
+    """Dotted keys that `name` is, or is the last part of, as `optimizer.learning_rate` for `learning_rate`."""
+    return [key for key in _keys(Config, "") if name in (key, key.rpartition(".")[2])]
+
+
+def _keys(kind: type, prefix: str) -> Iterator[str]:
+    for key, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from _keys(typing.cast(type, hint), f"{prefix}{key}.")
+        else:
+            yield prefix + key
 
 
 def value_of(hint: Any, value: Any, name: str) -> Any:

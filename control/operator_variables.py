@@ -71,9 +71,19 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
             continue
         others = _owners(name)
         where = f" It belongs to: {', '.join(f'{other}.yml' for other in others)}." if others else ""
-        meant = nearest(INSTEAD.get(name, name), taken)
+        meant = _as_setting(command, name) or nearest(INSTEAD.get(name, name), taken)
         raise ConfigError(f"-e {name}={given[name]}: {command}.yml takes no such variable{meant}; it takes: {', '.join(taken)}.{where}")
     return {name: value for name, value in given.items() if name in taken}
+
+
+def _as_setting(command: str, name: str) -> str:
+    """A hint ` (did you mean -e set=KEY=VALUE?)` when a name is a key of the configuration that the command can set, else an empty string."""
+    from control import configurations
+
+    if "set" not in COMMANDS[command] or name.rpartition(".")[2] in COMMANDS[command]:
+        return ""
+    keys = [key for key in configurations.named(name) if command != "report" or key.startswith("report.")]
+    return f" (did you mean -e set={keys[0]}=VALUE?)" if len(keys) == 1 else ""
 
 
 def _owners(name: str) -> list[str]:

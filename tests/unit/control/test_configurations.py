@@ -26,6 +26,8 @@ def built(dotted, value):
         ({"train": {"epoch": 3}}, "train.epoch: unknown key", "(did you mean train.epochs?)"),
         ({"train": {"bach_size": 3}}, "train.bach_size: unknown key", "(did you mean train.batch_size?)"),
         ({"data": {"image_sise": [1, 1, 1]}}, "data.image_sise: unknown key", "(did you mean data.image_size?)"),
+        ({"epochs": 3}, "epochs: unknown key", "(did you mean train.epochs?)"),
+        ({"train": {"learning_rate": 0.1}}, "train.learning_rate: unknown key", "(did you mean optimizer.learning_rate?)"),
         ({7: 1}, "7: unknown key", "known: seed, model, data, augment, train"),
     ],
 )

@@ -40,6 +40,21 @@ def test_misspelt_name_shows_value_nearest_and_all_names():
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "hint"),
+    [
+        ("train", "optimizer.learning_rate", " (did you mean -e set=optimizer.learning_rate=VALUE?)"),
+        ("train", "learning_rate", " (did you mean -e set=optimizer.learning_rate=VALUE?)"),
+        ("train", "train.epochs", " (did you mean epochs?)"),
+        ("report", "report.author", " (did you mean -e set=report.author=VALUE?)"),
+        ("report", "optimizer.learning_rate", ""),
+        ("stop", "learning_rate", ""),
+    ],
+)
+def test_key_given_as_variable_names_set(command, name, hint):
+    assert f"-e {name}=1: {command}.yml takes no such variable{hint}; it takes: " in refusal(command, {name: 1})
+
+
 def test_a_name_like_no_other_has_no_hint():
     assert refusal("stop", {"zzz": 1}) == "-e zzz=1: stop.yml takes no such variable; it takes: run."
 

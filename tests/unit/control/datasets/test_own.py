@@ -64,6 +64,11 @@ def test_the_section_holds_the_whole_file(file):
     ("given", "message"),
     [
         ("mine.py", "model=mine.py: expected FILE.py:FUNCTION, as in model=my_models.py:build"),
+        (
+            "deep_cnn",
+            "model=deep_cnn: expected FILE.py:FUNCTION, as in model=my_models.py:build; "
+            "for the configuration of that name: -e config=deep_cnn",
+        ),
         ("mine.txt:build", "model=mine.txt:build: expected FILE.py:FUNCTION"),
         ("mine.py:a b", "model=mine.py:a b: expected FILE.py:FUNCTION"),
         ("yours.py:build", "model=yours.py:build: no such file: "),
