@@ -174,7 +174,7 @@ def calibration(output: dict[str, Any]) -> str:
 
 
 def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]], marks: Mapping[int, str], what: str) -> str:
-    """The table of epochs, which is first, best or last; what the last one gets wrong, where the pictures are; next commands.
+    """The table of epochs, which is first, best or last; what the best of them gets wrong, else the last, where the pictures are; next commands.
 
     Args:
         run: its name.
@@ -183,7 +183,9 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mappi
         marks: which epoch is the first, best or last.
         what: `images` or `examples`.
     """
-    last = evaluated[-1]
+    best = [place for place, row in enumerate(evaluated) if "best" in marks.get(row["epoch"], "").split(", ")]
+    detailed = evaluated[best[0] if best else -1]
+    drawn = [pictures[place] for place in sorted({*best, *range(len(pictures))[-3:]})]
     names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"]))
     rows = [
         [
@@ -197,9 +199,9 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mappi
     parts = [f"{run} on its test {what}", text.table(["epoch", *map(text.metric_name, names), what, "seconds"], rows)]
     new = [("new examples", f"ansible-playbook predict.yml -e run={run} -e input=PATH -e output=FILE.csv")]
     commands = [*new, ("curves", "ansible-playbook tensorboard.yml")]
-    for key, output in keyed(last).items():
-        parts += ["", *_wrong(output, last["epoch"], [paths[key] for paths in pictures[-3:] if key in paths], what)]
-    if unclear := unknown(last):
+    for key, output in keyed(detailed).items():
+        parts += ["", *_wrong(output, detailed["epoch"], [paths[key] for paths in drawn if key in paths], what)]
+    if unclear := unknown(detailed):
         parts += ["", *unclear]
     if what == "images":
         commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"))

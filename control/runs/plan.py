@@ -332,8 +332,10 @@ def check_run_name(name: str) -> None:
 def _new_name(request: Request, default: str = DEFAULT) -> str:
     options = request.options
     named = options.get("script", options.get("model", options.get("config", default)))
-    config = Path(str(named).split(".py:")[0]).stem.lower()
-    stem = re.sub(r"[^a-z0-9]+", "-", config).strip("-")[:32] or "run"
+    file = Path(str(named).split(".py:")[0])
+    # A run's own configuration is `runs/NAME/config.yml`.
+    config = file.parent.name if file.name == "config.yml" else file.stem
+    stem = re.sub(r"[^a-z0-9]+", "-", config.lower()).strip("-")[:32] or "run"
     stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
     return f"{stem}-{stamp}"
 

@@ -1,6 +1,7 @@
 """The status of a run as a table, one line per worker; all runs as a table, one line per run."""
 
 import datetime
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,17 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
     ]
 
 
+def listed(names: list[str]) -> str:
+    """Runs as a table, with the last state that is known here."""
+    records = {name: recorded(project.RUNS / name) for name in names}
+    rows = [run_row(name, run_results.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
+    return text.table(run_columns(_called(records.values())), rows)
+
+
+def _called(records: Iterable[dict[str, Any]]) -> str:
+    return noun(*(record.get("dataset", {}).get("spec") for record in records))
+
+
 def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     """Every run that was launched or refused, the latest first, with its last known state; empty if there is none.
 
@@ -130,7 +142,7 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
         run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
     ]
     rows += [run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
-    called = noun(*(record.get("dataset", {}).get("spec") for record in records.values()))
+    called = _called(records.values())
     hints = [
         f"{run}: its folder here was deleted; to make it again: ansible-playbook status.yml -e run={run}"
         if under_way.has(run)

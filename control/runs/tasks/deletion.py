@@ -6,9 +6,8 @@ import shutil
 from typing import Any
 
 from control import project, text
-from control.runs import run_results, under_way
+from control.runs import status, under_way
 from control.runs.plan import check_run_name, no_such_run
-from control.runs.status import run_columns, run_row
 from control.runs.tasks import several
 from control.task import Task
 from trainer.errors import LockstepError
@@ -46,10 +45,9 @@ def delete(asked: str, confirmed: bool) -> dict[str, Any]:
     """
     names = matching(asked)
     if not confirmed:
-        rows = [run_row(name, run_results.read_summary(project.RUNS / name), None) for name in names]
         again = ("delete them", f"ansible-playbook playbooks/delete_run.yml -e 'run={asked}' -e confirm=true")
         title = f"{text.count(len(names), 'run')} would be deleted; nothing was"
-        return {"show_last": "\n".join([title, text.table(run_columns("example"), rows), "", text.next_commands([again])])}
+        return {"show_last": "\n".join([title, status.listed(names), "", text.next_commands([again])])}
     if left := several.each("playbooks/delete_run", "playbooks/delete_run", names, "deleting"):
         raise LockstepError("\n".join([f"{len(left)} of {len(names)} runs were not deleted", *left]))
     shown = f"{text.count(len(names), 'run')} deleted: {', '.join(names)}"
@@ -85,5 +83,6 @@ def forget(task: Task) -> dict[str, Any]:
     if exists and not task.check_mode:
         shutil.rmtree(folder)
         under_way.forget(folder)
-    outcome = "would be deleted" if task.check_mode else "deleted"
-    return {"changed": exists, "show_last": f"{name}: {outcome}\n\nNext\n  see what is left  ansible-playbook status.yml"}
+    again = ("delete it", f"ansible-playbook playbooks/delete_run.yml -e run={name}")
+    outcome, command = ("would be deleted", again) if task.check_mode else ("deleted", ("see what is left", "ansible-playbook status.yml"))
+    return {"changed": exists, "show_last": f"{name}: {outcome}\n\n{text.next_commands([command])}"}

@@ -62,6 +62,14 @@ def test_missing_metric_is_missing_in_its_row_alone(run):
     assert re.search(r"3 +0\.1250 +- +8", shown), shown
 
 
+def test_best_epoch_is_shown_by_class(run):
+    every = [{"epoch": epoch, "images": 8, "seconds": 1.0, "metrics": {}, "outputs": [MATRIX]} for epoch in range(1, 7)]
+    pictures = [{"confusion": f"{epoch}.png"} for epoch in range(1, 7)]
+    shown = evaluations.show("one", every, pictures, {1: "first", 2: "best", 6: "last"}, "images")
+    assert "Epoch 2 by class" in shown
+    assert re.findall(r"\d[.]png", shown) == ["2.png", "4.png", "5.png", "6.png"]
+
+
 def test_epoch_of_an_abandoned_attempt_is_none(run):
     write(run, 4)
     assert evaluations.take(run, ["node5"]) == []

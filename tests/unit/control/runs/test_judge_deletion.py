@@ -65,6 +65,19 @@ def test_several_are_listed_first(runs):
     assert shown.endswith("ansible-playbook playbooks/delete_run.yml -e 'run=test-*' -e confirm=true")
 
 
+def test_list_says_when_each_was_launched(runs):
+    (runs / "old" / "cluster.json").write_text('{"launched_at": 1800000000.0, "dataset": {}}')
+    columns, row = deletion.delete("old,", False)["show_last"].splitlines()[1:3]
+    assert "images/s" in columns
+    assert "2027-01-1" in row
+
+
+@pytest.mark.parametrize(("check", "last"), [(True, "playbooks/delete_run.yml -e run=old"), (False, "status.yml")])
+def test_check_names_the_command_that_deletes(runs, check, last):
+    shown = deletion.forget(Task({"run": "old"}, check_mode=check))["show_last"]
+    assert shown.endswith(f"ansible-playbook {last}")
+
+
 def test_run_that_stays_is_named(runs, monkeypatch):
     class Child:
         def __init__(self, path, variables, log):
