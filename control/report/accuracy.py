@@ -97,15 +97,27 @@ def promising(run: Run) -> list[str]:
     if not others:
         return [*sentences, "It is the only one.", advice(run)]
     following = best_row(others)
-    leads = [f"{points(best['val_accuracy'] - following['val_accuracy'])} above the next best ({_named(following)})"]
+    leads = [_lead(best, following, "the next best")]
     if run.last not in (best, following):
-        leads.append(f"{points(best['val_accuracy'] - run.last['val_accuracy'])} above the last ({_named(run.last)})")
+        leads.append(_lead(best, run.last, "the last"))
     sentences += [f"It lies {listed(leads)}.", advice(run)]
     return [*sentences, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], f"validation {run.noun}")]
 
 
+def _lead(best: dict[str, Any], other: dict[str, Any], which: str) -> str:
+    ahead = best["val_accuracy"] - other["val_accuracy"]
+    far = "level with" if points(ahead) == points(0.0) else f"{points(ahead)} above"
+    return f"{far} {which} ({_named(other)})"
+
+
 def _named(row: dict[str, Any]) -> str:
     return f"epoch {row['epoch']}, {percent(row['val_accuracy'])}"
+
+
+def unfinished(run: Run) -> str:
+    """What a report lacks of a run that trains, or whose end nobody watched."""
+    done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
+    return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {count(asked, 'epoch')}"
 
 
 def advice(run: Run) -> str:

@@ -93,9 +93,9 @@ def section(run: Run, level: int, subject: str, where: str | None, own: own_file
 
 def _lacking(run: Run) -> str:
     data, weights = run.config.get("data") or {}, (run.config.get("train") or {}).get("weights")
-    lacks = [f"the dataset {code(run.cluster['dataset']['name'])} as PATH"] if data.get("source") not in ("own", "fashion_mnist") else []
-    lacks += [f"the weights {code(weights['file'])} as WEIGHTS"] if weights else []
-    return f", and {' and '.join(lacks)}, not in it" if lacks else ""
+    lacks = [f"the dataset {code(run.cluster['dataset']['name'])}, here PATH"] if data.get("source") not in ("own", "fashion_mnist") else []
+    lacks += [f"the weights {code(weights['file'])}, here WEIGHTS"] if weights else []
+    return f" (not in it: {'; '.join(lacks)})" if lacks else ""
 
 
 def _train(run: Run, folder: str = "") -> str:

@@ -51,7 +51,7 @@ def draw(task: Task) -> dict[str, Any]:
     title, count = f"{plan['dataset']['name']}, step {wanted['step']}", len(leaves[0][2])
     columns = "spec" in plan["dataset"]
     noun, labels = "rows" if columns else "images", labels_of(leaves, classes, count)
-    lines = [f"{count} {noun} of step {wanted['step']}, original and as training sees them"]
+    lines = [head(leaves if columns else leaves[:1], f"{count} {noun} of step {wanted['step']}")]
     lines += [table(leaves[: text.SHOWN_COLUMNS])] if columns else []
     lines += [f"  and {len(leaves) - text.SHOWN_COLUMNS:,} more columns"] if columns and len(leaves) > text.SHOWN_COLUMNS else []
     stem = f"{plan['dataset']['name']}-{Path(plan['config_name']).stem}"
@@ -75,6 +75,12 @@ def _batch(plan: dict[str, Any], published: dict[str, Any], wanted: dict[str, An
             names = [str(name) for name in batch["names"]]
             pairs = [(batch.get(f"original-{place}"), batch[f"seen-{place}"]) for place in range(len(names))]
             return [(name, *pair) for name, pair in zip(names, pairs, strict=True)], batch["classes"].tolist()
+
+
+def head(leaves: Sequence[Leaf], what: str) -> str:
+    """The first line: whether originals are shown beside what training sees."""
+    changed = any(original is None or not same(original, seen) for _, original, seen in leaves)
+    return f"{what}, original and as training sees them" if changed else f"{what}; training sees them as they are"
 
 
 def labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:

@@ -49,7 +49,8 @@ def write(task: Task) -> dict[str, Any]:
         at_the_top,
     )
     changed = _write(task, request)
-    shown = "\n\n".join([*problems, _written(request, changed, task.check_mode)])
+    so_far = [accuracy.unfinished(run) for run in runs if not run.ended]
+    shown = "\n\n".join([*problems, *so_far, _written(request, changed, task.check_mode)])
     return {"changed": bool(changed), "show_last": shown}
 
 
@@ -149,7 +150,8 @@ def _written(request: report.Request, changed: list[str], check: bool) -> str:
     pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
     lacking = [(f"test {run.noun}s of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
     more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
-    commands = [*lacking, *_others(request), *more]
+    rest = [(f"the rest of {run.name}", f"ansible-playbook status.yml -e run={run.name}") for run in request.runs if not run.ended]
+    commands = [*rest, *lacking, *_others(request), *more]
     return f"{head}\n{text.fields(pairs)}\n\n{text.next_commands(commands)}"
 
 

@@ -50,6 +50,13 @@ def test_what_looks_like_images_becomes_scaled_pixels():
         assert draw_batch.as_pictures(odd) is None
 
 
+@pytest.mark.parametrize(
+    ("seen", "words"), [(X, "2 images of step 1; training sees them as they are"), (X * 2, "2 images of step 1, original and as training sees them")]
+)
+def test_head_promises_originals_only_where_shown(seen, words):
+    assert draw_batch.head([("image", X, seen)], "2 images of step 1") == words
+
+
 def test_labels_are_classes_or_values():
     leaves = [("x", X, X), ("y", np.array([1, 0]), np.eye(2))]
     assert draw_batch.labels_of(leaves, ["cat", "a name that is too long"], 2) == ["a name that is...", "cat"]

@@ -220,7 +220,7 @@ def test_run_is_trained_again_here_and_elsewhere(tmp_path):
     assert again(made(tmp_path)) == (
         "It began at 2026-11-21 05:26 UTC with the code of git revision `89ef59ecae6f`. The same training again, under a new name: "
         "ansible-playbook train.yml -e config=runs/first/config.yml -e workers=2 "
-        "On another machine, with first.zip, and the dataset `pets` as PATH, not in it: "
+        "On another machine, with first.zip (not in it: the dataset `pets`, here PATH): "
         "cd lockstep && git checkout 89ef59ecae6f\nmake setup && . .venv/bin/activate\nunzip first.zip\n"
         "ansible-playbook train.yml -e config=first/runs/first/config.yml -e workers=2 -e dataset=PATH"
     )
@@ -231,7 +231,7 @@ def test_own_dataset_and_weights_are_given_elsewhere(own_data):
     run.config["train"] = {"weights": {"file": "old.keras", "sha256": "0"}}
     words = again(run)
     assert words.endswith(" -e dataset=first/code/data.py:rows -e weights=WEIGHTS")
-    assert "with first.zip, and the weights `old.keras` as WEIGHTS, not in it:" in words
+    assert "with first.zip (not in it: the weights `old.keras`, here WEIGHTS):" in words
 
 
 def test_what_auto_chose_is_named_again(tmp_path):

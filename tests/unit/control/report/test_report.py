@@ -314,6 +314,16 @@ def test_stopped_run_is_continued_and_a_training_left(tmp_path):
     assert accuracy.advice(counted).endswith("`ansible-playbook playbooks/slurm.yml -e run=counted -e set=train.steps=192`.")
 
 
+def test_report_of_unfinished_run_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
+    going.cluster["counts"]["epochs"] = 5
+    assert accuracy.unfinished(going) == "going: no outcome is recorded yet, so the report covers 3 of its 5 epochs"
+    shown = write_report._written(report.Request([going], None, ROOT, []), ["README.md"], check=False)
+    assert "  the rest of going     ansible-playbook status.yml -e run=going\n" in shown
+
+
 # --- the most promising epoch
 
 
@@ -324,6 +334,11 @@ def test_lead_of_the_best_epoch(run):
         "The run overfits, so more epochs of the same are not advised.",
         "With 1,000 validation images, differences below 4.47 points may be chance (two binomial standard errors).",
     ]
+
+
+def test_equals_of_the_best_epoch_are_level(tmp_path):
+    rows = [(*row[:3], 0.5) for row in OVERFITTING[:3]]
+    assert accuracy.promising(made(tmp_path, rows=rows))[1] == "It lies level with the next best (epoch 2, 50.00%)."
 
 
 def test_the_best_epoch_is_the_last(tmp_path):
