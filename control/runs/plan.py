@@ -452,8 +452,9 @@ def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
-            f"run={existing.name}: this run exists with another {', '.join(changed)}; only {', '.join(MAY_CHANGE)} may change "
-            f"when it is continued. Leave that out to continue it, or give a new run name."
+            f"run={existing.name}: this run exists with another {', '.join(changed)}. Leave out what sets "
+            f"{'it' if len(changed) == 1 else 'them'} to continue it, or give a new run name. "
+            f"Of a run that is continued, only {', '.join(MAY_CHANGE)} may change."
         )
     return config
 

@@ -302,12 +302,13 @@ def _classes(first: Columns) -> str:
 def _first_rows(prediction: Prediction, first: Columns | None) -> str:
     columns = prediction.columns
     shown, more = columns[:SHOWN_COLUMNS], len(columns) - SHOWN_COLUMNS
-    rest = f"\n  and {text.count(more, 'more column')}" if more > 0 else ""
+    wider = [text.count(more, "more column")] if more > 0 else []
     if first is None:
-        return f"  columns: {printable(', '.join(shown), 500)}{rest.replace(chr(10), '')}"
+        return f"  columns: {printable(', '.join(shown), 500)}{'  and ' if wider else ''}{''.join(wider)}"
     rows = [[_cell(first[name][row]) for name in shown] for row in range(min(SHOWN_ROWS, len(first[shown[0]])))]
     left = prediction.count - len(rows)
-    return f"{text.table([printable(name, 40) for name in shown], rows)}{rest}{f'{chr(10)}  and {left:,} more' if left else ''}"
+    rest = [*([text.count(left, "more row")] if left else []), *wider]
+    return f"{text.table([printable(name, 40) for name in shown], rows)}{f'{chr(10)}  and {text.listed(rest)}' if rest else ''}"
 
 
 def _cell(value: Any) -> Any:

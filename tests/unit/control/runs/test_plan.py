@@ -247,12 +247,13 @@ def test_a_resumed_run_may_have_another_title(existing, ask):
     ],
 )
 def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
+    them = "them" if "," in keys else "it"
     assert refusal(plan.resolve, ask(run="old", **options), existing) == (
-        f"run=old: this run exists with another {keys}; only train.epochs, train.steps, train.patience, train.time_limit, "
+        f"run=old: this run exists with another {keys}. Leave out what sets {them} to continue it, or give a new run name. "
+        "Of a run that is continued, only train.epochs, train.steps, train.patience, train.time_limit, "
         "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
         "recovery.max_restarts, recovery.max_restarts_per_hour, recovery.rejoin_wait, recovery.hang, recovery.standby, recovery.elastic, "
-        "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow, report.author, report.title may change when it is continued. "
-        "Leave that out to continue it, or give a new run name."
+        "recovery.elastic_wait, recovery.min_workers, telemetry.mlflow, report.author, report.title may change."
     )
 
 
@@ -863,7 +864,7 @@ def test_shares_of_own_splits_have_no_effect(planned, tmp_path):
 
 def test_run_is_not_continued_with_other_test(ask, existing):
     message = refusal(plan.resolve, ask(run="old", set="data.test_split=0.1"), existing)
-    assert message.startswith("run=old: this run exists with another data.test_split; only train.epochs, ")
+    assert message.startswith("run=old: this run exists with another data.test_split. Leave out what sets it to continue it, ")
 
 
 @pytest.mark.parametrize(

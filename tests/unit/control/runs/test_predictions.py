@@ -286,7 +286,7 @@ def test_first_rows_and_next_commands_are_shown():
     assert shown[1] == "warning: x.age has NaN"
     assert shown[2].split() == ["row", "a", "b_0", "b_1"]
     assert shown[4].split() == ["2", "1.0000", "0.1000", "-1.0000"]
-    assert shown[8] == "  and 995 more"
+    assert shown[8] == "  and 995 more rows"
     assert "ansible-playbook evaluate.yml -e run=r -e epoch=1" in shown[-1]
 
 
@@ -315,6 +315,12 @@ def test_check_says_what_would_be_written():
     shown = predictions.show(wide, None, "out.csv", [], 2)
     assert shown.startswith("3 rows of input=new.csv by trips, epoch 3, on 2 hosts, to be written to out.csv\n")
     assert "columns: row, a_0, a_1, a_2, a_3, a_4  and 15 more columns" in shown
+
+
+def test_rows_and_columns_left_out_share_a_line():
+    wide = dataclasses.replace(TABLE, outputs=[Leaf("a", "float32", (6,))], goals=[None])
+    first = {name: np.zeros(1) for name in wide.columns}
+    assert predictions.show(wide, first, "out.csv", [], 2).partition("\n\n")[0].endswith("\n  and 2 more rows and 1 more column")
 
 
 def test_numbers_that_are_not_finite_are_counted():
