@@ -77,7 +77,7 @@ def check(command: str, given: Mapping[str, Any], inventory: Iterable[str]) -> d
 
 
 def _as_setting(command: str, name: str) -> str:
-    """A hint ` (did you mean -e set=KEY=VALUE?)` when a name is a key of the configuration that the command can set, else an empty string."""
+    """A hint ` (did you mean -e set=KEY=VALUE?)` when a name is a key that the command's `set` takes, else an empty string."""
     from control import configurations
 
     if "set" not in COMMANDS[command] or name.rpartition(".")[2] in COMMANDS[command]:

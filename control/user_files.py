@@ -22,7 +22,8 @@ def find(variable: str, given: str) -> Function:
     """The function that an operator variable names as `FILE.py:FUNCTION`; ConfigError if there is none at the file's top level."""
     file, colon, name = given.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
-        instead = f"; for the configuration of that name: -e config={given}" if variable == "model" and given in configurations.names() else ""
+        named = variable == "model" and given in configurations.names()
+        instead = f"; for the configuration of that name: -e config={given}" if named else ""
         raise ConfigError(f"{variable}={given}: expected FILE.py:FUNCTION, as in {variable}=my_models.py:build{instead}")
     path = Path(file).expanduser()
     if not path.is_file():

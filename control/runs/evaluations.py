@@ -174,7 +174,7 @@ def calibration(output: dict[str, Any]) -> str:
 
 
 def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]], marks: Mapping[int, str], what: str) -> str:
-    """The table of epochs, which is first, best or last; what the best of them gets wrong, else the last, where the pictures are; next commands.
+    """The table of epochs; what the best of them gets wrong, else the last; where the pictures are; next commands.
 
     Args:
         run: its name.

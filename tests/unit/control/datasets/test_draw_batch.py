@@ -51,7 +51,11 @@ def test_what_looks_like_images_becomes_scaled_pixels():
 
 
 @pytest.mark.parametrize(
-    ("seen", "words"), [(X, "2 images of step 1; training sees them as they are"), (X * 2, "2 images of step 1, original and as training sees them")]
+    ("seen", "words"),
+    [
+        (X, "2 images of step 1; training sees them as they are"),
+        (X * 2, "2 images of step 1, original and as training sees them"),
+    ],
 )
 def test_head_promises_originals_only_where_shown(seen, words):
     assert draw_batch.head([("image", X, seen)], "2 images of step 1") == words

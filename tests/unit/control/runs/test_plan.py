@@ -109,7 +109,14 @@ def test_a_folder_without_a_configuration_is_no_run(existing, ask):
 
 @pytest.mark.parametrize(
     ("config", "stem"),
-    [("task_cnn", "task-cnn-"), ("/x/My Config!.yml", "my-config-"), ("/x/ä.yml", "run-"), ("runs/Mine/config.yml", "mine-"), ("config.yml", "run-"), ("/x/" + "a" * 99, "a" * 32 + "-")],
+    [
+        ("task_cnn", "task-cnn-"),
+        ("/x/My Config!.yml", "my-config-"),
+        ("/x/ä.yml", "run-"),
+        ("runs/Mine/config.yml", "mine-"),
+        ("config.yml", "run-"),
+        ("/x/" + "a" * 99, "a" * 32 + "-"),
+    ],
 )
 def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
     name, _ = plan.run_name(ask(config=config))

@@ -60,3 +60,17 @@ def test_error_is_shown_until_the_next_answer(exports, browser, tmp_path):
             page.click("text=Predict")
             page.wait_for_selector("#answer table")
             assert page.inner_text("#error") == ""
+
+
+def test_a_file_that_is_no_picture_is_refused(exports, browser, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello")
+    for one in serving(exports["pictures"]):
+        host, port = one.socket.getsockname()[:2]
+        with pages.opened(browser, f"http://{host}:{port}/") as shown:
+            page = shown.page
+            page.set_input_files("input[type=file]", notes)
+            page.wait_for_selector("#error:has-text('image')")
+            assert page.inner_text("#error") == "image: not a JPEG, PNG, BMP or GIF"
+            page.wait_for_selector("text=Drop a picture here")
+            assert page.query_selector("#drop img") is None
