@@ -78,15 +78,13 @@ class Progress:
         hosts: Sequence[str] = (),
         called: str = "image",
         asked: str | None = None,
-        together: bool = False,
     ):
         """Show them through `line`; `quiet` leaves out the lines that stay, except warnings.
 
-        `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`; `together`: whether all
-        are workers on one machine.
+        `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`.
         """
         self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
-        self._asked, self._together = asked, together
+        self._asked = asked
         self._table, self.printed = text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
@@ -122,6 +120,6 @@ class Progress:
     def _straggler(self, record: dict[str, Any]) -> None:
         """Name a straggler once, and again when it is another or has another cause."""
         slow = (record["cause"], record["rank"])
-        if slow != self._slow and (named := stragglers.sentence(record, self._hosts, self._together)):
+        if slow != self._slow and (named := stragglers.sentence(record, self._hosts)):
             self._line.print(named)
         self._slow = slow

@@ -123,7 +123,7 @@ def place(run: Run) -> str:
 
 
 def _here(run: Run) -> bool:
-    return cluster.together(run.cluster["hosts"])
+    return cluster.on_one_machine([cluster.label(host) for host in run.cluster["hosts"]])
 
 
 def _together(run: Run) -> str:

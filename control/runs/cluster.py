@@ -231,11 +231,6 @@ def on_one_machine(labels: Sequence[str]) -> bool:
     return len(labels) > 1 and all(one.rpartition(" ")[2].startswith("127.") for one in labels)
 
 
-def together(hosts: Sequence[dict[str, Any]]) -> bool:
-    """Whether several hosts, as in cluster.json, are workers on one machine."""
-    return on_one_machine([label(host) for host in hosts])
-
-
 def path_digest(path: str) -> str:
     """Six hex digits of a directory's name, to separate two projects of one user."""
     return hashlib.sha256(path.encode()).hexdigest()[:6]

@@ -9,7 +9,7 @@ from control import project, text
 from control.progress import Estimate
 from control.remote.worker_files import newest_generation, note
 from control.runs import asynchronous, launches, outcome, run_results, step_profile, stragglers, under_way
-from control.runs.cluster import posts, together
+from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
 from trainer.rundir import recorded, snapshots_policy
@@ -221,8 +221,7 @@ def table(
         text.table(columns, rows),
     ]
     phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
-    straggler, names = chief.get("straggler"), [host["name"] for host in hosts]
-    slow = stragglers.sentence(straggler, names, together(hosts)) if straggler else ""
+    slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from control.remote.worker_files import chief_records
-from control.runs import cluster
 from trainer.rundir import recorded
 from trainer.straggler import LINK
 
@@ -31,23 +30,15 @@ WORDS: dict[str, tuple[str, str]] = {
     "unknown": ("no cause is visible there: its processor may be slower", "-e set=train.batch_sizes=auto gives it a smaller batch"),
 }
 """By cause: what was read there, and the fix."""
-TOGETHER = ("workers of one machine take each other's cores", "end what else runs there (top shows it), or train with fewer workers")
-"""What `unknown` is on one machine, where no processor is slower than the others."""
 UNITS = {"disk": 1e-3, LINK: 8e-3, "heat": 1.0}
 """By cause, the size of a unit of its number; others count in thousandths."""
 
 
-def sentence(record: dict[str, Any], hosts: Sequence[str], together: bool = False) -> str:
-    """A record of kind `straggler`; empty if it names none, or none of these hosts.
-
-    Args:
-        record: the record.
-        hosts: names by rank.
-        together: whether they are workers on one machine.
-    """
+def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
+    """A record of kind `straggler`; empty if it names none, or none of these hosts. `hosts`: names by rank."""
     if not record["cause"] or record["rank"] >= len(hosts):
         return ""
-    cause, fix = TOGETHER if together and record["cause"] == "unknown" else WORDS[record["cause"]]
+    cause, fix = WORDS[record["cause"]]
     unit = UNITS.get(record["cause"], 1e-3)
     why = cause.format(value=record["value"] * unit, usual=record["usual"] * unit)
     waits = _ms(max(0, record["own_us"] - record["others_us"]))
@@ -56,9 +47,9 @@ def sentence(record: dict[str, Any], hosts: Sequence[str], together: bool = Fals
 
 def of_run(folder: Path) -> str:
     """The straggler of a run's last epochs, as a sentence; empty if there is none."""
-    hosts = recorded(folder).get("hosts", [])
+    hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
     record = last(chief_records(folder)) if hosts else None
-    return sentence(record, [host["name"] for host in hosts], cluster.together(hosts)) if record else ""
+    return sentence(record, hosts) if record else ""
 
 
 def last(records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

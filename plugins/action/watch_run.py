@@ -16,7 +16,6 @@ from control.remote.feed import HostUnreachable
 from control.remote.remote import Seen, Worker, mark_failed, of_fault, since_failure
 from control.remote.worker_feed import BEAT_S, READ_ONLY, REMOVED
 from control.runs import choices, generations, launches, outcome, under_way
-from control.runs.cluster import together
 from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
 from plugins.shared.action import Action
@@ -86,9 +85,10 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        recorded, asked = rundir.recorded(self.local), rundir.snapshots_policy(self.local)[1]
-        called, near = noun(recorded.get("dataset", {}).get("spec")), together(recorded.get("hosts", []))
-        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"], called, asked, near)
+        called = noun(rundir.recorded(self.local).get("dataset", {}).get("spec"))
+        self.progress = Progress(
+            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, rundir.snapshots_policy(self.local)[1]
+        )
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0

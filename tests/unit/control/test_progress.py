@@ -39,13 +39,6 @@ def test_straggler_is_named_when_new_or_changed():
     assert ["CPU quota" in line for line in printed] == [True, False, False, False]
 
 
-def test_straggler_of_one_machine_has_no_slower_processor():
-    printed = []
-    progress = Progress(SimpleNamespace(print=printed.append), COUNTS, hosts=["a", "b"], together=True)
-    progress.show("a", slow("unknown"))
-    assert "workers of one machine take each other's cores" in printed[0]
-
-
 def test_of_columns_examples_are_counted():
     lines = []
     progress = Progress(SimpleNamespace(update=lines.append, print=lines.append), COUNTS, called="example")
