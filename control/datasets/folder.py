@@ -83,6 +83,9 @@ class Folder:
         if "train" in beside:
             test = {"test": "test"} if "test" in beside else {}
             return {"train": "train", **test, **({"validation": validation[0]} if validation else {})}
+        if not beside and self._images("", []):
+            rule = "its pictures are in no folder of their class; if it is one class, give the folder above"
+            raise DatasetError(f"dataset {self.path}: {rule}; {LAYOUT}")
         if not beside or any(name.lower() in OTHERS for name in beside):
             raise DatasetError(f"dataset {self.path}: there is no train/ in it; {LAYOUT}")
         return {"train": ""}

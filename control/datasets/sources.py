@@ -13,6 +13,7 @@ from typing import Protocol
 from trainer.config import Data, nearest
 from trainer.data.manifest import SPLITS, Table
 from trainer.errors import DatasetError
+from trainer.terminal import printable
 
 
 @dataclass
@@ -118,11 +119,20 @@ def detect(dataset: str) -> dict[str, str | None]:
     path = Path(dataset).expanduser()
     if not path.exists():
         raise DatasetError(
-            f"dataset={dataset}: no such folder or file{nearest(dataset, names)}; "
+            f"dataset={dataset}: no such folder or file{nearest(dataset, names) or _beside(path)}; "
             "give a folder with train/<class>/ and test/<class>/, MNIST-format files, TFRecords, CSV or Parquet files, FILE.py:FUNCTION, "
             f"or {'one of: ' if len(names) > 1 else ''}{', '.join(names)}"
         )
     return {"source": _kind(path), "path": str(path.resolve())}
+
+
+def _beside(path: Path) -> str:
+    """A hint at the file or folder that was meant, if its name is close to one that is there; else empty."""
+    try:
+        there = [printable(one.name) for one in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return nearest(path.name, there, f"{path.parent}/")
 
 
 def _kind(path: Path) -> str:

@@ -90,12 +90,15 @@ def rank(rows: Sequence[Result], record: dict[str, Any], asked: str | None) -> R
 
     ordered, keys = sorted(rows, key=order), list(record["varied"])
     # Of numbers drawn at random, the largest says little about larger ones.
-    answer = " ".join([_answer(ordered[0]), *(_edges(ordered, keys) if record["drawn"] is None else ())])
+    answer = " ".join([_answer(ordered), *(_edges(ordered, keys) if record["drawn"] is None else ())])
     return Results(ordered, keys, metric, record["noun"], answer, _commands(ordered, name, record["workers"]))
 
 
-def _answer(best: Result) -> str:
-    return f"The best of them is **{settings.label(best.values)}**: {metric_value(best)}."
+def _answer(ordered: Sequence[Result]) -> str:
+    best = ordered[0]
+    level = sum(row.value == best.value for row in ordered if row.state == SUCCEEDED and row.metric == best.metric)
+    others = f"; {text.count(level - 1, 'other trial')} reached the same" if level > 1 else ""
+    return f"The best of them is **{settings.label(best.values)}**: {metric_value(best)}{others}."
 
 
 def _best(results: Results) -> dict[str, Any]:

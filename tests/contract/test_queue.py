@@ -141,5 +141,6 @@ def test_runs_of_the_queue_are_collected(project, queue):
 @EXHAUSTIVE
 def test_check_queues_nothing(project, pictures):
     checked = project.play("train", "run=other", "queue=true", "--check", *SMALL, f"dataset={pictures}")
+    assert "other: would be launched; with --check nothing was started or written" in checked.stdout
     assert "changed=0" in checked.stdout
     assert tickets(project) == []

@@ -22,7 +22,7 @@ def record(task: Task) -> dict[str, Any]:
         # Workers that would have been ended by now are still running.
         settled = task.arguments["settled"]
         check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
-        return {}
+        return {"show_last": f"{plan['run']}: would be launched; with --check nothing was started or written"}
     check_claims(plan, claims)
     folder = Path(plan["folder"])
     before = recorded(folder)

@@ -109,6 +109,11 @@ def test_folder_that_is_not_there(tmp_path):
     assert refusal(Folder(str(tmp_path / "x")).scan).startswith(f"dataset {tmp_path}/x: no such folder; a dataset folder holds train/")
 
 
+def test_folder_of_one_class_names_the_one_above(make_folder):
+    message = refusal(Folder(str(make_folder() / "train" / "cat")).scan)
+    assert "its pictures are in no folder of their class; if it is one class, give the folder above; " in message
+
+
 @pytest.mark.parametrize("left", ["test", "Testing", "val", "training"])
 def test_folder_without_train(left, make_folder):
     root = make_folder()
@@ -439,6 +444,11 @@ def test_a_missing_dataset_offers_only_names_that_work(dataset, hint):
         f"dataset={dataset}: no such folder or file{hint}; give a folder with train/<class>/ and "
         "test/<class>/, MNIST-format files, TFRecords, CSV or Parquet files, FILE.py:FUNCTION, or fashion_mnist"
     )
+
+
+def test_a_misspelt_folder_names_the_one_beside(tmp_path):
+    (tmp_path / "shapes").mkdir()
+    assert f": no such folder or file (did you mean {tmp_path}/shapes?); " in refusal(detect, f"{tmp_path}/shpes")
 
 
 @pytest.mark.parametrize(

@@ -364,6 +364,11 @@ def test_best_value_at_the_border_is_named():
     assert "tried" not in settings_results.rank(rates(0.9, 0.8, 0.7), RECORD | {"drawn": 3}, None).answer
 
 
+def test_trials_that_reached_the_same_are_counted():
+    answer = settings_results.rank([*rates(0.9, 0.9, 0.7), replace(rates(0.9)[0], state="FAILED")], RECORD | {"drawn": 3}, None).answer
+    assert answer == "The best of them is **learning_rate=1**: validation accuracy 0.9000 in epoch 2; 1 other trial reached the same."
+
+
 def test_nothing_has_succeeded():
     failed = row("pi.a", {"optimizer.learning_rate": 9.0}, "FAILED", reason="node1: gone")
     assert refusal(settings_results.rank, [failed], RECORD, None) == (
