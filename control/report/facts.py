@@ -7,6 +7,7 @@ from typing import Any
 
 from control import configurations
 from control.remote import worker_files
+from control.runs import run_results
 from control.runs.course import Course, judge
 from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
@@ -114,7 +115,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the outcome is recorded."""
-        return self.summary.get("state") not in (None, "RUNNING")
+        return run_results.has_ended(self.summary)
 
     def untested(self) -> list[int]:
         """Epochs of `marked` without a row in evaluations.csv; empty if there are no test images, or the model has no loss."""

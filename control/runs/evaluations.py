@@ -173,7 +173,14 @@ def calibration(output: dict[str, Any]) -> str:
     return f"{100 * figures['error']:.1f} points off on average (expected calibration error); Brier score {figures['brier']:.4f}"
 
 
-def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]], marks: Mapping[int, str], what: str) -> str:
+def show(
+    run: str,
+    evaluated: Sequence[dict[str, Any]],
+    pictures: Sequence[Mapping[str, str]],
+    marks: Mapping[int, str],
+    what: str,
+    ended: bool = True,
+) -> str:
     """The table of epochs; what the best of them gets wrong, else the last; where the pictures are; next commands.
 
     Args:
@@ -182,6 +189,7 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mappi
         pictures: of each, paths of its pictures by key.
         marks: which epoch is the first, best or last.
         what: `images` or `examples`.
+        ended: whether the run's outcome is recorded; until then its best and last epoch may change.
     """
     best = [place for place, row in enumerate(evaluated) if "best" in marks.get(row["epoch"], "").split(", ")]
     detailed = evaluated[best[0] if best else -1]
@@ -196,7 +204,8 @@ def show(run: str, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mappi
         ]
         for row in evaluated
     ]
-    parts = [f"{run} on its test {what}", text.table(["epoch", *map(text.metric_name, names), what, "seconds"], rows)]
+    so_far = "" if ended else "; it may still train: first, best and last are of the epochs so far"
+    parts = [f"{run} on its test {what}{so_far}", text.table(["epoch", *map(text.metric_name, names), what, "seconds"], rows)]
     new = [("new examples", f"ansible-playbook predict.yml -e run={run} -e input=PATH -e output=FILE.csv")]
     commands = [*new, ("curves", "ansible-playbook tensorboard.yml")]
     for key, output in keyed(detailed).items():

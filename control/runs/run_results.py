@@ -24,6 +24,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return dict(read_json(path)) if path.is_file() else {"state": None}
 
 
+def has_ended(summary: dict[str, Any]) -> bool:
+    """Whether a run's outcome is recorded."""
+    return summary.get("state") not in (None, "RUNNING")
+
+
 def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of a run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
     lost = {one["host"] for one in read_summary(folder).get("lost") or ()}

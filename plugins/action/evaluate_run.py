@@ -13,7 +13,7 @@ from control.remote import lean
 from control.remote.feed import HostUnreachable
 from control.remote.remote import Worker
 from control.remote.worker_files import evaluation
-from control.runs import evaluations, snapshot_choice
+from control.runs import evaluations, run_results, snapshot_choice
 from plugins.shared.action import Action
 from trainer import rundir
 from trainer.data.spec import noun
@@ -39,7 +39,8 @@ class ActionModule(Action):
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = f"{noun(rundir.recorded(into)['dataset'].get('spec'))}s"
-        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what)}
+        over = run_results.has_ended(run_results.read_summary(into))
+        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)}
 
     def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
         def check() -> None:

@@ -70,6 +70,13 @@ def test_best_epoch_is_shown_by_class(run):
     assert re.findall(r"\d[.]png", shown) == ["2.png", "4.png", "5.png", "6.png"]
 
 
+def test_epochs_of_a_run_that_trains_may_change(run):
+    every = [{"epoch": 6, "images": 8, "seconds": 1.0, "metrics": {}, "outputs": [MATRIX]}]
+    drawn = [{"confusion": "6.png"}]
+    shown = [evaluations.show("one", every, drawn, {6: "best, last"}, "images", ended).splitlines()[0] for ended in (True, False)]
+    assert shown == ["one on its test images", "one on its test images; it may still train: first, best and last are of the epochs so far"]
+
+
 def test_epoch_of_an_abandoned_attempt_is_none(run):
     write(run, 4)
     assert evaluations.take(run, ["node5"]) == []
