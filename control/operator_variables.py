@@ -80,7 +80,8 @@ def _as_setting(command: str, name: str) -> str:
     """A hint ` (did you mean -e set=KEY=VALUE?)` when a name is a key that the command's `set` takes, else an empty string."""
     from control import configurations
 
-    if "set" not in COMMANDS[command] or name.rpartition(".")[2] in COMMANDS[command]:
+    taken, last = COMMANDS[command], name.rpartition(".")[2]
+    if "set" not in taken or {last, f"{last}s", last.removesuffix("s")} & set(taken):
         return ""
     keys = [key for key in configurations.named(name) if command != "report" or key.startswith("report.")]
     return f" (did you mean -e set={keys[0]}=VALUE?)" if len(keys) == 1 else ""

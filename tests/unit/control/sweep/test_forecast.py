@@ -28,7 +28,7 @@ def test_workers_of_one_machine_are_as_fast_alone():
     assert speed.steps_s(1, 4000) == (10, 10)
 
 
-def test_what_the_warm_up_does_once_is_left_out():
+def test_the_warm_ups_extra_work_is_left_out():
     """13 s end to end, 4 of them training; 3 s choosing the method, which its trials are told."""
     phases = [phase(1.0, "building"), phase(2.0, "choosing how to send gradients"), phase(5.0, "tracing")]
     records = [*phases, steps(10.0, 2.0), steps(90.0, 1.0)]
