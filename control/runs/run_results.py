@@ -10,6 +10,7 @@ from control.project import relative
 from control.remote import worker_files
 from control.runs import asynchronous, mlflow_log, outcome, stragglers, supervision
 from control.runs.outcome import Verdict
+from control.runs.snapshot_choice import ranges
 from trainer.data.spec import noun
 from trainer.files import read_json
 from trainer.records import read_history
@@ -35,12 +36,25 @@ def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, A
     return [host for host in hosts if host["name"] not in lost]
 
 
-def missing_snapshots(folder: Path) -> set[str]:
-    """Snapshots that a run keeps, by its history, and that are not here: names in its directory."""
+def missing_epochs(folder: Path) -> list[int]:
+    """Epochs whose snapshots a run keeps, by its history, and that are not here."""
     policy, monitor = snapshots_policy(folder)
     rows, existing = read_history(folder / "history.csv"), set(existing_epochs(folder))
     wanted = kept(policy, sorted(existing | {row["epoch"] for row in rows}), rows, monitor) if rows else set()
-    return {snapshot_path(folder, epoch).relative_to(folder).as_posix() for epoch in wanted - existing}
+    return sorted(wanted - existing)
+
+
+def missing_snapshots(folder: Path) -> set[str]:
+    """Their names in the run's directory."""
+    return {snapshot_path(folder, epoch).relative_to(folder).as_posix() for epoch in missing_epochs(folder)}
+
+
+def lost_snapshots(folder: Path, summary: dict[str, Any]) -> str:
+    """Which snapshots of a run that has ended are not here though others are, in words; empty if all are, or some could not be saved."""
+    if not has_ended(summary) or summary.get("unsaved") or not existing_epochs(folder):
+        return ""
+    epochs = missing_epochs(folder)
+    return f"none here of epoch {ranges(epochs)}: removed, or lost with the chief's disk before they were collected" if epochs else ""
 
 
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -90,6 +104,7 @@ def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, p
     predicted = prediction.sentence(expected, rows[-1]["images_per_s"], called) if expected is not None and fair else ""
     if "script" in summary:
         return text.script_result(folder.name, relative(folder), summary, output(folder))
-    more = [("straggler", stragglers.of_run(folder)), *asynchronous.result(folder), ("MLflow", mlflow_log.place(folder))]
+    more = [("snapshots", lost_snapshots(folder, summary)), ("straggler", stragglers.of_run(folder))]
+    more += [*asynchronous.result(folder), ("MLflow", mlflow_log.place(folder))]
     pairs = [("predicted", predicted), *more]
     return text.result(folder.name, relative(folder), summary, rows, pairs, called, commands, printed, command_line.columns())

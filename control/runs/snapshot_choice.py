@@ -51,7 +51,7 @@ def _epochs_of(word: str, run: Path, existing: list[int]) -> list[int]:
         which = "such snapshot" if first == last else "snapshot of some of these" if epochs else "such snapshots"
         policy, _ = snapshots_policy(run)
         because = "" if policy == "all" else f" (checkpoint.snapshots={policy} keeps no others)"
-        raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {_ranges(existing)}{because}")
+        raise LockstepError(f"epoch={word}: run {run.name} has no {which}; there are: {ranges(existing)}{because}")
     return epochs
 
 
@@ -65,8 +65,8 @@ def marks(run: Path) -> dict[int, str]:
     return words
 
 
-def _ranges(numbers: list[int]) -> str:
-    """`[1, 2, 3, 7]` as `1-3, 7`."""
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers as `-e epoch=` takes them: `[1, 2, 3, 7]` as `1-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -297,6 +297,21 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
     assert "images/s" not in shown + status.all_runs()
 
 
+@pytest.mark.parametrize(
+    ("here", "state", "said"),
+    [([1, 2, 3], "SUCCEEDED", False), ([3], "SUCCEEDED", True), ([3], "RUNNING", False), ([], "SUCCEEDED", False)],
+    ids=["all here", "lost", "may be collected later", "none was ever kept"],
+)
+def test_lost_snapshots_are_named(here, state, said, tmp_path):
+    run = tmp_path / "r"
+    (run / "checkpoints").mkdir(parents=True)
+    write_rows(run / "history.csv", HISTORY, [row(epoch) for epoch in (1, 2, 3)])
+    for epoch in here:
+        (run / "checkpoints" / f"epoch-000{epoch}.keras").touch()
+    words = "  snapshots   none here of epoch 1-2: removed, or lost with the chief's disk before they were collected"
+    assert (words in run_results.shown_result(run, {**SUMMARY, "state": state}).splitlines()) == said
+
+
 def test_model_without_validation_shows_each_metric_once():
     """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
