@@ -2,6 +2,7 @@
 
 import csv
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ LARGEST_IN = 20.0
 """Of the side of a confusion matrix's picture."""
 MOST_TICKS = 50
 """Of more classes, not every one is named."""
+MOST_DRAWN = 20
+"""Letters of a class's name in a picture."""
+TITLE_PER_IN = 7.5
+"""Letters of a picture's title for each inch of its width."""
 KINDS = ("confusion", "errors")
 """Of what an output gets wrong, and of its picture."""
 RARE = 0.01
@@ -258,7 +263,7 @@ def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
     from matplotlib import pyplot as plt
 
     confusion = np.array(output["confusion"])
-    classes = [name.replace("$", r"\$") for name in output["classes"]]
+    classes = [shortened(name).replace("$", r"\$") for name in output["classes"]]
     # A class that was not tested stays white.
     shares = confusion / np.maximum(1, confusion.sum(axis=1, keepdims=True))
     side, every = min(LARGEST_IN, max(5.0, 0.55 * len(classes) + 2.5)), -(-len(classes) // MOST_TICKS)
@@ -273,12 +278,17 @@ def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
     axes.set_xlabel("taken for")
     axes.set_ylabel("is")
     accuracy = np.trace(confusion) / confusion.sum()
-    axes.set_title(f"{title}: test accuracy {accuracy:.2%}\n(percent of each class)")
+    axes.set_title(f"{textwrap.fill(f'{title}: test accuracy {accuracy:.2%}', int(TITLE_PER_IN * side))}\n(percent of each class)")
     if "calibration" in output:
         _reliability(panes[0][1], output["calibration"], classes[1])
     with replacing(path) as part:
         figure.savefig(part, dpi=110, metadata={"Software": None})
     plt.close(figure)
+
+
+def shortened(name: str) -> str:
+    """A class's name as there is room for it in a picture; two that begin alike are told apart by their ends."""
+    return name if len(name) <= MOST_DRAWN else f"{name[: MOST_DRAWN // 2]}\N{HORIZONTAL ELLIPSIS}{name[1 - MOST_DRAWN // 2 :]}"
 
 
 def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
@@ -295,7 +305,7 @@ def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
     axes.set_ylim(0, 1)
     axes.set_aspect("equal")
     axes.set_xlabel(f"predicted probability of {name}")
-    axes.set_ylabel("share of the examples that are")
+    axes.set_ylabel(f"share of the examples\nthat are {name}")
     axes.set_title(
         f"calibration error {100 * figures['error']:.1f} points, Brier score {figures['brier']:.3f}\n(a larger dot is more examples)"
     )

@@ -7,6 +7,8 @@ import json
 import re
 
 import pytest
+from matplotlib import pyplot
+from matplotlib.text import Text
 
 from control.remote.worker_files import evaluation
 from control.runs import admission, evaluations, outcome
@@ -130,3 +132,29 @@ def test_a_run_does_not_fail_with_its_evaluator():
     assert [one.state for one in kept] == ["done", "lost", "lost"]
     assert outcome.state(kept, "SUCCEEDED", cancelled=False) == "SUCCEEDED"
     assert outcome.state(outcome.without(ended, ["node5"]), "SUCCEEDED", cancelled=False) == "FAILED"
+
+
+CALIBRATION = {"error": 0.061, "brier": 0.1234, "counts": [2, 0, 9], "predicted": [0.1, 0.0, 0.9], "observed": [0.2, 0.0, 0.8]}
+
+
+ROUNDING_PX = 2
+LONG = ["did not answer the second letter of 2025", "answered the second letter in the spring of 2025"]
+
+
+@pytest.mark.parametrize("names", [["no", "yes"], LONG])
+def test_no_label_is_cut_off(names, tmp_path, monkeypatch):
+    """The label of the share lacked its class, and long names left the picture."""
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    output = {"name": "", "confusion": [[4, 1], [1, 5]], "classes": names, "calibration": CALIBRATION}
+    evaluations.draw(tmp_path / "a-very-long-name-of-a-run-that-somebody-typed-in-the-evening-2026", {"epoch": 12, "outputs": [output]})
+    (figure,) = drawn
+    share = figure.axes[1].get_ylabel()
+    assert share.endswith(f"are {evaluations.shortened(names[1])}")
+    room = figure.bbox.padded(ROUNDING_PX)
+    outside = [text.get_text() for text in figure.findobj(Text) if text.get_text() and not inside(text.get_window_extent(), room)]
+    assert outside == []
+
+
+def inside(box, room):
+    return room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1
