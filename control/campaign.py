@@ -111,7 +111,7 @@ class Pace:
         self._guess: Callable[[Any], float] | None = None
 
     def guess(self, seconds: Callable[[Any], float]) -> None:
-        """Expect so many seconds of a trial until one is measured."""
+        """Use this estimate of a trial's seconds until a trial has been measured."""
         self._guess = seconds
 
     def add(self, trial: object, seconds: float) -> None:

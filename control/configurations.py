@@ -167,15 +167,16 @@ def _section(kind: type, raw: Any, prefix: str) -> Any:
 
 def named(name: str) -> list[str]:
     """Dotted keys that `name` is, or is the last part of, as `optimizer.learning_rate` for `learning_rate`."""
-    return [key for key in _keys(Config, "") if name in (key, key.rpartition(".")[2])]
+    return [key for key, _ in all_keys() if name in (key, key.rpartition(".")[2])]
 
 
-def _keys(kind: type, prefix: str) -> Iterator[str]:
-    for key, hint in typing.get_type_hints(kind).items():
+def all_keys(section: type = Config, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every configuration key by dotted name, with its type; a section of free keys (`model`) is one key."""
+    for name, hint in typing.get_type_hints(section).items():
         if dataclasses.is_dataclass(hint):
-            yield from _keys(typing.cast(type, hint), f"{prefix}{key}.")
+            yield from all_keys(typing.cast(type, hint), f"{prefix}{name}.")
         else:
-            yield prefix + key
+            yield prefix + name, hint
 
 
 def value_of(hint: Any, value: Any, name: str) -> Any:

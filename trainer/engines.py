@@ -23,6 +23,7 @@ from trainer.engine import Engine
 from trainer.errors import ConfigError
 from trainer.job import Job
 from trainer.kept import Kept
+from trainer.metrics import CHOOSING
 from trainer.program import Program
 from trainer.reduction.cost_model import Choice
 from trainer.undoing import is_users, undone
@@ -97,7 +98,7 @@ class _Measured:
 
     def _reduction(self) -> tuple[Reduction, Choice]:
         job, member, local = self.job, self.cluster.member, self.local
-        job.metrics.phase("choosing how to send gradients")
+        job.metrics.phase(CHOOSING)
         parts = balance.given(job.config.train, member.workers) or [1] * member.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
         scaled = not local.l2_in_update and assembly.scales_loss(local.model.optimizer)

@@ -16,7 +16,7 @@ from trainer.data.manifest import Manifest, Published
 from trainer.data.pipeline import Examples
 from trainer.errors import LockstepError
 from trainer.files import write_json
-from trainer.metrics import Metrics
+from trainer.metrics import CACHING, Metrics
 from trainer.records import numbers, rounded
 from trainer.rundir import record_path, snapshot_path
 
@@ -59,7 +59,7 @@ class Test:
     def of_run(cls, run: Path, published: Published, caches: Path, metrics: Metrics) -> "Test":
         """That of a run directory on this host."""
         config = configs.build(configs.load(run / "config.yml"))
-        metrics.phase("caching")
+        metrics.phase(CACHING)
         manifest, splits = open_examples(published, caches, config.data, metrics.caching)
         return cls(config, manifest, splits["test"])
 

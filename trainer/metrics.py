@@ -15,6 +15,8 @@ from typing import Any
 from trainer.files import refused
 from trainer.saving import Reserve
 
+CACHING, CHOOSING = "caching", "choosing how to send gradients"
+"""Phases that a later run on the same hosts need not have."""
 SAMPLES = ("heartbeat", "steps", "split")
 """Kinds that are dropped while other lines wait for room on the disk."""
 
@@ -40,7 +42,7 @@ class Metrics:
 
     def caching(self, count: int, total: int) -> None:
         """Record how many images are packed or fetched."""
-        self.phase("caching", f"{count}/{total} images")
+        self.phase(CACHING, f"{count}/{total} images")
 
     def heartbeat(self) -> None:
         """Record that this worker is alive."""

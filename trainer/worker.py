@@ -21,7 +21,7 @@ from trainer.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, P
 from trainer.files import full, read_secret, shortage
 from trainer.job import Job
 from trainer.loop import Trainer
-from trainer.metrics import Metrics
+from trainer.metrics import CACHING, Metrics
 from trainer.peerwatch import STOPPED_ANSWERING, PeerWatch
 from trainer.rundir import output_of, part_of, recorded
 from trainer.saving import FIX, Log, Reserve
@@ -139,7 +139,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     started = time.monotonic()
     run, own = launch.run, launch.own
     config = configs.build(configs.load(run / "config.yml"))
-    metrics.phase("caching")
+    metrics.phase(CACHING)
     manifest, examples = open_examples(launch.published, launch.caches, config.data, metrics.caching)
     metrics.phase("joining")
     # TensorFlow runs from here on; anything that forks or does not need it comes before.

@@ -287,7 +287,7 @@ def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
 
 
 def shortened(name: str) -> str:
-    """A class's name as there is room for it in a picture; two that begin alike are told apart by their ends."""
+    """A class name shortened to fit in a picture; both ends are kept, so that similar names stay distinct."""
     return name if len(name) <= MOST_DRAWN else f"{name[: MOST_DRAWN // 2]}\N{HORIZONTAL ELLIPSIS}{name[1 - MOST_DRAWN // 2 :]}"
 
 

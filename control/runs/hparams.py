@@ -6,7 +6,6 @@ folder. Only the package `tensorboard` writes it; nothing here needs TensorFlow.
 `tensorboard/plugins/hparams/api.proto`, `plugin_data.proto`.
 """
 
-import dataclasses
 import datetime
 import io
 import json
@@ -39,7 +38,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from control import configurations, text
 from control.runs.cluster import trains
 from control.runs.evaluations import accuracy_by_epoch
-from trainer.config import Config
 from trainer.errors import LockstepError
 from trainer.files import read_json, replacing
 
@@ -163,7 +161,7 @@ def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tupl
 
 def experiment(values: dict[str, bool | float | str]) -> Experiment:
     """The table's columns. TensorBoard takes one run's columns for all, so every key is listed, whether this run has it or not."""
-    kinds = {**dict(_keys(Config)), **{name: _type(type(value)) for name, value in values.items()}}
+    kinds = {**dict(_keys()), **{name: _type(type(value)) for name, value in values.items()}}
     columns = [HParamInfo(name=name, type=kinds[name], differs=name in FIRST) for name in sorted(kinds)]
     return Experiment(
         hparam_infos=columns,
@@ -171,13 +169,11 @@ def experiment(values: dict[str, bool | float | str]) -> Experiment:
     )
 
 
-def _keys(section: type, prefix: str = "") -> Iterator[tuple[str, int]]:
+def _keys() -> Iterator[tuple[str, int]]:
     """Every configuration key by dotted name, with TensorBoard's type; sections of free keys (`model`) left out."""
-    for name, hint in typing.get_type_hints(section).items():
-        if dataclasses.is_dataclass(hint):
-            yield from _keys(typing.cast(type, hint), f"{prefix}{name}.")
-        elif typing.get_origin(hint) is not dict:
-            yield prefix + name, _type(*(typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)))
+    for name, hint in configurations.all_keys():
+        if typing.get_origin(hint) is not dict:
+            yield name, _type(*(typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)))
 
 
 def _type(*kinds: Any) -> int:

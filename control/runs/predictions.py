@@ -304,7 +304,7 @@ def _first_rows(prediction: Prediction, first: Columns | None) -> str:
     shown, more = columns[:SHOWN_COLUMNS], len(columns) - SHOWN_COLUMNS
     wider = [text.count(more, "more column")] if more > 0 else []
     if first is None:
-        return f"  columns: {printable(', '.join(shown), 500)}{'  and ' if wider else ''}{''.join(wider)}"
+        return f"  columns: {printable(', '.join(shown), 500)}{f'  and {wider[0]}' if wider else ''}"
     rows = [[_cell(first[name][row]) for name in shown] for row in range(min(SHOWN_ROWS, len(first[shown[0]])))]
     left = prediction.count - len(rows)
     rest = [*([text.count(left, "more row")] if left else []), *wider]

@@ -145,7 +145,7 @@ def study(
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
     answered = Study(work, measured, fitted, "", advise(fitted))
-    if against := dip(answered):
+    if against := contradiction(answered):
         more = again(measured, sweep, max(row.repeat for row in measured) + 2)
         return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
     return answered
@@ -154,6 +154,11 @@ def study(
 def medians(one: Study) -> dict[int, float]:
     """Median images/s by number of workers."""
     return {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
+
+
+def medians_in_words(one: Study) -> str:
+    """`median images/s by workers: 1: 805, 2: 697`."""
+    return f"median {one.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in medians(one).items())}"
 
 
 def quickest(one: Study) -> int:
@@ -176,7 +181,7 @@ def contradicted(one: Study, workers: int) -> bool:
     return faster(one, workers) >= 1 + WORTH
 
 
-def dip(one: Study) -> str:
+def contradiction(one: Study) -> str:
     """Why the medians contradict the model's answer; empty if they do not.
 
     They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few numbers
@@ -189,10 +194,9 @@ def dip(one: Study) -> str:
     slow = [n for n in rates if n in between and rates[n] < rates[advised.workers]]
     if not slow:
         return ""
-    shown = ", ".join(f"{n}: {rate:,.0f}" for n, rate in rates.items())
     return (
         f"no number of workers is clearly best: {count(best_rate, 'worker')} are {faster(one, advised.workers):.2f} times as fast as "
-        f"{advised.workers}, and {listed(slow)} are slower (median {one.work.rate} by workers: {shown})."
+        f"{advised.workers}, and {listed(slow)} are slower ({medians_in_words(one)})."
     )
 
 

@@ -230,11 +230,10 @@ def _from_medians(one: Study) -> str:
     if len(one.counts) < 2:
         return ""
     best, first, base = advice.by_medians(one), advice.quickest(one), one.counts[0]
-    rates = ", ".join(f"{n}: {rate:,.0f}" for n, rate in advice.medians(one).items())
-    shown = f"(median {one.work.rate} by workers: {rates})"
     if one.fit:
         # The refusal has the medians.
         return _quickest(one, first)
+    shown = f"({advice.medians_in_words(one)})"
     if advice.faster(one, best) >= VISIBLE:
         times = f"{count(first, 'worker')} are {advice.faster(one, best):.2f} times as fast as {best} {shown}"
         if advice.contradicted(one, best):

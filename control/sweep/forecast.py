@@ -10,9 +10,10 @@ from control.runs import run_results
 from control.sweep import sweep
 from control.sweep.timings import SUCCEEDED, Timing, Trial, typical_rate
 from trainer.errors import LockstepError
+from trainer.metrics import CACHING, CHOOSING
 
-ONLY_ONCE = ("caching", "choosing how to send gradients")
-"""Phases of the warm-up that its trials skip: what they leave is kept."""
+ONLY_ONCE = (CACHING, CHOOSING)
+"""Phases of the warm-up that its trials skip, because their results are kept."""
 COMMAND_S = 4.0
 """Seconds of a trial's command before its launch and after its end: plan, copies of what hosts have, collection. Those of the warm-up
 publish the dataset as well, and say nothing of a trial's.
@@ -36,13 +37,13 @@ class Speed:
     """Whether all workers share its cores: fewer are about as fast."""
 
     def steps_s(self, workers: int, examples: int) -> tuple[float, float]:
-        """Least and most seconds of the steps with so many examples: no worker adds anything, or each adds its whole speed."""
+        """Shortest and longest time of the steps over this many examples, in seconds: with no or with perfect scaling."""
         alike = examples / self.per_s
         alone = alike if self.one_machine else alike * self.workers / workers
         return min(alike, alone), max(alike, alone)
 
     def trial_s(self, trial: Trial, examples: int) -> tuple[float, float]:
-        """Least and most seconds of a trial whose epochs have so many training examples."""
+        """Shortest and longest time of a trial with this many training examples per epoch, in seconds."""
         least, most = self.steps_s(trial.workers, examples)
         return self.around_s + trial.epochs * (least + self.epoch_s), self.around_s + trial.epochs * (most + self.epoch_s)
 
@@ -112,7 +113,7 @@ def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, A
 
 
 def together(speed: Speed, trials: Sequence[Trial], examples: int) -> tuple[float, float]:
-    """Least and most seconds of trials one after another."""
+    """Shortest and longest time of trials that run one after another, in seconds."""
     each = [speed.trial_s(trial, examples) for trial in trials]
     return sum(least for least, _ in each), sum(most for _, most in each)
 

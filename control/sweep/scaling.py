@@ -40,7 +40,7 @@ FEWEST_COUNTS = 3
 WITH_JUMP = 4
 """Parameters with a jump."""
 ENOUGH_FOR_ODD = FEWEST_COUNTS + 2
-"""Numbers of workers from which one that does not fit the others can be told: with fewer, any left out leaves a perfect curve."""
+"""Fewest numbers of workers among which an outlier can be detected: with fewer, the others fit perfectly whichever is left out."""
 FEWEST_REPEATS = 2
 WIDEST = 0.30
 """Widest 95% interval of images/s at a measured number of workers, as a share of images/s, that allows a conclusion."""

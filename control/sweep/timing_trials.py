@@ -62,28 +62,25 @@ class TimingBench(Bench):
         if summary["state"] != SUCCEEDED:
             last = "\n".join(f"  {one}" for one in self.last_lines(run))
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
-        self._keep_reduction(summary)
-        self._keep_speed(forecast.of_warm_up(summary, chief_records(self.local(run)), cluster.on_one_machine(self.record["hosts"])))
-        line.print(sweep_text.warmed_up(self.trials, self._speed(), self.record["train_images"], self.record["called"]))
+        speed = forecast.of_warm_up(summary, chief_records(self.local(run)), cluster.on_one_machine(self.record["hosts"]))
+        self._keep(summary, speed)
+        line.print(sweep_text.warmed_up(self.trials, speed, self.record["train_images"], self.record["called"]))
         shutil.rmtree(self.local(run))
 
     def _config(self) -> str:
         return str(self.folder / "config.yml")
 
-    def _keep_reduction(self, summary: dict[str, Any]) -> None:
-        """One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both."""
-        record = read_json(self.folder / SUMMARY)
+    def _keep(self, summary: dict[str, Any], speed: Speed | None) -> None:
+        """Keep what the warm-up showed in the sweep's summary.json.
+
+        One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both.
+        """
+        record = dict(read_json(self.folder / SUMMARY))
         if "reduction" not in record:
             chosen = summary["reduction"]
             how = {name: chosen[name] for name in ("sent_bytes", "transport", "sums") if name in chosen}
-            write_json(self.folder / SUMMARY, {**record, "reduction": chosen["name"], **how})
-
-    def _keep_speed(self, speed: Speed | None) -> None:
-        if speed:
-            write_json(self.folder / SUMMARY, {**read_json(self.folder / SUMMARY), "speed": asdict(speed)})
-
-    def _speed(self) -> Speed | None:
-        return forecast.kept(read_json(self.folder / SUMMARY))
+            record |= {"reduction": chosen["name"], **how}
+        write_json(self.folder / SUMMARY, record | ({"speed": asdict(speed)} if speed else {}))
 
     def measure(self, trial: Trial, hosts: Sequence[str], ended: Callable[[], bool]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
@@ -118,8 +115,8 @@ class TimingBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, by their number of workers."""
-        pace, speed = sweep.pace(timings.read(self.folder / timings.FILE)), self._speed()
-        if speed:
+        pace = sweep.pace(timings.read(self.folder / timings.FILE))
+        if speed := forecast.kept(read_json(self.folder / SUMMARY)):
             pace.guess(lambda trial: sum(speed.trial_s(trial, self.record["train_images"])) / 2)
         return pace
 

@@ -29,7 +29,7 @@ def test_workers_of_one_machine_are_as_fast_alone():
 
 
 def test_the_warm_ups_extra_work_is_left_out():
-    """13 s end to end, 4 of them training; 3 s choosing the method, which its trials are told."""
+    """13 s end to end, 4 s of it training; the 3 s of choosing the method do not recur in the trials."""
     phases = [phase(1.0, "building"), phase(2.0, "choosing how to send gradients"), phase(5.0, "tracing")]
     records = [*phases, steps(10.0, 2.0), steps(90.0, 1.0)]
     summary = {"workers": 3, "seconds_end_to_end": 13.0, "seconds_training": 4.0}
