@@ -23,7 +23,7 @@ from benchmarks.script import ROOT
 from control import plots, text
 from control.remote.worker_files import chief_records
 from control.runs.asynchronous import calls_by_staleness, staleness
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 FOLDER = ROOT / ".lockstep" / "asynchronous"
 WAYS = {"synchronous": "strategy.name=synchronous", "asynchronous": "strategy.name=parameter_server"}

@@ -23,7 +23,7 @@ from benchmarks.analysis import epochs
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
 from control import text
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 FILE = ROOT / ".lockstep" / "examples.csv"
 METRICS = {

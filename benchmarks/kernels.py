@@ -41,8 +41,9 @@ def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> d
     """The passes of `trainer.reduction.kernels`."""
     import numpy as np
 
-    from trainer.reduction import LowRank, kernels
-    from trainer.reduction.powersgd import project_product
+    from trainer.reduction import kernels
+    from trainer.reduction.method import LowRank
+    from trainer.reduction.powersgd_host import project_product
 
     random, (rows, columns) = np.random.default_rng(0), matrix
     error, velocity, weights = (random.standard_normal(matrix).astype(np.float32) * 1e-3 for _ in range(3))

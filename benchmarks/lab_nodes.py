@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.script import ROOT
 from control.lab.lab import CPU_PERIOD_US, OWNER_LABEL, owner
 from control.lab.lab_engine import Engine, find
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @dataclass(frozen=True)

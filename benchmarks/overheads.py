@@ -18,7 +18,7 @@ from benchmarks.script import ROOT
 from control import text
 from control.remote.worker_files import chief_records
 from control.runs.plan import latest_run
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
 ENDED = "ended"

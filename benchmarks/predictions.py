@@ -21,7 +21,7 @@ from control import text
 from control.doctor.prediction import Percent
 from control.remote.worker_files import chief_records
 from control.sweep.timings import typical_rate
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 FIRST = 64
 """Steps that are left out of a measured rate."""

@@ -4,7 +4,7 @@
     PYTHONPATH=. .venv/bin/python benchmarks/reading.py digests [--images 1500] [--rounds 8]
     PYTHONPATH=. .venv/bin/python benchmarks/reading.py cache DATASET [--rounds 3]
 
-`loaders`: training uses threads (`trainer.data.cache.Decoded`); processes read and decode the same images and send back arrays.
+`loaders`: training uses threads (`trainer.data.image_cache.Decoded`); processes read and decode the same images and send back arrays.
 `digests`: images, a manifest and the trainer, read with and without the check; CPU time, which other programs do not affect.
 `cache`: batches of a published dataset, such as `.lockstep/dfs/datasets/<digest>`, cut, gathered and handed over as in training
 (batch 64, 8 steps per call, one worker of two), from the packed cache and decoded meanwhile; nothing trains.
@@ -32,18 +32,18 @@ from benchmarks.analysis import pictures
 from control import text
 from control.remote import checked_code
 from control.runs import package
-from trainer.data import cache, manifest
+from trainer.common.files import sha256_file
+from trainer.data import image_cache, manifest
+from trainer.data.feeder import Feeder, calls
 from trainer.data.images import fit
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Feeder, calls
-from trainer.files import sha256_file
 
 TINY, SMALL, LARGE = 32, (32, 32, 3), (224, 224, 3)
 LOADERS = (1, 2, 3, 4)
 CACHE_MB, BATCH = 2048, 64
 Row = list[object]
-_readers: list[cache.PackReader] = []
+_readers: list[image_cache.PackReader] = []
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def loaders(given: argparse.Namespace, folder: Path) -> str:
 
 def threads(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
     """Decoding as in training."""
-    return cache.Decoded(packs.folder, manifest.load(packs), "train", size, number).pixels
+    return image_cache.Decoded(packs.folder, manifest.load(packs), "train", size, number).pixels
 
 
 def processes(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -90,21 +90,21 @@ def processes(packs: Published, size: tuple[int, ...], number: int) -> Callable[
     pool = ProcessPoolExecutor(number, initializer=_open, initargs=(packs,))
 
     def gather(indices: np.ndarray) -> np.ndarray:
-        parts = np.array_split(indices, min(len(indices), cache.TASKS * number))
+        parts = np.array_split(indices, min(len(indices), image_cache.TASKS * number))
         return np.concatenate(list(pool.map(_decode, parts, [size] * len(parts))))
 
     return gather
 
 
 def _open(packs: Published) -> None:
-    _readers.append(cache.PackReader(packs.folder, manifest.load(packs), "train"))
+    _readers.append(image_cache.PackReader(packs.folder, manifest.load(packs), "train"))
 
 
 def _decode(indices: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     return np.stack([fit(_readers[0].image(int(index)), size) for index in indices])
 
 
-class Unchecked(cache.PackReader):
+class Unchecked(image_cache.PackReader):
     """The reader without the check."""
 
     def _record(self, index: int) -> bytes:
@@ -126,13 +126,13 @@ def digests(given: argparse.Namespace, folder: Path) -> str:
 def decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
     """Images read and decoded by one loader."""
     contents = manifest.load(published)
-    images, indices = cache.Decoded(published.folder, contents, "train", size, 1), np.arange(len(contents.train.files))
+    images, indices = image_cache.Decoded(published.folder, contents, "train", size, 1), np.arange(len(contents.train.files))
 
-    def read(reader: cache.PackReader) -> None:
+    def read(reader: image_cache.PackReader) -> None:
         images._reader = reader
         images.pixels(indices)
 
-    readers = [kind(published.folder, contents, "train") for kind in (Unchecked, cache.PackReader)]
+    readers = [kind(published.folder, contents, "train") for kind in (Unchecked, image_cache.PackReader)]
     seconds = medians([functools.partial(read, reader) for reader in readers], rounds, time.process_time)
     return [f"decode to {size[0]}x{size[1]}", *(text.Number(len(indices) / value, 0) for value in seconds), "images/s"]
 
@@ -156,7 +156,7 @@ def children() -> float:
 def cached(given: argparse.Namespace, folder: Path) -> str:
     """Images/s that one worker gets from the cache, and decoded meanwhile."""
     published = Published(given.dataset, sha256_file(given.dataset / manifest.FILE))
-    opened = [cache.open_images(published, folder, SMALL, limit, lambda *_: None) for limit in (CACHE_MB, 0)]
+    opened = [image_cache.open_images(published, folder, SMALL, limit, lambda *_: None) for limit in (CACHE_MB, 0)]
     steps = len(opened[0][0].train.files) // (2 * BATCH)
     feeders = [Feeder(images["train"], np.arange(len(images["train"])), [1, 1], 0) for _, images in opened]
 

@@ -20,8 +20,8 @@ from benchmarks import script
 from benchmarks.launch_time import delete, inventory, play
 from benchmarks.script import ROOT
 from control.remote.worker_files import read_records
-from trainer.rundir import recorded
-from trainer.supervision.supervisor import REJOINING
+from trainer.rundir.layout import recorded
+from trainer.rundir.phases import REJOINING
 
 ANSIBLE = str(Path(sys.executable).parent / "ansible")
 KILL = (

@@ -16,12 +16,12 @@ import numpy as np
 
 from benchmarks import script
 from control import text
-from trainer.agreement import Agreement
-from trainer.checkpoint import Memories, Progress, States
-from trainer.hostarray import HostArray
-from trainer.member import Member
-from trainer.saving import Saver
-from trainer.state_saving import StateSaving
+from trainer.checkpoint.background_save import StateSaving
+from trainer.checkpoint.states import Memories, Progress, States
+from trainer.network.agreement import Agreement
+from trainer.network.host_array import HostArray
+from trainer.network.member import Member
+from trainer.rundir.full_disk import Saver
 
 WITHOUT, AWAITED, MEANWHILE = "no save", "written before the next step", "written meanwhile"
 SIDE = 256

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.files import write_rows
+from trainer.common.files import write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 K = TypeVar("K")

@@ -29,7 +29,7 @@ from control import project, text
 from control.serving import protocol
 from control.serving.signature import Exported, versions
 from trainer.data.spec import STRING, Leaf
-from trainer.predict import BLOCK
+from trainer.evaluation.predict import BLOCK
 
 BAD: tuple[bytes, ...] = (
     b"{",

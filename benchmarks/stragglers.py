@@ -25,8 +25,8 @@ from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
 from control import text
 from control.remote.worker_files import chief_records
-from trainer.errors import LockstepError
-from trainer.files import read_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json
 
 FILE = ROOT / ".lockstep" / "stragglers.csv"
 EVEN = "even"

@@ -23,9 +23,9 @@ from scipy.stats import rankdata
 from benchmarks import script
 from benchmarks.script import ROOT
 from control import text
-from trainer.judging import Calibration
-from trainer.records import read_history
-from trainer.rundir import snapshot_path
+from trainer.evaluation.measures import Calibration
+from trainer.rundir.layout import snapshot_path
+from trainer.rundir.schemas import read_history
 
 GROUPS = {"all": None, "cash": "Cash", "card": "Credit Card"}
 """Kinds of trips, by what `payment_type` says of them."""

@@ -94,7 +94,7 @@ def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
     import tensorflow as tf
     import tensorflow_model
 
-    from trainer.direct import Direct
+    from trainer.network.sockets_all_reduce import Direct
 
     threads = max(1, len(os.sched_getaffinity(0)) // given.workers)
     task = common.Task(rank, addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)

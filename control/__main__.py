@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from control import configurations
-from trainer.commands import DATA, PATH, TEXT, Command, CommandLine, integers, published
-from trainer.errors import DONE
+from trainer.command_line import DATA, PATH, TEXT, Command, CommandLine, integers, published
+from trainer.common.errors import DONE
 
 FLAG = {"action": "store_true"}
 READING: tuple[tuple[str, dict[str, object]], ...] = (
@@ -35,12 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def answering(path: str, prepare: str) -> Command:
-    """The command that calls a function, which it imports after one of `trainer.worker` has prepared TensorFlow."""
+    """The command that calls a function, which it imports after one of `trainer.worker.process` has prepared TensorFlow."""
 
     def command(_: argparse.Namespace) -> int:
-        from trainer import worker
+        from trainer.worker import process
 
-        getattr(worker, prepare)()
+        getattr(process, prepare)()
         module, name = path.rsplit(".", 1)
         print(json.dumps(getattr(importlib.import_module(module), name)(**json.load(sys.stdin))))
         return DONE
@@ -52,9 +52,9 @@ def answering(path: str, prepare: str) -> Command:
 def plan(arguments: argparse.Namespace) -> int:
     """Read a request as JSON on standard input and print the plan as JSON."""
     from control.runs import plan as planning
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.quiet_tensorflow()  # a user's own file may import it
+    process.quiet_tensorflow()  # a user's own file may import it
 
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
@@ -82,9 +82,9 @@ def publish(arguments: argparse.Namespace) -> int:
 def convert(arguments: argparse.Namespace) -> int:
     """Rewrite a dataset as TFRecords; print progress lines, then what was written as JSON. `--check`: only read the source."""
     from control.datasets import convert as converting
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.quiet_tensorflow()
+    process.quiet_tensorflow()
 
     def show(line: str) -> None:
         print(line, flush=True)
@@ -96,9 +96,9 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def batch(arguments: argparse.Namespace) -> int:
     """Write the images of one step; print an empty JSON object."""
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.load_tensorflow()
+    process.load_tensorflow()
     from control.datasets import batch as making
 
     config = configurations.build(configurations.load(arguments.config))
@@ -109,9 +109,9 @@ def batch(arguments: argparse.Namespace) -> int:
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve a model until a signal ends it."""
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.quiet_tensorflow()
+    process.quiet_tensorflow()
     from control.serving import server
 
     server.serve(arguments.folder, arguments.address, arguments.port, arguments.memory, arguments.seconds)
@@ -120,9 +120,9 @@ def serve(arguments: argparse.Namespace) -> int:
 
 def serve_engine(arguments: argparse.Namespace) -> int:
     """Compute the answers of `serve`, until it closes the channel."""
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.quiet_tensorflow()
+    process.quiet_tensorflow()
     from control.serving import engine
 
     engine.run(arguments.folder, arguments.memory, arguments.channel)
@@ -132,9 +132,9 @@ def serve_engine(arguments: argparse.Namespace) -> int:
 def index_records(arguments: argparse.Namespace) -> int:
     """Write an index of the images in a folder of TFRecords."""
     from control.datasets import tfrecords
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.quiet_tensorflow()
+    process.quiet_tensorflow()
     tfrecords.write_index(arguments.folder, arguments.out)
     return DONE
 

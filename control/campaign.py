@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from control import project, text
 from control.progress import Line
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import write_rows
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import write_rows
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 LONGEST_NAME = 64

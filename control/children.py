@@ -15,8 +15,8 @@ from typing import Any
 from ansible import context
 
 from control import project
-from trainer.errors import LockstepError
-from trainer.files import FILE
+from trainer.common.errors import LockstepError
+from trainer.common.files import FILE
 
 POLL_S = 0.2
 GRACE_S = 10.0

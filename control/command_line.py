@@ -17,7 +17,7 @@ from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
 from control import operator_variables, project
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!lab\.yml)")
 INVENTORY = {

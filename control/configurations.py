@@ -14,9 +14,10 @@ import yaml
 
 from control import worker_environment
 from control.project import ROOT
-from trainer.config import BALANCED, PARAMETER_SERVER, Config, nearest
-from trainer.errors import ConfigError
-from trainer.schedule import Counts
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
+from trainer.config.schedule import Counts
+from trainer.config.schema import BALANCED, PARAMETER_SERVER, Config
 
 RENAMED = {"telemetry.split_every": "telemetry.profile_every"}
 """Keys of older versions that configurations and `set` may still use."""

@@ -5,17 +5,17 @@ from typing import Any
 
 from control import user_files
 from control.configurations import value_of
-from trainer.config import nearest
-from trainer.errors import ConfigError
-from trainer.models import MODELS, own
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
+from trainer.models import MODELS, user_model
 from trainer.models import options as registered
-from trainer.own import Function
+from trainer.user_code.user_function import Function
 
 
 def options_of(section: dict[str, Any]) -> dict[str, Any]:
     """The model's own options, from a configuration's `model` section; ConfigError for an unknown model or option, or a wrong type."""
     name = section["name"]
-    if name == own.NAME:
+    if name == user_model.NAME:
         return _of_own(section)
     if name not in MODELS:
         raise ConfigError(
@@ -37,7 +37,7 @@ def options_of(section: dict[str, Any]) -> dict[str, Any]:
 def section_of(section: dict[str, Any]) -> dict[str, Any]:
     """A configuration's `model` section with every option written out; that of a user's own model is unchanged."""
     options = options_of(section)
-    return section if section["name"] == own.NAME else {"name": section["name"], **options}
+    return section if section["name"] == user_model.NAME else {"name": section["name"], **options}
 
 
 def _of_own(given: dict[str, Any]) -> dict[str, Any]:
@@ -45,18 +45,18 @@ def _of_own(given: dict[str, Any]) -> dict[str, Any]:
 
     ConfigError: the section is incomplete, or an option is unknown.
     """
-    missing = [key for key in own.KEYS if not isinstance(given.get(key), str)]
+    missing = [key for key in user_model.KEYS if not isinstance(given.get(key), str)]
     if missing:
         raise ConfigError(f"model.{missing[0]}: missing; give your own model as -e model=FILE.py:FUNCTION")
     function = Function.of(given)
     arguments = user_files.parameters("model", function)
-    names = own.parameters(function)
-    known = [*(names[2:] if own.takes_images(given) else names), *(argument.arg for argument in arguments.kwonlyargs)]
-    options = own.options_of(given)
-    wanted = names[2:] if own.takes_images(given) else names
+    names = user_model.parameters(function)
+    known = [*(names[2:] if user_model.takes_images(given) else names), *(argument.arg for argument in arguments.kwonlyargs)]
+    options = user_model.options_of(given)
+    wanted = names[2:] if user_model.takes_images(given) else names
     required = [
         name
-        for name in wanted[: max(0, len(names) - len(arguments.defaults) - (2 if own.takes_images(given) else 0))]
+        for name in wanted[: max(0, len(names) - len(arguments.defaults) - (2 if user_model.takes_images(given) else 0))]
         if name not in options
     ]
     if required:

@@ -6,8 +6,8 @@ Ansible silently accepts any name; a misspelt one must not pass.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainer.config import nearest
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
 
 STATES = ("present", "absent")
 COMMANDS = {

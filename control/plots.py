@@ -17,9 +17,9 @@ from PIL import Image
 from control.sweep.scaling import Fit, Work
 from control.sweep.timings import WEAK, Timing
 from control.text import count
-from trainer.files import replacing
-from trainer.monitor import Monitor, monitor
-from trainer.records import VALIDATION, metric_values
+from trainer.common.files import replacing
+from trainer.rundir.best_epoch import Monitor, monitor
+from trainer.rundir.schemas import VALIDATION, metric_values
 
 WIDTH_IN, HEIGHT_IN, DPI = 6.4, 4.2, 150
 STYLE = {

@@ -9,7 +9,7 @@ from ansible.utils.display import Display
 from control import command_line, text
 from control.runs import stragglers
 from control.terminal_lines import cut, printable_lines
-from trainer.terminal import printable
+from trainer.common.safe_text import printable
 
 WIDTH = 80
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer import models
-from trainer.config import Config
-from trainer.errors import LockstepError
-from trainer.files import write_text
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_text
+from trainer.config.schema import Config
 
 HEAD = """\
 # Every key of a configuration
 
-Made from `trainer/config.py` and `trainer/models/` by `make docs`; a test compares them.
+Made from `trainer/config/schema.py` and `trainer/models/` by `make docs`; a test compares them.
 How keys are set: [what can be set](configuration.md). `-e show_config=true` prints those that a run would use.
 A value of another type, or out of range, is refused with the rule.
 """

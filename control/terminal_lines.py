@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from trainer.terminal import escaped
+from trainer.common.safe_text import escaped
 
 OURS = re.compile(r"(\r\x1b\[2K|\x1b\[[0-9;]{0,12}m)")
 """The only control sequences that Lockstep's commands write: redrawing a line, and colours."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from control.runs import course, outcome, supervision
 from control.runs.outcome import Verdict
+from trainer.common.errors import DIVERGED, signal_of
+from trainer.common.safe_text import printable
 from trainer.data.spec import Spec, noun
-from trainer.errors import DIVERGED, signal_of
-from trainer.monitor import RESTORED, Monitor, best_row, monitor
-from trainer.records import VALIDATION, metric_values
-from trainer.terminal import printable
+from trainer.rundir.best_epoch import RESTORED, Monitor, best_row, monitor
+from trainer.rundir.schemas import VALIDATION, metric_values
 
 MOST_METRICS = 3
 """Metrics in a line."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.direct import ONE_HOP
+from trainer.network.sockets_all_reduce import ONE_HOP
 from trainer.reduction.cost_model import DIRECT
 
 UNCOMPRESSED, COMPRESSED = "packed", "powersgd"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from control import configurations
-from trainer.config import nearest
-from trainer.errors import ConfigError
-from trainer.models.own import NAME
-from trainer.own import Function
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
+from trainer.models.user_model import NAME
+from trainer.user_code.user_function import Function
 
 LARGEST = 2**20
 """Bytes of a user's file and of all modules beside it: they become a part of a run's configuration."""

@@ -19,11 +19,11 @@ from typing import Any
 from control import project
 from control.operator_variables import integer
 from control.runs.cluster import path_digest
-from trainer import claims, tmux_socket
-from trainer.claims import TMUX
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import read_json, write_json
-from trainer.member import endpoint, family
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import read_json, write_json
+from trainer.host import claims, tmux_socket
+from trainer.host.claims import TMUX
+from trainer.network.member import endpoint, family
 
 DEADLINE_S, SILENT_S = 60, 15
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}

@@ -100,7 +100,7 @@ def provide_own() -> None:
     """Let this environment's Python find the project, and its scripts `import lockstep` without a path."""
     packages = next((VENV / "lib").glob("python3.*/site-packages"))
     (packages / "lockstep.pth").write_text(f"{ROOT}\n")
-    (packages / "lockstep.py").write_text(LOCKSTEP.format(path=str(ROOT / "trainer" / "user" / "lockstep.py")))
+    (packages / "lockstep.py").write_text(LOCKSTEP.format(path=str(ROOT / "trainer" / "keras_fit" / "site" / "lockstep.py")))
 
 
 def compile_packages(packages: Path) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from trainer.clock import Clock
+from trainer.common.clock import Clock
 
 LOOK_S = 0.001
 """Real seconds between two looks at whether somebody may go on."""

@@ -16,9 +16,9 @@ import numpy as np
 from tests import keras_programs, preloaded
 from tests.keras_programs import OPTIMIZERS, SETTINGS
 from tests.project import SLOWEST
-from trainer.direct import Direct
-from trainer.distribute import SILENT_S, Peers
-from trainer.member import Member
+from trainer.keras_fit.distribute import SILENT_S, Peers
+from trainer.network.member import Member
+from trainer.network.sockets_all_reduce import Direct
 
 STEPS, ALONE = 50, 2
 Trained = dict[str, np.ndarray]

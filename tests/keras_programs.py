@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, losses, optimizers
 
-from trainer import keras_metrics
-from trainer.distribute import Peers, distribute
+from trainer.keras_fit.distribute import Peers, distribute
+from trainer.keras_step import keras_metrics
 
 BATCH = 33
 """Rows of a batch, which two workers divide unevenly."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.ports import free_ports
+from trainer.common.files import write_json
 from trainer.data.manifest import Published
-from trainer.files import write_json
 
 
 def addressed(hosts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

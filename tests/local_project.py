@@ -14,7 +14,7 @@ from control.remote.worker_files import read_records
 from control.runs.cluster import session_name
 from tests.ports import worker_ports
 from tests.project import ROOT, Project, await_until, copy_project
-from trainer.files import write_json
+from trainer.common.files import write_json
 from trainer.supervision.supervisor import FILE
 
 

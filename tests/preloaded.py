@@ -29,8 +29,8 @@ from unittest import mock
 import numpy as np
 
 from tests.project import ROOT
-from trainer import backend
 from trainer.supervision import __main__ as supervision
+from trainer.worker import backend
 
 FORKED = ("trainer", "control")
 """`python -m` of these is forked where the product starts it, too."""
@@ -42,7 +42,7 @@ ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 PLAYBOOK = "ansible-playbook"
 COMMANDS = ("ansible.cli.playbook", "ansible.executor.task_executor", "ansible.plugins.strategy.linear", "ansible.plugins.callback.default")
 PLANNING = ("control.__main__", "control.runs.plan", "control.runs.model", "control.runs.tasks.plan", "control.runs.tasks.conclude")
-WORKERS = ("trainer.cli", "trainer.worker", "trainer.loop")
+WORKERS = ("trainer.cli", "trainer.worker.process", "trainer.worker.loop")
 _FORKS = multiprocessing.get_context("forkserver")
 _PREPARED = spawn.get_preparation_data
 _ONE_AT_A_TIME = threading.Lock()

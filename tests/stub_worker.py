@@ -1,4 +1,5 @@
-"""A worker without TensorFlow: takes the place of `trainer/backend.py` in a scratch copy of the project (`tests.project.copy_project`).
+"""A worker without TensorFlow: takes the place of `trainer/worker/backend.py` in a scratch copy of the project
+(`tests.project.copy_project`).
 
 Everything else is the product's: command line, run directory, records, heartbeats, signals, exit codes, handshake, direct exchange, states,
 snapshots, summary. The weights are a hash chained over (seed, step, what was trained), equal on all workers and on any number of
@@ -31,20 +32,22 @@ from unittest import mock
 
 import numpy as np
 
-from trainer import balance, handshake, initial
-from trainer.agreement import Agreement
-from trainer.config import Train
-from trainer.data.pipeline import Batch, Call
-from trainer.direct import Direct
-from trainer.errors import LockstepError, PeerLost
-from trainer.files import read_json
-from trainer.job import Job
-from trainer.member import Member, address
-from trainer.peerwatch import Answer
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import LockstepError, PeerLost
+from trainer.common.files import read_json
+from trainer.config.schema import Train
+from trainer.data.batch import Batch, Call
+from trainer.engine import batch_shares
+from trainer.engine.job import Job
+from trainer.network import handshake
+from trainer.network.agreement import Agreement
+from trainer.network.member import Member, address
+from trainer.network.peer_watch import Answer
+from trainer.network.sockets_all_reduce import Direct
 from trainer.reduction.cost_model import Choice, sent_bytes, sums_of
 
 LIBRARIES = ()
-MODULES = ("trainer.worker", "trainer.loop")
+MODULES = ("trainer.worker.process", "trainer.worker.loop")
 METRICS = ("loss", "loss", "accuracy", "accuracy")
 PARTS = ("forward_backward", "compression", "all_reduce", "apply")
 SHAPES = [(16, 8), (8,)]
@@ -149,7 +152,7 @@ def _connected(endpoint: str, greeting: bytes) -> Connection:
 
 
 def join(task: Any, threads: int, gpus: int, direct_port: int) -> Cluster:
-    """See `trainer.backend.join`."""
+    """See `trainer.worker.backend.join`."""
     if task is not None:
         raise LockstepError("the stub worker knows no parameter servers")
     member = Member.from_environment()
@@ -162,7 +165,7 @@ _CLUSTER: list[Member] = []
 
 
 def ask(rank: int) -> Answer:
-    """See `trainer.backend.ask`."""
+    """See `trainer.worker.backend.ask`."""
     try:
         with socket.create_connection(address(_CLUSTER[0].addresses[rank]), timeout=ANSWER_S) as connection:
             connection.sendall(ASK)
@@ -174,12 +177,12 @@ def ask(rank: int) -> Answer:
 
 
 def is_error(error: Exception) -> bool:
-    """See `trainer.backend.is_error`."""
+    """See `trainer.worker.backend.is_error`."""
     return False
 
 
 def engine(job: Job, cluster: Cluster, before: Any, kept: Any) -> "Engine":
-    """See `trainer.backend.engine`."""
+    """See `trainer.worker.backend.engine`."""
     return Engine(job, cluster)
 
 
@@ -195,7 +198,7 @@ class Model:
 
 
 class NoCallbacks:
-    """See `trainer.callbacks.Callbacks`."""
+    """See `trainer.user_code.callbacks.Callbacks`."""
 
     variables: Sequence[Variable] = ()
     any = anywhere = per_batch = per_test_batch = ends_at_nan = False
@@ -225,7 +228,7 @@ class Results:
 
 
 class Engine:
-    """See `trainer.engine.Engine`."""
+    """See `trainer.engine.base.Engine`."""
 
     rate, validates, validates_in_order, feeds_all, averages = None, True, False, False, False
     from_chief, follow_chief = SimpleNamespace(on=False), staticmethod(bool)
@@ -246,7 +249,7 @@ class Engine:
         self.warmup = config.reduction.warmup_steps if self.memory else 0
         self.profile_every, self.results = config.telemetry.profile_every, Results()
         self.validation_results = self.results
-        self.shares = balance.given(config.train, member.workers) or [1] * member.workers
+        self.shares = batch_shares.given(config.train, member.workers) or [1] * member.workers
         # Trials of a sweep lie one folder deeper than runs.
         self._orders = job.run.parents[3 if job.run.parents[1].name == "trials" else 2] / "stub" / f"{job.run.name}.json"
 
@@ -284,8 +287,8 @@ class Engine:
             model.weights.assign(_hashed(own.read_bytes(), 0))
             return []
 
-        with mock.patch.object(initial, "_loaded", loaded):
-            return initial.load(self.model, path, dict(given), train.skip_mismatch, train.weights_by_name)
+        with mock.patch.object(starting_weights, "_loaded", loaded):
+            return starting_weights.load(self.model, path, dict(given), train.skip_mismatch, train.weights_by_name)
 
     def read(self, variables: Sequence[Variable]) -> list[np.ndarray]:
         return [variable.numpy() for variable in variables]
@@ -376,7 +379,7 @@ def _hashes(data: Any, weights: np.ndarray) -> np.ndarray:
 
 
 class EventFile:
-    """See `trainer.backend.EventFile`."""
+    """See `trainer.worker.backend.EventFile`."""
 
     def __init__(self, folder: Path):
         from tensorboard.compat.proto.event_pb2 import Event

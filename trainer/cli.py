@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 
-from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
-from trainer.errors import DONE, PREEMPTED
-from trainer.supervision.child import die_with_parent
+from trainer.command_line import DATA, PATH, TEXT, CommandLine, integers, published
+from trainer.common.errors import DONE, PREEMPTED
+from trainer.host.process import die_with_parent
 
 NODE = (("--run", PATH), ("--host", TEXT), *DATA, ("--caches", PATH), ("--threads", {"type": int, "default": 1}))
 WEIGHTS = ("--weights", {"type": PATH["type"]})
@@ -36,15 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """Train as one worker of the cluster in TF_CONFIG."""
-    from trainer import worker
+    from trainer.worker import process
 
     if arguments.parent:
         die_with_parent(arguments.parent)
         # The supervisor knows what the end of the terminal means.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    worker.quiet_tensorflow()
-    given = {field.name: getattr(arguments, field.name) for field in fields(worker.Launch) if field.name != "published"}
-    code = worker.main(worker.Launch(published=published(arguments), **given))
+    process.quiet_tensorflow()
+    given = {field.name: getattr(arguments, field.name) for field in fields(process.Launch) if field.name != "published"}
+    code = process.main(process.Launch(published=published(arguments), **given))
     if code not in (DONE, PREEMPTED):
         # TensorFlow's shutdown waits for workers that may be gone.
         os._exit(code)
@@ -53,25 +53,25 @@ def train(arguments: argparse.Namespace) -> int:
 
 def parameter_server(arguments: argparse.Namespace) -> int:
     """Keep weights for the cluster in TF_CONFIG, until the parent ends."""
-    from trainer import worker
-    from trainer.asynchronous import server
-    from trainer.asynchronous.roles import Task
-    from trainer.errors import ClusterError
+    from trainer.common.errors import ClusterError
+    from trainer.parameter_server import processes
+    from trainer.parameter_server.roles import Task
+    from trainer.worker import process
 
     die_with_parent(arguments.parent)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # The chief reads the weights from here when it saves the state.
         signal.signal(number, signal.SIG_IGN)
-    worker.load_tensorflow()
+    process.load_tensorflow()
     task = Task.from_environment()
     if task is None:
         raise ClusterError("TF_CONFIG has no parameter servers")
-    server.serve(task, arguments.threads)
+    processes.serve(task, arguments.threads)
 
 
 def slurm(arguments: argparse.Namespace) -> int:
     """Train as one task of a Slurm job, started by srun."""
-    from trainer import slurm as task
+    from trainer.launch import slurm as task
 
     threads = arguments.threads or int(os.environ.get("SLURM_CPUS_ON_NODE", len(os.sched_getaffinity(0))))
     where = (arguments.job, arguments.root, published(arguments), arguments.config_sha256, arguments.caches)
@@ -80,7 +80,7 @@ def slurm(arguments: argparse.Namespace) -> int:
 
 def script(arguments: argparse.Namespace) -> int:
     """Start a user's own script as one worker of the cluster in TF_CONFIG."""
-    from trainer import user_script
+    from trainer.launch import user_script
 
     return user_script.main(user_script.Script.read(json.loads(arguments.script)))
 
@@ -89,15 +89,15 @@ def steptime(arguments: argparse.Namespace) -> int:
     """Read `config` (YAML) and `spec` (of columns) as JSON from standard input, time a step on this host alone, print JSON."""
     import yaml
 
-    from trainer import config as configs
-    from trainer import worker
+    from trainer.config import loading
     from trainer.data.spec import Spec, of_images
+    from trainer.worker import process
 
-    worker.load_tensorflow()
-    from trainer.steptime import measure
+    process.load_tensorflow()
+    from trainer.worker.step_timing import measure
 
     given = json.load(sys.stdin)
-    config, spec = configs.build(yaml.safe_load(given["config"])), given["spec"]
+    config, spec = loading.build(yaml.safe_load(given["config"])), given["spec"]
     examples = of_images(config.data.image_size) if spec is None else Spec.from_json(spec)
     counts = (arguments.classes, arguments.batch, arguments.workers, arguments.threads)
     print(json.dumps(measure(config, examples, *counts, arguments.seconds)))
@@ -106,11 +106,11 @@ def steptime(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate snapshots on the test images."""
-    from trainer import evaluate as evaluating
-    from trainer import worker
-    from trainer.metrics import Metrics
+    from trainer.evaluation import evaluate as evaluating
+    from trainer.rundir.metrics_log import Metrics
+    from trainer.worker import process
 
-    worker.load_tensorflow()
+    process.load_tensorflow()
     epochs = [int(epoch) for epoch in arguments.epochs.split(",")]
     metrics = Metrics(arguments.out / "metrics.jsonl")
     evaluating.evaluate(arguments.run, epochs, published(arguments), arguments.caches, arguments.out, metrics)
@@ -119,11 +119,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def predict(arguments: argparse.Namespace) -> int:
     """Predict the examples of a folder with the snapshot in it."""
-    from trainer import worker
-    from trainer.metrics import Metrics
+    from trainer.rundir.metrics_log import Metrics
+    from trainer.worker import process
 
-    worker.load_tensorflow()
-    from trainer import predict as predicting
+    process.load_tensorflow()
+    from trainer.evaluation import predict as predicting
 
     predicting.predict(arguments.folder, Metrics(arguments.folder / "metrics.jsonl"))
     return DONE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from control import campaign, text
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 REFERENCE = "packed"
 """The method that the others are compared with."""

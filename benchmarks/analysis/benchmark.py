@@ -9,7 +9,7 @@ from control import project, text
 from control.campaign import refuse_other
 from control.command_line import as_typed
 from control.runs import package
-from trainer.files import read_json
+from trainer.common.files import read_json
 
 CODE = package.Archive("benchmarks", ("benchmarks/node", "trainer"))
 RESULTS = project.ROOT / "benchmarks" / "results"

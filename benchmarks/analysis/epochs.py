@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 
 def timed(run: Path) -> list[dict[str, Any]]:

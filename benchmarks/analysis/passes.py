@@ -13,7 +13,7 @@ from benchmarks.analysis.benchmark import ROWS
 from control import plots
 from control.campaign import SUMMARY
 from control.text import Number, count, table
-from trainer.files import write_json, write_rows
+from trainer.common.files import write_json, write_rows
 
 FACTS = ("model", "cores", "cpu_quota", "cpus", "os", "machine", "memory", "load", "governors", "temperature", "throttled")
 """What matters for judging a measurement, from a host's probe."""

@@ -13,8 +13,8 @@ from typing import Any
 from control.lab import lab
 from control.operator_variables import integer
 from control.sweep import sweep
-from trainer.config import nearest
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
 
 COMMAND = "benchmarks/peers"
 

@@ -8,7 +8,7 @@ from benchmarks import random_images
 from benchmarks.analysis import epochs
 from benchmarks.analysis.peers import CHUNK, SYSTEMS, Cell, Settings
 from benchmarks.analysis.peers_results import MEASURED, Row, failed
-from trainer.files import read_json
+from trainer.common.files import read_json
 
 DATASET = f"{Path(random_images.__file__).resolve()}:images"
 HELD_OUT = 256

@@ -16,8 +16,8 @@ from benchmarks.analysis.peers import HOROVOD, TORCH
 from control import project
 from control.provision import wheels
 from control.runs.package import Archive
-from trainer.errors import LockstepError
-from trainer.files import sha256_file, write_text
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file, write_text
 
 CODE = Archive("peers", ("trainer",), flat="benchmarks/peers")
 REQUIREMENTS = project.ROOT / "benchmarks" / "peers" / "requirements"

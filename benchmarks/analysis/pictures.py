@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 from control.datasets import publish
 from control.datasets.folder import Folder
+from trainer.common.files import FOLDER
 from trainer.data.manifest import Published
-from trainer.files import FOLDER
 
 CLASSES = 4
 SIDES = (200, 300)

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.chaos.faults import CHIEF, FAULTS
 from control import campaign
-from trainer.supervision.supervisor import REJOINING
+from trainer.rundir.phases import REJOINING
 
 FIRST = 60
 """Steps before the first fault."""

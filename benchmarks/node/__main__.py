@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from benchmarks.node import loader
-from trainer.commands import DATA, PATH, TEXT, CommandLine, integers, published
-from trainer.errors import DONE
+from trainer.command_line import DATA, PATH, TEXT, CommandLine, integers, published
+from trainer.common.errors import DONE
 
 BENCHMARK = (("--config", PATH), ("--out", PATH), *integers(["--passes"], required=True))
 
@@ -33,9 +33,9 @@ def time_loaders(arguments: argparse.Namespace) -> int:
 
 def time_inference(arguments: argparse.Namespace) -> int:
     """Time the predictions of a snapshot (or a new model) by devices and batch size; writes results.json."""
-    from trainer import worker
+    from trainer.worker import process
 
-    worker.load_tensorflow()
+    process.load_tensorflow()
     from benchmarks.node import inference
 
     wanted = inference.Wanted(numbers(arguments.devices), numbers(arguments.batches), arguments.passes)

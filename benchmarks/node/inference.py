@@ -16,14 +16,14 @@ import tensorflow as tf
 
 from benchmarks.node.loader import Progress, in_turn
 from benchmarks.node.spent import Spent
-from trainer import config as configs
 from trainer import models
-from trainer import own as user_function
-from trainer.cluster import take_gpus
-from trainer.errors import LockstepError
-from trainer.files import write_json
-from trainer.metrics import Metrics
-from trainer.models import own
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json
+from trainer.config import loading
+from trainer.models import user_model
+from trainer.network.cluster import take_gpus
+from trainer.rundir.metrics_log import Metrics
+from trainer.user_code import user_function
 
 PASS_S = 1.0
 """A pass has as many calls as the fewest devices make in about this time."""
@@ -46,11 +46,11 @@ def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: 
     metrics = Metrics(out / "metrics.jsonl")
     metrics.phase("timing", "starting TensorFlow")
     names = open_devices(max(wanted.devices), threads)
-    parsed = configs.build(configs.load(config))
+    parsed = loading.build(loading.load(config))
 
     def make() -> keras.Model:
         if snapshot is not None:
-            if parsed.model["name"] == own.NAME:
+            if parsed.model["name"] == user_model.NAME:
                 # A snapshot may name classes of the user's file.
                 user_function.load("model", user_function.Function.of(parsed.model))
             return keras.models.load_model(snapshot, compile=False)

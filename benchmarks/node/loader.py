@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.node.spent import Spent
-from trainer import config as configs
-from trainer.config import Augment, Config
-from trainer.data.cache import open_images
+from trainer.common.errors import DatasetError
+from trainer.common.files import write_json
+from trainer.config import loading
+from trainer.config.schema import Augment, Config
+from trainer.data.batch import Batch, Call
+from trainer.data.feeder import Feeder, calls
+from trainer.data.image_cache import open_images
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan, epoch_order
-from trainer.data.pipeline import Batch, Call, Feeder, calls
-from trainer.errors import DatasetError
-from trainer.files import write_json
-from trainer.metrics import Metrics
+from trainer.rundir.metrics_log import Metrics
 
 WARM_UP = 0
 REPORT_EVERY_S = 1.0
@@ -44,7 +45,7 @@ class Wanted:
 def run(config: Path, published: Published, wanted: Wanted, out: Path) -> None:
     """Measure and write `out/results.json`; `out/metrics.jsonl` shows progress."""
     metrics = Metrics(out / "metrics.jsonl")
-    results = measure(configs.build(configs.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
+    results = measure(loading.build(loading.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
     write_json(out / "results.json", results)
 
 
@@ -106,9 +107,9 @@ def varying(config: Config) -> Callable[[Call, Batch], None] | None:
     alone = dataclasses.replace(config.augment, mixup=0.0)
     if alone == Augment():
         return None
-    from trainer import augmentation
+    from trainer.step import image_augmentation
 
-    augment: Callable[[Batch], Any] = cast(Any, augmentation.make(alone, config.seed))
+    augment: Callable[[Batch], Any] = cast(Any, image_augmentation.make(alone, config.seed))
 
     def vary(call: Call, batch: Batch) -> None:
         for index in range(call.steps):

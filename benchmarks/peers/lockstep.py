@@ -65,11 +65,11 @@ class Account:
 
 def watch() -> Account:
     """Time each part of a step from now on; the rest is TensorFlow's own work."""
-    from trainer.direct import Direct
-    from trainer.reduction import kernels, powersgd
+    from trainer.network.sockets_all_reduce import Direct
+    from trainer.reduction import kernels, powersgd_host
 
     account = Account()
-    account.watch("gradient of the large layer", powersgd, "product")
+    account.watch("gradient of the large layer", powersgd_host, "product")
     account.watch("add to the error, P", kernels, "project")
     account.watch("Q", kernels, "reproject")
     for name in ("orthonormalise", "principal", "turn"):
@@ -80,7 +80,7 @@ def watch() -> Account:
 
 
 def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | None = None) -> common.Trained:
-    """The step of `trainer.loop.Trainer`, with the same parts built in the same order; images come from memory.
+    """The step of `trainer.worker.loop.Trainer`, with the same parts built in the same order; images come from memory.
 
     Args:
         given: this worker's task.
@@ -92,34 +92,37 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
 
     import numpy as np
 
-    from trainer import asks, assembly, auto_reduction, balance, keras_metrics, step
-    from trainer import config as configs
-    from trainer.cluster import Cluster
-    from trainer.member import Member
-    from trainer.reduction import Method, chain
+    from trainer.config import loading
+    from trainer.engine import auto_reduction, batch_shares
+    from trainer.keras_step import keras_metrics
+    from trainer.network.cluster import Cluster
+    from trainer.network.member import Member
+    from trainer.reduction import chain
+    from trainer.reduction.method import Method
+    from trainer.step import build_step, stop_and_save, worker_step
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
-    config = configs.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
+    config = loading.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
     cluster = Cluster(Member.from_environment(), given.threads)
     cluster.connect(config.reduction.transport)
-    local = assembly.build_local(cluster, config, common.CLASSES)
+    local = build_step.build_local(cluster, config, common.CLASSES)
 
     def seconds(batch: int) -> float:
-        return auto_reduction.own_seconds(cluster, local.forward_backward_call, step.blank(local.spec, batch))
+        return auto_reduction.own_seconds(cluster, local.forward_backward_call, worker_step.blank(local.spec, batch))
 
     total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, local.shapes, None, functools.partial(seconds, given.batch))
-    parts = assembly.assemble(local, config, chosen)
+    parts = build_step.assemble(local, config, chosen)
     if given.variant == IN_STEP:
         parts = dataclasses.replace(parts, reduction=chain.make(Method(waits_twice()), cluster.group.sum, None))
-    profiled = step.ProfiledCall(parts)
+    profiled = worker_step.ProfiledCall(parts)
     overhead = functools.partial(auto_reduction.overhead_seconds, profiled, local.spec)
-    shares, _ = balance.shares(config.train, cluster, total, [], seconds, overhead)
+    shares, _ = batch_shares.shares(config.train, cluster, total, [], seconds, overhead)
     batch = total * shares[cluster.member.rank] // sum(shares)
-    call = step.make_train_call(parts)
+    call = worker_step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)
-    feed, rates = step.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
+    feed, rates = worker_step.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
     results = keras_metrics.Results(local.model)
 
@@ -130,7 +133,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
             profiled(feed.at(slice(together, steps)), rates[:1])
         if watched:
             parts_of_calls.append(watched.take())
-        return results(sums[len(asks.SUMS) :])["loss"]
+        return results(sums[len(stop_and_save.SUMS) :])["loss"]
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}

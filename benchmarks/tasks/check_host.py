@@ -3,7 +3,7 @@
 from typing import Any
 
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 def check_host(task: Task) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from benchmarks.analysis.peers_results import Results
 from control import project, text
 from control.campaign import SUMMARY
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json, write_text
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json, write_text
 
 
 def conclude_peers(task: Task) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from control.progress import Line
 from control.provision import provisioning, wheels
 from control.runs.cluster import thread_share
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json
 
 SESSION = "peers=-w"
 """Prefix of this benchmark's sessions; no run's name contains `=`."""

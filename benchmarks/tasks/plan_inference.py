@@ -11,8 +11,8 @@ from control.runs.plan import latest_run
 from control.runs.snapshot_choice import choose_epochs
 from control.sweep import sweep
 from control.task import Task
-from trainer.errors import ConfigError
-from trainer.rundir import snapshot_path
+from trainer.common.errors import ConfigError
+from trainer.rundir.layout import snapshot_path
 
 CONFIG = "lecture_cnn"
 

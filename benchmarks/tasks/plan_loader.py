@@ -12,7 +12,7 @@ from control.progress import Line
 from control.runs import planning
 from control.sweep import sweep
 from control.task import Task
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 PICTURES = 4000
 

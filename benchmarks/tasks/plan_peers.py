@@ -13,8 +13,8 @@ from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_oth
 from control.runs import planning
 from control.runs.cluster import check_absolute
 from control.task import Task
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json
 
 CONTINUES = "What was measured is kept; to continue: {}"
 SAME = {

@@ -21,10 +21,10 @@ from control.runs.evaluations import accuracy_by_epoch
 from control.runs.plan import overrides
 from control.sweep import sweep
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import write_json, write_text
-from trainer.records import read_history
-from trainer.rundir import recorded
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json, write_text
+from trainer.rundir.layout import recorded
+from trainer.rundir.schemas import read_history
 
 COMMAND = "benchmarks/accuracy"
 ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")

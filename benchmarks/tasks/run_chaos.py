@@ -24,9 +24,9 @@ from control.progress import Line
 from control.remote.worker_files import metrics, read_records
 from control.runs import cluster, package, planning, run_results
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import write_json, write_text
-from trainer.rundir import recorded
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json, write_text
+from trainer.rundir.layout import recorded
 
 COMMAND = "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")

@@ -19,8 +19,8 @@ from control.campaign import Pace, alone, measure
 from control.children import Interrupted, Playbook, heeding_signals, last_lines
 from control.progress import Line
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import read_json, sha256_file
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, sha256_file
 
 DEADLINE_S = 300
 """How long a worker of a cell may run in total."""

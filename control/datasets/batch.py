@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from trainer import augmentation
-from trainer.config import Config
-from trainer.data import feeding, manifest
-from trainer.data.cache import open_images
+from trainer.common.files import replacing
+from trainer.config.schedule import counts
+from trainer.config.schema import Config
+from trainer.data import manifest, transform
+from trainer.data.batch import Batch, Call, Examples
 from trainer.data.columns import Columns
-from trainer.data.feeding import Feeding
+from trainer.data.feeder import Feeder
+from trainer.data.image_cache import open_images
 from trainer.data.manifest import Manifest, Published
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Batch, Call, Examples, Feeder
-from trainer.files import replacing
-from trainer.schedule import counts
+from trainer.data.transform import Feeding
+from trainer.step import image_augmentation
 
 
 def write(config: Config, published: Published, most: int, number: int, out: Path) -> None:
@@ -35,8 +36,8 @@ def write(config: Config, published: Published, most: int, number: int, out: Pat
     plain, batch = (_one(Feeder(examples, chosen, [1], 0, how), plan, step) for how in (None, fed))
     change = None
     if packed.table is None:
-        change = augmentation.make(config.augment, config.seed, len(classes), config.train.label_smoothing)
-    spec = feeding.weighed(config, examples.spec)
+        change = image_augmentation.make(config.augment, config.seed, len(classes), config.train.label_smoothing)
+    spec = transform.weighed(config, examples.spec)
     arrays: dict[str, Any] = {"names": np.array(spec.names), "classes": np.array(classes, dtype=str)}
     for kind, leaves in (("original", examples.spec.unpack(plain.data)), ("seen", spec.unpack(change(batch) if change else batch.data))):
         arrays |= {f"{kind}-{place}": _plain(np.asarray(values)[:most], kind, packed) for place, values in enumerate(leaves)}

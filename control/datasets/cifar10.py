@@ -22,9 +22,9 @@ import numpy as np
 
 from control.datasets.folder import Folder
 from control.datasets.stratified import SPLIT_SEED, stratified_order
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
 from trainer.data.images import decode
-from trainer.errors import DatasetError
-from trainer.terminal import printable
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SHAPE = (3, 32, 32)

@@ -6,15 +6,15 @@ import numpy as np
 
 from control.datasets import publish, stratified
 from control.datasets.sources import Listing
-from trainer.config import Train
-from trainer.data import classes
-from trainer.data.classes import HOW, KEY, MOST, numbers, weights
+from trainer.common.errors import ConfigError
+from trainer.config.schedule import Counts
+from trainer.config.schema import Train
+from trainer.data import class_weight
+from trainer.data.class_weight import HOW, KEY, MOST, numbers, weights
 from trainer.data.columns import Columns
 from trainer.data.manifest import Manifest, Records
 from trainer.data.partition import held_out_order
 from trainer.data.spec import Leaf
-from trainer.errors import ConfigError
-from trainer.schedule import Counts
 
 CHUNK = 2**20
 """Examples that are counted at a time."""
@@ -31,7 +31,7 @@ def of_listing(listing: Listing, sizes: Counts) -> list[int]:
         return _counts(np.asarray(records.labels), publish.validation_order(records, set(names))[0], sizes, len(listing.classes))
     assert listing.folder is not None
     table = listing.table
-    number = classes.label_of(table.spec)
+    number = class_weight.label_of(table.spec)
     labels = Columns(listing.folder, table.spec, "train", table.train).fixed(number)
     # In the file's order, not in that of the training.
     chosen = np.sort(_chosen(held_out_order(table.train, listing.held_out or 0, stratified.SPLIT_SEED), sizes))
@@ -53,7 +53,7 @@ def _counts(labels: np.ndarray, order: np.ndarray, sizes: Counts, number: int) -
 
 
 def _chosen(order: np.ndarray, sizes: Counts) -> np.ndarray:
-    """Those that train, as in `trainer.loop`."""
+    """Those that train, as in `trainer.worker.loop`."""
     return order[sizes.validation_images : sizes.validation_images + sizes.train_images]
 
 

@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from trainer.common.files import sync
 from trainer.data.columns import part_name, parts_of, row_dtype, rows_name
 from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
-from trainer.files import sync
 
 
 class Appended:

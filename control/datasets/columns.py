@@ -16,11 +16,11 @@ from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, shown
 from control.datasets.sources import Listing
 from control.datasets.specs import checked_table
+from trainer.common.errors import DatasetError
+from trainer.common.files import read_json, sha256_file, sync, write_json
 from trainer.data.columns import allow_open, file_names, row_dtype, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
-from trainer.errors import DatasetError
-from trainer.files import read_json, sha256_file, sync, write_json
 
 KEPT = Path(".lockstep/sources/columns")
 INDEX = "index.json"

@@ -6,9 +6,9 @@ from typing import Any
 
 from control.datasets import cifar10, tfrecords, unfinished
 from control.datasets.sources import fingerprint
-from trainer.config import nearest
-from trainer.errors import DatasetError
-from trainer.files import FOLDER, read_json, sha256_file, write_json
+from trainer.common.errors import DatasetError
+from trainer.common.files import FOLDER, read_json, sha256_file, write_json
+from trainer.common.suggest import nearest
 
 KINDS = ("cifar10",)
 FILES = {"train": "train.tfrecords", "validation": "validation.tfrecords", "eval": "eval.tfrecords"}

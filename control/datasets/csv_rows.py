@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from control.datasets.examples import repeated
-from trainer.errors import DatasetError
-from trainer.terminal import printable
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
 
 ROWS = 16_384
 """Read at a time, if they are short."""

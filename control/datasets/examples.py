@@ -15,10 +15,10 @@ import numpy as np
 
 from control.datasets import specs
 from control.datasets.specs import DTYPES, LONGEST_NAME, MOST_LEAVES
-from trainer.config import nearest
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
 from trainer.data.spec import PARTS, STRING, Leaf, Spec
-from trainer.errors import DatasetError
-from trainer.terminal import printable
 
 HOW = (
     "return or yield what Keras' fit takes: arrays or dicts of arrays, (x, y[, sample_weight]), batches of those, a tf.data.Dataset, "

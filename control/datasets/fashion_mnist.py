@@ -13,8 +13,8 @@ from pathlib import Path
 from control.datasets import unfinished
 from control.datasets.idx import Idx, listing
 from control.datasets.sources import Listing, source
-from trainer import files
-from trainer.errors import DatasetError
+from trainer.common import files
+from trainer.common.errors import DatasetError
 
 PACKAGE = "dataset-fashion-mnist"
 FOLDER = "usr/share/datasets/fashion-mnist"

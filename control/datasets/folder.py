@@ -11,10 +11,10 @@ from pathlib import Path
 
 from control.datasets.image_headers import EXTENSIONS, read_image
 from control.datasets.sources import Listing, source
-from trainer.config import Data
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
+from trainer.config.schema import Data
 from trainer.data.manifest import SPLITS
-from trainer.errors import DatasetError
-from trainer.terminal import printable
 
 VALIDATION = ("val", "validation", "valid")
 OTHERS = ("test", "testing", "eval", "training", *VALIDATION)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
-from trainer.errors import DatasetError
+from trainer.common.errors import DatasetError
 
 STEMS = {"train": "train", "test": "t10k"}
 WANTED = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (each plain or .gz)"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from control.datasets.sources import Listing, Source
+from trainer.common.errors import DatasetError
+from trainer.common.files import read_json, write_json
+from trainer.common.safe_text import printable
+from trainer.data.feeder import in_order
 from trainer.data.images import decode
 from trainer.data.manifest import SPLITS
-from trainer.data.pipeline import in_order
-from trainer.errors import DatasetError
-from trainer.files import read_json, write_json
-from trainer.terminal import printable
 
 CHUNK = 256
 AHEAD = 4

@@ -19,15 +19,15 @@ from control.datasets.column_writer import Writer
 from control.datasets.examples import Checked, batches, declared_shapes, shown
 from control.datasets.image_headers import EXTENSIONS, read_image
 from control.datasets.sources import alone, detect, is_table, open_source
-from trainer import own
-from trainer.config import nearest
+from trainer.common.errors import DatasetError
+from trainer.common.files import write_json
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
 from trainer.data.columns import allow_open, file_names
 from trainer.data.images import decode, fit
 from trainer.data.spec import Spec
-from trainer.errors import DatasetError
-from trainer.files import write_json
-from trainer.predict import BLOCK, JOB, SPLIT
-from trainer.terminal import printable
+from trainer.evaluation.predict import BLOCK, JOB, SPLIT
+from trainer.user_code import user_function
 
 HOW_IMAGES = "give a folder of images, an image (JPEG, PNG, BMP, GIF), or a dataset of images, whose test images are then predicted"
 HOW_COLUMNS = "give CSV or Parquet files with the columns that the model was trained on, or FILE.py:FUNCTION"
@@ -189,10 +189,10 @@ def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[
     yield from tables.rows(path, types, called)
 
 
-def _of_function(function: own.Function, called: str, checked: Checked) -> Iterator[tuple[str, Any]]:
+def _of_function(function: user_function.Function, called: str, checked: Checked) -> Iterator[tuple[str, Any]]:
     """Results of the user's function, called without arguments or, as one of a dataset, for the test examples."""
-    parameters, call = user_files.parameters("input", function), own.load("input", function)
-    with own.explaining_errors("input", function):
+    parameters, call = user_files.parameters("input", function), user_function.load("input", function)
+    with user_function.explaining_errors("input", function):
         result = call(SPLIT) if [*parameters.posonlyargs, *parameters.args] else call()
     if result is None:
         raise DatasetError(f"{called}: it returned None; {HOW_COLUMNS}")
@@ -200,7 +200,7 @@ def _of_function(function: own.Function, called: str, checked: Checked) -> Itera
     checked.shapes |= {name: shape for name, shape in declared_shapes(result, called).items() if name in checked.spec.names}
     blocks = batches(result, called, SPLIT)
     while True:
-        with own.explaining_errors("input", function):
+        with user_function.explaining_errors("input", function):
             block = next(blocks, None)
         if block is None:
             return

@@ -31,11 +31,11 @@ from control.datasets.examples import HOW as HOW_COLUMNS
 from control.datasets.examples import Checked, declared_shapes, noted, shown, with_target
 from control.datasets.image_headers import read_image
 from control.datasets.sources import Listing, check_classes, fingerprint, source
-from trainer import own
+from trainer.common.errors import ConfigError, DatasetError
+from trainer.common.files import read_json, sync, write_json
 from trainer.data.manifest import SPLITS
-from trainer.errors import ConfigError, DatasetError
-from trainer.files import read_json, sync, write_json
-from trainer.own import Function
+from trainer.user_code import user_function
+from trainer.user_code.user_function import Function
 
 FIX_SETS = "Fix: compute it at the top, or in a function that both call"
 NAME, SEED = "augment", "seed"
@@ -89,12 +89,12 @@ class Own:
             return stream.read(last - first)
 
     def _run(self) -> None:
-        function = own.load("dataset", self._function)
+        function = user_function.load("dataset", self._function)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             for name in _sets(getattr(function, "__code__", None)):
                 warnings.warn(f"it sets {name} at the top of the file, which models on hosts do not see. {FIX_SETS}", stacklevel=1)
-            with own.explaining_errors("dataset", self._function):
+            with user_function.explaining_errors("dataset", self._function):
                 result = function("train")
                 first, result = _first(result, self._next)
             if first is END:
@@ -129,7 +129,7 @@ class Own:
     def _call(self, function: Callable[..., Any], split: str) -> Any:
         """The function's result; None if it has no validation split of its own: it may say so with a KeyError."""
         try:
-            with own.explaining_errors("dataset", self._function):
+            with user_function.explaining_errors("dataset", self._function):
                 return function(split)
         except ConfigError as error:
             if split == "validation" and isinstance(error.__cause__, KeyError) and error.__cause__.args == (split,):
@@ -171,13 +171,13 @@ class Own:
 
     def _each(self, result: Any) -> Iterator[Any]:
         """The function's results, one at a time: all of them may not fit into memory."""
-        with own.explaining_errors("dataset", self._function):
+        with user_function.explaining_errors("dataset", self._function):
             iterator = iter(result)
         while (item := self._next(iterator)) is not END:
             yield item
 
     def _next(self, iterator: Iterator[Any]) -> Any:
-        with own.explaining_errors("dataset", self._function):
+        with user_function.explaining_errors("dataset", self._function):
             return next(iterator, END)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from control.datasets.csv_rows import LONGEST_NAME, ROWS
 from control.datasets.examples import repeated
-from trainer import limits
-from trainer.errors import DatasetError
-from trainer.terminal import printable
+from trainer.common import limits
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
 
 PARQUET = ".parquet"
 INSTALL = "Fix: .venv/bin/python -m pip install pyarrow (only this machine needs it), or save the table as CSV"

@@ -18,10 +18,10 @@ from control.datasets import columns, image_check, stratified, unfinished
 from control.datasets.image_check import CHUNK, READING, Progress
 from control.datasets.sources import Listing, Source
 from control.datasets.stratified import stratified_order
+from trainer.common.errors import DatasetError
+from trainer.common.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.data import manifest
 from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Records
-from trainer.errors import DatasetError
-from trainer.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trainer.config import Data, nearest
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
+from trainer.config.schema import Data
 from trainer.data.manifest import SPLITS, Table
-from trainer.errors import DatasetError
-from trainer.terminal import printable
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from trainer.common.errors import DatasetError
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import PARTS, STRING, Leaf, Spec, indices
-from trainer.errors import DatasetError
 
 MOST_EXAMPLES = 2**40
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")

@@ -19,10 +19,11 @@ from control.datasets.examples import Checked, check_columns, with_target
 from control.datasets.parquet_rows import PARQUET
 from control.datasets.sources import TABLES, Listing, fingerprint, source
 from control.datasets.stratified import SPLIT_SEED
-from trainer.config import Data, nearest
+from trainer.common.errors import DatasetError
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
+from trainer.config.schema import Data
 from trainer.data.spec import STRING
-from trainer.errors import DatasetError
-from trainer.terminal import printable
 
 VALIDATION = ("validation", "valid", "val")
 LAYOUT = "a CSV or Parquet file, or a folder with train*, test* and, optionally, val* files of one of these kinds"

@@ -18,9 +18,9 @@ import numpy as np
 from control.datasets.sources import Listing, class_names, fingerprint, folder_of, source
 from control.project import ROOT
 from control.remote.trainer_process import refusal
-from trainer.errors import DatasetError
-from trainer.files import read_json, replacing, sync
-from trainer.terminal import printable
+from trainer.common.errors import DatasetError
+from trainer.common.files import read_json, replacing, sync
+from trainer.common.safe_text import printable
 
 ABOUT = "dataset.json"
 LARGEST_ABOUT = 16 * 2**20

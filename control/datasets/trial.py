@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from control.datasets.sources import Listing, Source
-from trainer import own
-from trainer.config import Data
+from trainer.common.errors import ConfigError
+from trainer.config.schema import Data
+from trainer.data.batch import Examples
 from trainer.data.columns import Columns
 from trainer.data.images import decode, fit
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Examples
-from trainer.data.rows import Rows
 from trainer.data.spec import of_images
-from trainer.errors import ConfigError
-from trainer.own import Function
+from trainer.data.user_augment import Rows
+from trainer.user_code import user_function
+from trainer.user_code.user_function import Function
 
 TRIED = 4
 """Examples."""
@@ -28,7 +28,7 @@ def check(data: Data, source: Source, listing: Listing) -> None:
     examples = first_examples(data, source, listing)
     function = Function.of(given)
     # What it prints must not get between what this process prints.
-    with own.explaining_errors("dataset", function):
+    with user_function.explaining_errors("dataset", function):
         rows, indices = Rows(given, examples.spec, 1), np.arange(min(TRIED, len(examples)))
         sides = examples.longest(indices).tolist() if isinstance(examples, Columns) else []
         seeds = EpochPlan(len(examples), len(indices), 1, 1, 1).seeds(0, indices)

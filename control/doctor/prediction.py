@@ -10,7 +10,7 @@ from typing import Any
 from control import project, text
 from control.doctor.step_model import Prediction
 from control.runs import cluster
-from trainer.files import read_json, write_json
+from trainer.common.files import read_json, write_json
 
 FOLDER = project.PRIVATE / "predictions"
 

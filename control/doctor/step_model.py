@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from control.traffic import COMPRESSED, UNCOMPRESSED, step_traffic
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 from trainer.reduction.cost_model import DIRECT, worth_compressing
 
 

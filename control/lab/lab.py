@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from control.operator_variables import check_state, integer
-from trainer.errors import ConfigError
-from trainer.terminal import printable
+from trainer.common.errors import ConfigError
+from trainer.common.safe_text import printable
 
 CPU_PERIOD_US = 10_000
 """The kernel grants a node its quota of microseconds in each."""

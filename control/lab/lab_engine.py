@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from control.lab import lab
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 ANSWER_S = 30
 PODMAN_NOFILE = 2**20

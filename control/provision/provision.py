@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from control.runs import cluster
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 KINDS = ("glusterfs", "mounted", "local")
 LAYOUTS = ("replica", "distributed")

@@ -10,7 +10,7 @@ from control.doctor.checks.across import one_folder
 from control.doctor.checks.host import MACHINES, supported
 from control.provision.wheels import Target
 from control.terminal_lines import printable_lines
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 GPU_MACHINE = "x86_64"

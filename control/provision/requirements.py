@@ -12,8 +12,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from control.provision.wheels import Pin, Target, chosen, pins
-from trainer.errors import ConfigError
-from trainer.files import write_text
+from trainer.common.errors import ConfigError
+from trainer.common.files import write_text
 
 GLIBCS = (17, 28, *range(31, 41))
 """Minor versions of the C library that uv resolves for."""

@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from trainer.errors import LockstepError
-from trainer.files import read_json, sha256_file, write_json, write_text
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, sha256_file, write_json, write_text
 
 OLDEST_GLIBC = 17
 NEWEST_GLIBC = 35

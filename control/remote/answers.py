@@ -14,10 +14,10 @@ import yaml
 from control.project import ROOT
 from control.remote import worker_files
 from control.remote.worker_files import Check, count, each, holding, none_or, number, text
-from trainer import sealed
-from trainer.claims import RUN_NAME, SESSION, TICKET
-from trainer.errors import LockstepError
-from trainer.terminal import printable
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.host import sealed_files
+from trainer.host.claims import RUN_NAME, SESSION, TICKET
 
 MODULES = ROOT / "plugins" / "modules"
 LARGEST = 4 * 2**20
@@ -45,7 +45,7 @@ def _run_name(value: Any) -> bool:
 
 
 def _state_name(value: Any) -> bool:
-    return value == "" or (isinstance(value, str) and sealed.step_of(value) >= 0)
+    return value == "" or (isinstance(value, str) and sealed_files.step_of(value) >= 0)
 
 
 def _by_text(check: Check) -> Check:

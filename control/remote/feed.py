@@ -17,9 +17,9 @@ from ansible.errors import AnsibleConnectionFailure
 
 from control.remote import lean, worker_files
 from control.remote.tmux import SOCKET
-from trainer import tmux_socket
-from trainer.clock import CLOCK, Clock
-from trainer.terminal import printable
+from trainer.common.clock import CLOCK, Clock
+from trainer.common.safe_text import printable
+from trainer.host import tmux_socket
 
 PROGRAM = Path(__file__).with_name("worker_feed.py")
 BEGINNING = re.compile(r"^from (__future__|trainer\.tmux_socket) import .*\n", re.MULTILINE)

@@ -18,8 +18,8 @@ from ansible.errors import AnsibleActionFail
 
 from control.project import ROOT
 from control.remote.answers import believed, documented
-from trainer.errors import LockstepError
-from trainer.terminal import printable
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
 
 PLUGINS = ROOT / "plugins"
 RUNTIME = Path(__file__).with_name("lean_runtime.py")

@@ -21,11 +21,12 @@ from control.remote.feed import Feed, HostUnreachable
 from control.remote.feed import Line as FeedLine
 from control.remote.worker_feed import READ_ONLY, REMOVED
 from control.runs import admission, logs
-from trainer import files, limits, sealed
-from trainer.errors import LockstepError
-from trainer.records import read_history
-from trainer.rundir import prune, recorded, snapshots_policy
-from trainer.terminal import printable
+from trainer.common import files, limits
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.host import sealed_files
+from trainer.rundir.layout import prune, recorded, snapshots_policy
+from trainer.rundir.schemas import read_history
 
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 LOOK = 4 * 2**20
@@ -335,11 +336,11 @@ def _forget_old_states(into: Path, remote_names: set[str]) -> None:
     """Delete training states that a worker has replaced by newer ones."""
     folders = {name.rpartition("/")[0] for name in remote_names if STATE.fullmatch(name)}
     for folder in folders:
-        ours = sealed.names(into / folder)
+        ours = sealed_files.names(into / folder)
         replaced = [name for name in ours if f"{folder}/{name}" not in remote_names]
         newest = next((name for name in reversed(ours) if name not in replaced), "")
-        older = [name for name in replaced if sealed.step_of(name) < sealed.step_of(newest)]
-        if older and not sealed.damage(into / folder / newest):
+        older = [name for name in replaced if sealed_files.step_of(name) < sealed_files.step_of(newest)]
+        if older and not sealed_files.damage(into / folder / newest):
             for name in older:
                 (into / folder / name).unlink()
 

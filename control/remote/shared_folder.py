@@ -16,9 +16,9 @@ from ansible.plugins.action import ActionBase
 
 from control import project
 from control.remote.upload import with_progress
+from trainer.common.files import read_json, sha256_file, write_json
+from trainer.common.safe_text import printable
 from trainer.data.manifest import FILE
-from trainer.files import read_json, sha256_file, write_json
-from trainer.terminal import printable
 
 SEEN = project.PRIVATE / "seen"
 """Stamps of the compared files, for each dataset on each shared folder."""

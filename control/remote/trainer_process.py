@@ -9,7 +9,7 @@ from typing import Any
 
 from control import project
 from control.progress import Line
-from trainer.errors import REFUSAL, LockstepError
+from trainer.common.errors import REFUSAL, LockstepError
 
 
 def run(argv: list[str], doing: str = "", given: Any = None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 from control.progress import Line
-from trainer.files import sha256_file
-from trainer.terminal import printable
+from trainer.common.files import sha256_file
+from trainer.common.safe_text import printable
 
 CHUNK = 8 * 2**20
 

@@ -11,7 +11,7 @@ whatever it does delays the training on its host. Each line has
 - `exit`: the contents of exit.json, empty without one;
 - `folder`: `removed` or `read-only` if the worker's folder is, else empty.
 
-Links, pipes and devices count as missing. It is sent behind `trainer/tmux_socket.py`, as one file.
+Links, pipes and devices count as missing. It is sent behind `trainer/host/tmux_socket.py`, as one file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.tmux_socket import mend
+from trainer.host.tmux_socket import mend
 
 PAUSE_S = 0.25
 """Between two looks at the worker's files, which cost microseconds."""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from control.terminal_lines import printable_lines
-from trainer.errors import LockstepError
-from trainer.files import read_json
-from trainer.records import EPOCH, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
-from trainer.rundir import part_of
-from trainer.straggler import CAUSES
-from trainer.terminal import printable
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json
+from trainer.common.safe_text import printable
+from trainer.rundir.layout import part_of
+from trainer.rundir.schemas import EPOCH, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
+from trainer.rundir.straggler import CAUSES
 
 STATES = ("RUNNING", "SUCCEEDED", "FAILED", "FAILED_PREFLIGHT", "CANCELLED", "PREEMPTED")
 LINE = 20_000

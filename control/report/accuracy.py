@@ -12,7 +12,7 @@ from control.report.facts import Run
 from control.report.metrics import TIE
 from control.runs.course import OVERFITTING, Trend
 from control.text import count, go_on, listed
-from trainer.monitor import best_row
+from trainer.rundir.best_epoch import best_row
 
 RULE = (
     f"The rule: a run overfits when its last two validation losses are more than {OVERFITTING:g}% above its lowest, an earlier one, "

@@ -11,8 +11,8 @@ from control.report import own_files, repeating
 from control.report.blocks import Block, Link, Section, Table, Text, code
 from control.report.facts import Run
 from control.runs.package import EPOCH
-from trainer.files import replacing
-from trainer.rundir import snapshot_path
+from trainer.common.files import replacing
+from trainer.rundir.layout import snapshot_path
 
 TABLES = {
     "history.csv": "the numbers of every epoch",

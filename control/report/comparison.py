@@ -10,8 +10,8 @@ from control.report.facts import Run
 from control.runs.cluster import trains
 from control.text import listed, metric_name
 from trainer.data.spec import noun
-from trainer.monitor import Monitor
-from trainer.records import VALIDATION
+from trainer.rundir.best_epoch import Monitor
+from trainer.rundir.schemas import VALIDATION
 
 
 def measure(runs: Sequence[Run]) -> Monitor | None:

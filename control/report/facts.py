@@ -11,12 +11,12 @@ from control.runs import run_results
 from control.runs.course import Course, judge
 from control.runs.evaluations import FIRST, LAST
 from control.text import model_name
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json
 from trainer.data.spec import noun
-from trainer.errors import LockstepError
-from trainer.files import read_json
-from trainer.monitor import Monitor, judged, monitor
-from trainer.records import read_history
-from trainer.rundir import existing_epochs, record_path
+from trainer.rundir.best_epoch import Monitor, judged, monitor
+from trainer.rundir.layout import existing_epochs, record_path
+from trainer.rundir.schemas import read_history
 
 MARKS = ("first", "best", "last")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from control.report.blocks import Block, Picture, Section, Table, Text, moment
 from control.report.facts import Run
 from control.text import count, listed, metric_name
-from trainer.records import VALIDATION, metric_values
+from trainer.rundir.schemas import VALIDATION, metric_values
 
 TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
 """Which of several epochs with the best value is the best one, as in a sentence."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from control import user_files
 from control.report.facts import Run
-from trainer.errors import ConfigError
-from trainer.own import Function
+from trainer.common.errors import ConfigError
+from trainer.user_code.user_function import Function
 
 FORBIDDEN = '<>:"|?*\\'
 """Characters that a file's name may not have on some machines."""

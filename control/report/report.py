@@ -17,8 +17,8 @@ from control.report.blocks import Section, code, plain
 from control.report.facts import Run
 from control.report.render import Renderer, Report, dark
 from control.text import listed
-from trainer.config import Report as Heading
-from trainer.files import replacing, write_text
+from trainer.common.files import replacing, write_text
+from trainer.config.schema import Report as Heading
 
 COMPARED = "pictures/compare.png"
 _PICTURES = ("history-*.png", "compare*.png", "split-*.png", "confusion[-_]*.png", "errors[-_]*.png", "sweep-*.png")

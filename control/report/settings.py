@@ -11,7 +11,7 @@ from control.report.blocks import code, plain
 from control.report.facts import Run
 from control.runs.cluster import trains
 from control.text import count, listed
-from trainer import config as configs
+from trainer.config import schema as configs
 
 ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "optimizer": {"momentum": ("sgd",), **dict.fromkeys(("beta_1", "beta_2", "epsilon"), ("adam", "adamw"))},

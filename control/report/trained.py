@@ -12,7 +12,7 @@ from control.report.own_files import OwnFiles
 from control.runs import cluster, step_profile, stragglers
 from control.text import count, listed
 from trainer.data.spec import Spec
-from trainer.monitor import RESTORED
+from trainer.rundir.best_epoch import RESTORED
 
 SHOWN_CLASSES = 20
 LONGEST_FILE = 50_000

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from control.remote import worker_files
-from trainer import files, records, sealed
-from trainer.errors import LockstepError
-from trainer.rundir import recorded
-from trainer.terminal import printable
+from trainer.common import files
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.host import sealed_files
+from trainer.rundir import schemas
+from trainer.rundir.layout import recorded
 
 ANY_HOST = "[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 MB = 2**20
@@ -87,7 +89,7 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
     own = "workers/" + (ANY_HOST if host is None else SPECIAL.sub(r"\\\1", host))
     job = f"({own}|evaluate{'|predict' if outputs else ''})"
     return (
-        Kind("history[.]csv", 64 * MB, records.read_history),
+        Kind("history[.]csv", 64 * MB, schemas.read_history),
         Kind("summary[.]json", MB, _reading(worker_files.summary)),
         Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
         Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
@@ -108,14 +110,14 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
 STAY = (
     "(config[.]yml|cluster[.]json|evaluate/image|predict/.*|(.*/)?[.]part-[^/]*"
     "|(workers/[^/]*|evaluate)/tmp/.*"
-    f"|workers/[^/]*/(script/.*|secret|unpacked|supervisor[.]json)|(workers/[^/]*/)?{sealed.ASIDE}/[^/]*)"
+    f"|workers/[^/]*/(script/.*|secret|unpacked|supervisor[.]json)|(workers/[^/]*/)?{sealed_files.ASIDE}/[^/]*)"
 )
 """Files that are not fetched: written by this machine, of a prediction by another command, half written, temporary, a script's working
 directory, a supervisor's, or put aside as damaged."""
 
 
 def _check_sealed(path: Path) -> None:
-    if reason := sealed.damage(path):
+    if reason := sealed_files.damage(path):
         raise LockstepError(f"is damaged ({reason}); what was collected before stays")
 
 

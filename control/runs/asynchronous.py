@@ -11,11 +11,12 @@ from control.remote.worker_files import chief_records
 from control.runs import evaluations
 from control.runs.cluster import server_endpoints, trains, with_server
 from control.runs.snapshot_choice import marks
-from trainer.asynchronous.roles import CHIEF, EVALUATOR, ROLES, SERVER, WORKER
-from trainer.asynchronous.server import LOG
-from trainer.config import Config, nearest
-from trainer.errors import ConfigError
-from trainer.rundir import recorded
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
+from trainer.config.schema import Config
+from trainer.parameter_server.roles import CHIEF, EVALUATOR, ROLES, SERVER, WORKER
+from trainer.rundir.layout import recorded
+from trainer.rundir.phases import LOG
 
 KIND = "staleness"
 """Of the records that the chief writes after each epoch."""

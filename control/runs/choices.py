@@ -1,6 +1,7 @@
 """What a host set's first training measured, kept for later ones: how gradients are sent, how a step's images are divided.
 
-The control node keeps one file per model and set of hosts. `trainer.kept` says why, and reads what a run is given from it.
+The control node keeps one file per model and set of hosts. `trainer.engine.measured_choices` says why, and reads what a run is given
+from it.
 """
 
 import datetime
@@ -13,11 +14,12 @@ from control import project, text
 from control.operator_variables import boolean
 from control.remote.worker_files import read_records
 from control.runs import cluster, run_results
-from trainer import kept, sealed
-from trainer.config import Reduction
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json
-from trainer.rundir import recorded
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json
+from trainer.config.schema import Reduction
+from trainer.engine import measured_choices
+from trainer.host import sealed_files
+from trainer.rundir.layout import recorded
 
 FOLDER = project.PRIVATE / "choices"
 MODEL = 1
@@ -47,7 +49,7 @@ def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 def _has_begun(plan: dict[str, Any]) -> bool:
     """Whether the plan's run has a training state to resume from."""
-    return bool(sealed.names(Path(plan["folder"]) / "state"))
+    return bool(sealed_files.names(Path(plan["folder"]) / "state"))
 
 
 def keep(run: Path, measured: dict[str, Any]) -> None:
@@ -75,7 +77,7 @@ def keep(run: Path, measured: dict[str, Any]) -> None:
 def keep_of(run: Path, record: dict[str, Any]) -> None:
     """Keep what a record of metrics.jsonl says was measured, if it is valid."""
     if record["kind"] in ("reduction", "shares") and record.get("measured"):
-        measured = kept.parse({"method": record.get("name"), "shares": record.get("parts")})
+        measured = measured_choices.parse({"method": record.get("name"), "shares": record.get("parts")})
         keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
 
 
@@ -88,12 +90,12 @@ def keep_all(run: Path) -> None:
 
 def shown(plan: dict[str, Any]) -> str:
     """How the plan's gradients will be sent; empty with one worker."""
-    given, reduction = kept.parse(plan["kept"]), Reduction(**plan["config"]["reduction"])
+    given, reduction = measured_choices.parse(plan["kept"]), Reduction(**plan["config"]["reduction"])
     before = run_results.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
     if len(plan["hosts"]) == 1:
         return ""
     scaled = bool((plan.get("compiled") or {}).get("scales_loss"))
-    predicted = kept.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given, scaled)
+    predicted = measured_choices.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given, scaled)
     if predicted is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
     name, reason = predicted
@@ -103,7 +105,7 @@ def shown(plan: dict[str, Any]) -> str:
 
 def divided(plan: dict[str, Any]) -> str:
     """How a step's images will be divided, if measured before."""
-    given, counts = kept.parse(plan["kept"]), plan["counts"]
+    given, counts = measured_choices.parse(plan["kept"]), plan["counts"]
     if given.shares is None or len(given.shares) != len(plan["hosts"]):
         return ""
     return f", divided {text.listed(given.shares)} ({given.origin}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""

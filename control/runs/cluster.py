@@ -10,9 +10,9 @@ from ansible.errors import AnsibleFilterError
 
 from control import worker_environment
 from control.runs.admission import ANY_HOST
-from trainer import member
-from trainer.asynchronous import roles
-from trainer.terminal import printable
+from trainer.common.safe_text import printable
+from trainer.network import member
+from trainer.parameter_server import roles
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from trainer.monitor import best_row, judged
+from trainer.rundir.best_epoch import best_row, judged
 
 OVERFITTING = 5.0
 """Generalisation loss in percent above which a run overfits; Prechelt's GL_5."""

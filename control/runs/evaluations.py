@@ -12,10 +12,10 @@ import numpy as np
 from control import text
 from control.remote.worker_files import evaluation
 from control.runs import snapshot_choice
-from trainer import rundir
-from trainer.files import replacing, sha256_file, write_json, write_rows, write_text
-from trainer.records import metric_values, read_history
-from trainer.terminal import printable
+from trainer.common.files import replacing, sha256_file, write_json, write_rows, write_text
+from trainer.common.safe_text import printable
+from trainer.rundir import layout
+from trainer.rundir.schemas import metric_values, read_history
 
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
 """Columns of evaluations.csv; the model's metrics stand between them."""
@@ -63,7 +63,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
     # A metric that is no number is left out of its row.
     known = {*FIRST, *LAST, *(name for row in history for name in metric_values(row))}
     for host in hosts:
-        for path in sorted((rundir.part_of(run, host) / rundir.EVALUATIONS).glob("epoch-*.json")):
+        for path in sorted((layout.part_of(run, host) / layout.EVALUATIONS).glob("epoch-*.json")):
             one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
             # An epoch after the last belongs to an attempt that was not continued.
@@ -77,7 +77,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
     if new:
         append(table, sorted(new, key=lambda one: int(one["epoch"])))
         for one in new:
-            write_json(rundir.record_path(run / "evaluate", one["epoch"]), one)
+            write_json(layout.record_path(run / "evaluate", one["epoch"]), one)
             if one["epoch"] in snapshot_choice.marks(run):
                 draw(run, one)
     return warnings
@@ -85,7 +85,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
 
 def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
     """Whether an evaluation is of the snapshot that the run has of its epoch, if it still has one."""
-    snapshot = rundir.snapshot_path(run, evaluated["epoch"])
+    snapshot = layout.snapshot_path(run, evaluated["epoch"])
     return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
 
 

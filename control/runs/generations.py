@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.files import read_json, write_json
-from trainer.supervision.policy import may_go_on
+from trainer.common.files import read_json, write_json
+from trainer.supervision.restart_policy import may_go_on
 
 OVER = "over"
 

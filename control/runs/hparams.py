@@ -38,8 +38,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from control import configurations, text
 from control.runs.cluster import trains
 from control.runs.evaluations import accuracy_by_epoch
-from trainer.errors import LockstepError
-from trainer.files import read_json, replacing
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, replacing
 
 FIRST = ("model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers")
 """TensorBoard shows the first five columns until the user selects others, and sorts: columns that differ first, then by name."""

@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 
 from control import project
-from trainer.errors import LockstepError
-from trainer.files import make_folder
+from trainer.common.errors import LockstepError
+from trainer.common.files import make_folder
 
 KEY = project.PRIVATE / "key"
 BYTES = 32

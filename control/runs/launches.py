@@ -14,9 +14,9 @@ from ansible import context
 from control import command_line, project, text
 from control.children import Interrupted, Playbook, last_lines
 from control.runs import cluster, evaluations, reservations, run_results, under_way
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json, write_text
-from trainer.rundir import recorded
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.rundir.layout import recorded
 
 BEGUN = project.PRIVATE / "launches"
 """One file per launch in progress, with the launching process: it shows what a killed command left half done."""

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from trainer.records import HEADER
-from trainer.terminal import printable
+from trainer.common.safe_text import printable
+from trainer.rundir.schemas import HEADER
 
 NOISE = re.compile(
     r"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from control import configurations
 from control.runs.cluster import trains
 from control.runs.hparams import hyperparameters
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json
-from trainer.records import read_history
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json
+from trainer.rundir.schemas import read_history
 
 EXPERIMENT = "lockstep"
 ENDS = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED", "PREEMPTED": "KILLED"}

@@ -9,13 +9,16 @@ import keras
 import tensorflow as tf
 
 from control.runs import model_errors
-from trainer import additive, applying, assembly, callbacks, initial, keras_metrics, step
-from trainer import config as configs
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import ConfigError
+from trainer.config import loading
 from trainer.data.spec import Spec, of_images
-from trainer.errors import ConfigError
-from trainer.models import own
-from trainer.optimizer import inner
-from trainer.steptime import random_examples
+from trainer.keras_step import gradient_capture, keras_metrics
+from trainer.keras_step.optimizer import inner
+from trainer.models import keras_methods, user_model
+from trainer.step import build_step, worker_step
+from trainer.user_code import callbacks
+from trainer.worker.step_timing import random_examples
 
 ROWS = 4
 """Examples of a batch to try metrics with."""
@@ -57,18 +60,18 @@ def examine(
         ConfigError: it can't be built, trained or saved.
     """
     examples = of_images(size) if spec is None else Spec.from_json(spec)
-    with model_errors.explaining("training", section) if section["name"] == own.NAME else contextlib.nullcontext():
+    with model_errors.explaining("training", section) if section["name"] == user_model.NAME else contextlib.nullcontext():
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
-        model, compiled = assembly.build_model(configs.build(given), classes, examples)
+        model, compiled = build_step.build_model(loading.build(given), classes, examples)
     warnings = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
-    if compiled and additive.overridden(model, ["fit"]):
+    if compiled and keras_methods.overridden(model, ["fit"]):
         warnings.append(
             f"model={section['file']}:{section['function']}: its own fit is not called, but Keras'. Fix: do what it "
             "does in the function that returns the model, or -e script=FILE.py with lockstep.distribute"
         )
     tried = _try(section, model, examples, examples if fed is None else Spec.from_json(fed)) if compiled else ([], False)
     model_errors.check_reopens(section, model)
-    left = initial.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
+    left = starting_weights.load(model, Path(weights["path"]), weights, skip_mismatch, by_name, optimizer_state) if weights else []
     trainable = sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
     described, fits = (_described(model, *tried), _fit(section, model, examples)) if compiled else (None, {})
     return {
@@ -86,18 +89,18 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
     An error in a step names the line in the user's file, or Keras' reason.
     """
-    examples, optimizers = step.rows(spec), dict[int, str]()
+    examples, optimizers = worker_step.rows(spec), dict[int, str]()
 
     def note(optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
         optimizers[id(optimizer)] = type(optimizer).__name__
         apply(optimizer, gradients, variables)
 
-    with model_errors.explaining("training", section), applying.instead(note):
-        tf.function(model.train_step, autograph=False).get_concrete_function(step.rows(fed))
-    if not keras_metrics.states(model) and not additive.overridden(model):
+    with model_errors.explaining("training", section), gradient_capture.instead(note):
+        tf.function(model.train_step, autograph=False).get_concrete_function(worker_step.rows(fed))
+    if not keras_metrics.states(model) and not keras_methods.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
     unreduced = any(getattr(loss, "reduction", "sum") in (None, "none") for loss in tf.nest.flatten(model.loss))
-    if unreduced and not additive.overridden(model):
+    if unreduced and not keras_methods.overridden(model):
         raise ConfigError(
             f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
@@ -113,7 +116,12 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, Any]:
     """How one output fits one `y`, where a loss of Keras' own does not refuse what can't be meant: `takes`, `warnings`."""
     shape, y = getattr(model, "output_shape", None), spec.parts.get("y", ())
-    if additive.overridden(model) or not isinstance(model.loss, str | keras.losses.Loss) or not isinstance(shape, tuple) or len(y) != 1:
+    if (
+        keras_methods.overridden(model)
+        or not isinstance(model.loss, str | keras.losses.Loss)
+        or not isinstance(shape, tuple)
+        or len(y) != 1
+    ):
         return {}
     loss = keras.losses.get(model.loss)
     known = {"axis": -1, "ignore_class": None, **getattr(loss, "_fn_kwargs", {})}
@@ -151,8 +159,8 @@ def _described(model: keras.Model, optimizers: list[str], validates: bool) -> di
         "learning_rate": _rate(model.optimizer),
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
-        "own": additive.overridden(model),
-        "scales_loss": assembly.scales_loss(model.optimizer),
+        "own": keras_methods.overridden(model),
+        "scales_loss": build_step.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": validates,
     }

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from trainer import own
-from trainer.errors import ConfigError
-from trainer.models.own import NAME
-from trainer.own import Function
+from trainer.common.errors import ConfigError
+from trainer.models.user_model import NAME
+from trainer.user_code import user_function
+from trainer.user_code.user_function import Function
 
 if TYPE_CHECKING:
     import keras
@@ -39,7 +39,7 @@ def explaining(doing: str, given: dict[str, Any]) -> Iterator[None]:
     except Exception as error:
         lines = COLOR.sub("", str(error)).strip().splitlines()[:LONGEST]
         hint = "".join(f"\n{hint}" for part, hint in HINTS.items() if part in str(error))
-        where = own.line(error, function)
+        where = user_function.line(error, function)
         raise ConfigError(
             f"model={function.called}{where}: a step of {doing} fails: {type(error).__name__}: {chr(10).join(lines)}{hint}"
         ) from error
@@ -53,7 +53,7 @@ def check_reopens(given: dict[str, Any], model: "keras.Model") -> None:
 
     function = Function.of(given)
     try:
-        with own.explaining_errors("model", function):
+        with user_function.explaining_errors("model", function):
             keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))
     except ConfigError as error:
         unknown = re.search(r"Could not locate (?:class|function) '[^']+'", str(error))

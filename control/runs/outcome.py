@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, signal_of
-from trainer.supervision.policy import may_go_on
+from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, signal_of
+from trainer.supervision.restart_policy import may_go_on
 
 TIMED = ("training", "ended")
 """Phases of the chief whose start times a result shows."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control.project import ROOT
-from trainer.files import replacing
+from trainer.common.files import replacing
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 

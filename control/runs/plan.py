@@ -25,19 +25,22 @@ from control.operator_variables import boolean, integer
 from control.remote.trainer_process import refusal
 from control.runs import asynchronous, mlflow_log, package, preset, run_results, snapshot_choice
 from control.runs.cluster import trains
-from trainer import config as configs
-from trainer import initial, monitor, schedule
-from trainer.claims import RUN_NAME
-from trainer.config import Config, nearest
-from trainer.data import classes, feeding, manifest
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import read_json, sha256_file, write_json
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
+from trainer.config import schedule
+from trainer.config import schema as configs
+from trainer.config.schema import Config
+from trainer.data import class_weight, manifest, transform
 from trainer.data.manifest import SPLITS
 from trainer.data.spec import Spec, noun, of_images
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import read_json, sha256_file, write_json
-from trainer.models import own as own_model
-from trainer.records import read_history
-from trainer.rundir import recorded
-from trainer.terminal import printable
+from trainer.host.claims import RUN_NAME
+from trainer.models import user_model as own_model
+from trainer.rundir import best_epoch
+from trainer.rundir.layout import recorded
+from trainer.rundir.schemas import read_history
 
 NUMBER = re.compile(r"-?[\d.]+")
 """`workers` as a number, right or wrong; anything else names hosts."""
@@ -306,7 +309,7 @@ def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train
     if all_steps or not summary.get("stalled"):
         return bool(all_steps or summary.get("ended_early"))
     # More patience may have been asked for since.
-    return monitor.stalled(read_history(existing / "history.csv"), train.monitor, train.patience)
+    return best_epoch.stalled(read_history(existing / "history.csv"), train.monitor, train.patience)
 
 
 def run_name(request: Request) -> tuple[str, Path | None]:
@@ -408,9 +411,9 @@ def overrides(options: dict[str, Any]) -> dict[str, Any]:
 def _weights(given: str) -> dict[str, str]:
     """The configuration key `train.weights` for a file."""
     path = Path(given).expanduser()
-    if not initial.suffix(path.name):
+    if not starting_weights.suffix(path.name):
         raise ConfigError(
-            f"weights={given}: a file of weights ends with {' or '.join(initial.SUFFIXES)}, as a snapshot in checkpoints/ does"
+            f"weights={given}: a file of weights ends with {' or '.join(starting_weights.SUFFIXES)}, as a snapshot in checkpoints/ does"
         )
     if not path.is_file():
         raise ConfigError(f"weights={given}: no such file: {path.absolute()}")
@@ -426,7 +429,7 @@ def initial_weights(config: Config, request: Request, started: Path | None) -> d
     given = config.train.weights
     if given is None:
         return None
-    name = f"weights-{given['sha256'][:16]}{initial.suffix(given['file'])}"
+    name = f"weights-{given['sha256'][:16]}{starting_weights.suffix(given['file'])}"
     asked = request.options.get("weights")
     local = Path(str(asked)).expanduser() if asked else request.packs.parent / "code" / name
     if local.is_file():
@@ -679,7 +682,7 @@ def check_model(config: Config, listing: Listing) -> None:
             "file of -e dataset=FILE.py:FUNCTION"
         )
     if listing.table is not None and config.train.class_weight is not None:
-        classes.label_of(listing.table.spec)
+        class_weight.label_of(listing.table.spec)
     if listing.table is not None and config.model["name"] != own_model.NAME:
         inputs = ", ".join(map(str, listing.table.spec.parts["x"][:5]))
         raise ConfigError(
@@ -733,7 +736,7 @@ def check_monitor(compiled: dict[str, Any] | None, asked: str | None) -> None:
         return
     computed = list(compiled["metrics"]) if compiled else ["loss", "accuracy"]
     columns = [*computed, *(f"val_{name}" for name in computed)]
-    if monitor.monitor([], asked).metric not in columns:
+    if best_epoch.monitor([], asked).metric not in columns:
         raise ConfigError(f"train.monitor={asked}: this model has no such metric; it has: {', '.join(columns)}")
 
 
@@ -834,7 +837,7 @@ def parameters(
     own |= {name: getattr(config.train, name) for name in ("last_layers", "optimizer_state")} | {"by_name": config.train.weights_by_name}
     own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
     if config.train.class_weight:
-        own["fed"] = feeding.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json()
+        own["fed"] = transform.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json()
     own |= {"size": size, "classes": classes, "spec": spec}
     key = hashlib.sha256(json.dumps({**own, "code": _models_digest()}, sort_keys=True).encode()).hexdigest()[:16]
     entry = request.parameter_cache / f"{key}.json"
@@ -855,7 +858,7 @@ def _models_digest() -> str:
     state = hashlib.sha256()
     for path in (
         *sorted((package.TRAINER.root / "trainer" / "models").glob("*.py")),
-        package.TRAINER.root / "trainer" / "assembly.py",
+        package.TRAINER.root / "trainer" / "step" / "build_step.py",
         *(Path(__file__).with_name(name) for name in ("model.py", "model_errors.py")),
     ):
         state.update(path.read_bytes())

@@ -17,9 +17,9 @@ from control.runs import asynchronous, choices, ports, queue, reservations, scri
 from control.runs.asynchronous import GROUPS
 from control.runs.cluster import check_absolute, check_hosts, cluster_hosts, posts
 from control.runs.plan import Request, check_run_name
-from trainer.asynchronous.roles import ROLES, SERVER
-from trainer.config import PARAMETER_SERVER
-from trainer.rundir import recorded
+from trainer.config.schema import PARAMETER_SERVER
+from trainer.parameter_server.roles import ROLES, SERVER
+from trainer.rundir.layout import recorded
 
 
 def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,8 +13,8 @@ from control import project
 from control.remote.tmux import SOCKET
 from control.runs.cluster import CHOSEN, DIRECT, SERVER, session_name
 from control.runs.cluster import ports as ports_of
-from trainer.files import read_json, write_json
-from trainer.ports import taken
+from trainer.common.files import read_json, write_json
+from trainer.host.ports import taken
 
 RANGE = range(20000, 30000)
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")

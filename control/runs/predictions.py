@@ -18,13 +18,13 @@ from control.datasets.parquet_rows import INSTALL, PARQUET
 from control.operator_variables import boolean, integer
 from control.runs import snapshot_choice
 from control.runs.trained_model import values_of
-from trainer.config import nearest
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import replacing
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
 from trainer.data.spec import Leaf, stored_dtype
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import replacing
-from trainer.judging import Classes
-from trainer.predict import BLOCK, PROBABILITY, output_name
-from trainer.terminal import printable
+from trainer.evaluation.measures import Classes
+from trainer.evaluation.predict import BLOCK, PROBABILITY, output_name
 
 FOLDER = "predict"
 """Of a prediction: in a run directory on its hosts, and in `.lockstep` on the control node."""

@@ -9,11 +9,11 @@ from control.datasets import new_examples
 from control.datasets.new_examples import Parts
 from control.datasets.specs import DTYPES
 from control.runs import model_errors, trained_model
-from trainer import predict
+from trainer.common.errors import ConfigError
 from trainer.data.spec import STRING
-from trainer.errors import ConfigError
-from trainer.judging import Classes
-from trainer.models import own
+from trainer.evaluation import predict
+from trainer.evaluation.measures import Classes
+from trainer.models import user_model
 
 MOST_COLUMNS = 10_000
 """Of all outputs together."""
@@ -53,7 +53,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     finally:
         rows = parts.close()
     # TensorFlow takes longer than most mistakes in the input.
-    with model_errors.explaining("prediction", model) if model["name"] == own.NAME else contextlib.nullcontext():
+    with model_errors.explaining("prediction", model) if model["name"] == user_model.NAME else contextlib.nullcontext():
         predictor = trained.predictor()
     _check_outputs(predictor)
     new_examples.write_jobs(parts, rows, spec, len(trained.classes))

@@ -9,7 +9,7 @@ from typing import Any
 
 from control.runs.cluster import endpoint, ports
 from control.runs.outcome import Verdict
-from trainer.supervision.turn import QUEUED
+from trainer.rundir.phases import QUEUED
 
 
 def ticket(nonce: str) -> str:
@@ -46,7 +46,7 @@ def command(
         "port": int(hosts[int(rank)]["port"]),
         "ports": ports(hosts[int(rank)]),
     }
-    return ["-m", "trainer.supervision.turn", json.dumps(place), *arguments]
+    return ["-m", "trainer.supervision.queue", json.dumps(place), *arguments]
 
 
 def progress(verdicts: Sequence[Verdict]) -> str:

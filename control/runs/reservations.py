@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from control import project
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json
 
 STARTING = project.PRIVATE / "starting"
 """One file per name; it counts while the command that wrote it lives."""

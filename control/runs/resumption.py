@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import sealed
+from trainer.host import sealed_files
 
 
 @dataclass
@@ -33,11 +33,11 @@ def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
 
 def _state(chosen: Resumption, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
     """The workers agree on the newest state that any of them has; the chief, the first, is given what is here if that is newer."""
-    chief, holder = next(iter(claims)), max(claims, key=lambda host: sealed.step_of(claims[host]["newest_state"]))
+    chief, holder = next(iter(claims)), max(claims, key=lambda host: sealed_files.step_of(claims[host]["newest_state"]))
     here, broken = _newer(folder / "state", claims[holder]["newest_state"])
     if here:
         chosen.give[chief] += [name for name in ("state", "history.csv") if (folder / name).exists()]
-    step, where = (sealed.step_of(here), "this machine") if here else (sealed.step_of(claims[holder]["newest_state"]), holder)
+    step, where = (sealed_files.step_of(here), "this machine") if here else (sealed_files.step_of(claims[holder]["newest_state"]), holder)
     going = f"continuing from step {step:,} of {where}" if step >= 0 else "no other is left: continuing from the start"
     damaged = [line for host, claim in claims.items() for line in _damaged("state", host, claim)]
     chosen.lines += [f"state of {line}; {going}" for line in [*damaged, *_put_aside("this machine", broken)]]
@@ -59,7 +59,7 @@ def _damaged(kind: str, host: str, claim: dict[str, Any]) -> list[str]:
 
 def _put_aside(owner: str, files: dict[str, str]) -> list[str]:
     """A line for each file, by name, with the reason."""
-    return [f"step {sealed.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for name, reason in files.items()]
+    return [f"step {sealed_files.step_of(name):,} on {owner} is damaged ({reason}) and put aside" for name, reason in files.items()]
 
 
 def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:
@@ -67,10 +67,10 @@ def _newer(folder: Path, than: str) -> tuple[str, dict[str, str]]:
 
     Reads nothing if no name is newer.
     """
-    if all(sealed.step_of(name) <= sealed.step_of(than) for name in sealed.names(folder)):
+    if all(sealed_files.step_of(name) <= sealed_files.step_of(than) for name in sealed_files.names(folder)):
         return "", {}
-    broken = {name: reason for name in sealed.names(folder) if (reason := sealed.damage(folder / name))}
+    broken = {name: reason for name in sealed_files.names(folder) if (reason := sealed_files.damage(folder / name))}
     for name in broken:
-        sealed.put_aside(folder / name)
-    newest = max(sealed.names(folder), key=sealed.step_of, default="")
-    return (newest if sealed.step_of(newest) > sealed.step_of(than) else ""), broken
+        sealed_files.put_aside(folder / name)
+    newest = max(sealed_files.names(folder), key=sealed_files.step_of, default="")
+    return (newest if sealed_files.step_of(newest) > sealed_files.step_of(than) else ""), broken

@@ -11,10 +11,10 @@ from control.remote import worker_files
 from control.runs import asynchronous, mlflow_log, outcome, stragglers, supervision
 from control.runs.outcome import Verdict
 from control.runs.snapshot_choice import ranges
+from trainer.common.files import read_json
 from trainer.data.spec import noun
-from trainer.files import read_json
-from trainer.records import read_history
-from trainer.rundir import existing_epochs, kept, part_of, recorded, snapshot_path, snapshots_policy
+from trainer.rundir.layout import existing_epochs, kept, part_of, recorded, snapshot_path, snapshots_policy
+from trainer.rundir.schemas import read_history
 
 FAIR_STEPS = 100
 

@@ -15,8 +15,8 @@ from control.operator_variables import integer
 from control.runs import admission, package, run_results
 from control.runs.cluster import endpoint
 from control.runs.plan import LOGS_MB, Request, check_run_name, choose_hosts, run_name
-from trainer.errors import ConfigError
-from trainer.rundir import recorded
+from trainer.common.errors import ConfigError
+from trainer.rundir.layout import recorded
 
 LARGEST_MB = 200
 """Most that a script's folder may hold."""
@@ -246,7 +246,7 @@ def _check_file(path: Path, root: Path, given: str) -> None:
 
 
 def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: list[dict[str, Any]]) -> list[str]:
-    """Arguments of a host's Python that start the script there; `trainer.user_script.Script.read` reads the last one.
+    """Arguments of a host's Python that start the script there; `trainer.launch.user_script.Script.read` reads the last one.
 
     Args:
         script: `script` of the plan.

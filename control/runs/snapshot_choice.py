@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from trainer.config import nearest
-from trainer.errors import LockstepError
-from trainer.monitor import best_row
-from trainer.records import read_history
-from trainer.rundir import existing_epochs, snapshots_policy
+from trainer.common.errors import LockstepError
+from trainer.common.suggest import nearest
+from trainer.rundir.best_epoch import best_row
+from trainer.rundir.layout import existing_epochs, snapshots_policy
+from trainer.rundir.schemas import read_history
 
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")

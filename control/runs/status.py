@@ -12,10 +12,9 @@ from control.runs import asynchronous, launches, outcome, run_results, step_prof
 from control.runs.cluster import posts
 from control.runs.queue import Jobs
 from trainer.data.spec import noun
-from trainer.rundir import recorded, snapshots_policy
-from trainer.supervision.policy import may_go_on
-from trainer.supervision.supervisor import STANDING_BY
-from trainer.supervision.turn import QUEUED
+from trainer.rundir.layout import recorded, snapshots_policy
+from trainer.rundir.phases import QUEUED, STANDING_BY
+from trainer.supervision.restart_policy import may_go_on
 
 NOTHING_KNOWN = Jobs()
 UNCOLLECTED = "ended, not collected"

@@ -1,6 +1,6 @@
 """The phases of a step on each host, from the profiled steps. Reads files; the rest are pure functions.
 
-Which host is the slowest, and from when it counts as slow: `trainer.straggler`.
+Which host is the slowest, and from when it counts as slow: `trainer.rundir.straggler`.
 """
 
 import statistics
@@ -10,8 +10,8 @@ from typing import Any
 
 from control import text
 from control.remote.worker_files import read_records
-from trainer import straggler
-from trainer.records import PHASES
+from trainer.rundir import straggler
+from trainer.rundir.schemas import PHASES
 
 SLOWER, own_work = straggler.SLOWER, straggler.own_work
 WHOLE = 0.9

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from control.remote.worker_files import chief_records
-from trainer.rundir import recorded
-from trainer.straggler import LINK
+from trainer.rundir.layout import recorded
+from trainer.rundir.straggler import LINK
 
 AUTO = "or give it a smaller batch: -e set=train.batch_sizes=auto"
 WORDS: dict[str, tuple[str, str]] = {

@@ -6,8 +6,8 @@ from typing import Any
 
 from control import configurations
 from control.runs.cluster import apart, endpoint, server_endpoints
-from trainer import config as configs
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.config import schema as configs
 
 
 def is_supervised(plan: dict[str, Any]) -> bool:

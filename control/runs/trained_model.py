@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control import configurations
-from trainer import config as configs
-from trainer import initial, rundir
+from trainer.checkpoint import starting_weights
+from trainer.config import schema as configs
 from trainer.data.spec import Leaf, Spec, of_images
-from trainer.predict import Predictor, build
+from trainer.evaluation.predict import Predictor, build
+from trainer.rundir import layout
 
 
 def values_of(leaf: Leaf) -> int:
@@ -31,7 +32,7 @@ class Trained:
     @classmethod
     def of(cls, run: Path) -> "Trained":
         """Of a run directory on the control node."""
-        config, dataset = configurations.build(configurations.load(run / "config.yml")), rundir.recorded(run)["dataset"]
+        config, dataset = configurations.build(configurations.load(run / "config.yml")), layout.recorded(run)["dataset"]
         size = None if "spec" in dataset else tuple(config.data.image_size)
         spec = Spec.from_json(dataset["spec"]) if size is None else of_images(size)
         return cls(run, config, tuple(dataset["classes"]), spec, size)
@@ -47,5 +48,5 @@ class Trained:
             LockstepError: the snapshot is damaged.
         """
         predictor = self.predictor()
-        initial.load_snapshot(predictor.model, rundir.snapshot_path(self.run, epoch))
+        starting_weights.load_snapshot(predictor.model, layout.snapshot_path(self.run, epoch))
         return predictor

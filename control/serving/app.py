@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from control.serving.engine_process import EngineProcess
 from control.serving.refusals import BadRequest, Overloaded
-from trainer.errors import LockstepError
-from trainer.predict import BLOCK
-from trainer.terminal import printable
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.evaluation.predict import BLOCK
 
 MOST_BYTES = 32 * 1024 * 1024
 """Of a request's body."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from control.serving.protocol import MOST_ARRAY_BYTES, Arrays, Call, check_answer
 from control.serving.refusals import Overloaded
-from trainer.predict import BLOCK
+from trainer.evaluation.predict import BLOCK
 
 MOST_BYTES_WAITING = 2 * MOST_ARRAY_BYTES
 

@@ -19,8 +19,8 @@ from control.serving.protocol import Arrays
 from control.serving.refusals import BadRequest, OutOfMemory, Overloaded
 from control.serving.signature import Exported
 from control.serving.versions import OLDER, Model, Version, tensorflow_loader
+from trainer.common.errors import LockstepError
 from trainer.data.spec import STRING, Leaf
-from trainer.errors import LockstepError
 
 LARGE_BYTES, LARGE_VALUES = 64 * 1024, 8192
 """Size of a body, and of an answer, from which converting takes longer than another thread does to begin."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.common.safe_text import printable
 from trainer.data.spec import STRING, Leaf
-from trainer.terminal import printable
 
 NAME, FILE = "onnx", "model.onnx"
 OPSET = 17

@@ -14,10 +14,10 @@ from control.datasets.image_headers import stated_size
 from control.serving import examples
 from control.serving.refusals import BadRequest
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from trainer.common.safe_text import printable
 from trainer.data.images import decode, fit
 from trainer.data.spec import STRING, Leaf
-from trainer.predict import BLOCK
-from trainer.terminal import printable
+from trainer.evaluation.predict import BLOCK
 
 Arrays = dict[str, np.ndarray]
 Call = Callable[[Arrays], Arrays]

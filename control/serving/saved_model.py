@@ -14,10 +14,10 @@ import tensorflow as tf
 from control.runs.trained_model import Trained
 from control.serving import onnx_file, protocol
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, named, next_version
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file
 from trainer.data.spec import STRING, Leaf
-from trainer.errors import LockstepError
-from trainer.files import sha256_file
-from trainer.rundir import snapshot_path
+from trainer.rundir.layout import snapshot_path
 
 PART = ".part-"
 """Begins the name of a version that is being written."""

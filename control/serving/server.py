@@ -17,8 +17,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from control.serving.app import LOOPBACK, MOST_BYTES, application
-from trainer import limits
-from trainer.terminal import printable
+from trainer.common import limits
+from trainer.common.safe_text import printable
 
 BACKLOG, IDLE_S, CONNECTIONS = 128, 15, 512
 """Connections that wait to be taken; seconds until an idle one is closed; connections at once."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from control import text
 from control.datasets.specs import DTYPES
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json
 from trainer.data.spec import Leaf
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json
 
 FILE = "lockstep.json"
 TENSORS, CSV, EXAMPLES, IMAGES = "serving_default", "csv", "examples", "image_bytes"

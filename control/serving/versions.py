@@ -11,8 +11,8 @@ from typing import Any
 from control.serving.protocol import Arrays, Call
 from control.serving.refusals import BadRequest, OutOfMemory
 from control.serving.signature import Exported, versions
-from trainer.errors import LockstepError
-from trainer.terminal import printable
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
 
 FUNCTION = re.compile(r"\{\{[^}]*\}\}")
 """Where in its graph TensorFlow was."""

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from control.sweep.scaling import ENOUGH_FOR_ODD, PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, again, fit, worth
 from control.sweep.timings import Timing, Trial
 from control.text import count, listed
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @dataclass(frozen=True)

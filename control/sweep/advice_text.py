@@ -11,7 +11,7 @@ from control.sweep.advice import Advice, Extras, Gain, Study
 from control.sweep.scaling import Fit, Work
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import Number, count, listed
-from trainer.direct import ONE_HOP
+from trainer.network.sockets_all_reduce import ONE_HOP
 
 SHOWN_GAINS = 3
 COMMAND = re.compile(r"ansible-playbook \S+\.yml(?: -e \S+)*")

@@ -9,8 +9,8 @@ from control import configurations, project, text
 from control.runs import run_results
 from control.sweep import sweep
 from control.sweep.timings import SUCCEEDED, Timing, Trial, typical_rate
-from trainer.errors import LockstepError
-from trainer.metrics import CACHING, CHOOSING
+from trainer.common.errors import LockstepError
+from trainer.rundir.metrics_log import CACHING, CHOOSING
 
 ONLY_ONCE = (CACHING, CHOOSING)
 """Phases of the warm-up that its trials skip, because their results are kept."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 EVERY_S, PATIENCE_S = 1.0, 3.0
 PATHS: tuple[tuple[str | int, ...], ...] = (

@@ -29,7 +29,7 @@ from control.runs.cluster import on_one_machine
 from control.sweep.timings import STRONG, WEAK, Timing
 from control.text import count, listed
 from control.traffic import Traffic, step_traffic
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 from trainer.reduction.cost_model import TENSORFLOW
 
 Vector = NDArray[np.float64]

@@ -21,10 +21,10 @@ import yaml
 from control import campaign, configurations, text
 from control.runs.plan import with_model_defaults
 from control.sweep.sweep import MOST
-from trainer import config as configs
-from trainer.config import Config
-from trainer.errors import ConfigError
-from trainer.terminal import printable
+from trainer.common.errors import ConfigError
+from trainer.common.safe_text import printable
+from trainer.config import loading
+from trainer.config.schema import Config
 
 FILE = "trials.csv"
 CONFIGS = "configs"
@@ -195,7 +195,7 @@ def _value(key: str, given: str) -> Any:
         raise ConfigError(
             f"vary: {printable(key, 80)}: '{printable(given, 80)}' is no value; values are YAML, separated by commas, as in '{EXAMPLE}'"
         ) from None
-    return configs.scientific(value)
+    return loading.scientific(value)
 
 
 def combinations(space: Space, trials: int | None, seed: int) -> list[Settings]:

@@ -12,10 +12,11 @@ from control.operator_variables import integer
 from control.sweep import forecast, settings
 from control.sweep.settings import CONFIGS, FILE, STORE, Result, Settings, Space
 from control.sweep.settings_trials import pace
-from trainer.config import Config, nearest
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.common.suggest import nearest
+from trainer.config.schema import Config
 from trainer.data.spec import noun
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json, write_text
 
 OF_TRAINING = ("config", "model", "weights", "callbacks", "dataset", "epochs", "set", "allow_bad_images")
 """Operator variables of sweep.yml that say what a trial trains."""

@@ -13,7 +13,7 @@ from control.plots import HEIGHT_IN, WIDTH_IN, footnote, picture, write_title
 from control.sweep import settings
 from control.sweep.settings import SUCCEEDED, Result
 from control.text import count
-from trainer.monitor import Monitor
+from trainer.rundir.best_epoch import Monitor
 
 LOGARITHMIC = 30.0
 """Ratio of the largest to the smallest value from which on a scale is logarithmic."""

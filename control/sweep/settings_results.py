@@ -14,9 +14,9 @@ from control.sweep import settings, settings_plot
 from control.sweep.advice_text import table
 from control.sweep.settings import FAILED, FILE, STORE, SUCCEEDED, Result
 from control.sweep.settings_trials import metric_value
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json, write_text
-from trainer.monitor import Monitor, monitor
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.rundir.best_epoch import Monitor, monitor
 
 PICTURE = "settings.png"
 EDGE = 3

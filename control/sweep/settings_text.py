@@ -8,8 +8,8 @@ from control.sweep import settings
 from control.sweep.settings import Range, Result
 from control.sweep.settings_plan import Wanted
 from control.sweep.settings_results import SHOWN, Results, cells, failures
-from trainer.config import Config
-from trainer.terminal import printable
+from trainer.common.safe_text import printable
+from trainer.config.schema import Config
 
 MOST = 20
 """Trials in the plan's list, except with --check."""

@@ -14,12 +14,12 @@ from control.remote import trainer_process
 from control.sweep import settings, sweep
 from control.sweep.settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
 from control.sweep.trials import Bench
-from trainer import errors
-from trainer.errors import LockstepError
-from trainer.monitor import Monitor, monitor
-from trainer.records import read_history
-from trainer.rundir import part_of
-from trainer.terminal import printable
+from trainer.common import errors
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.rundir.best_epoch import Monitor, monitor
+from trainer.rundir.layout import part_of
+from trainer.rundir.schemas import read_history
 
 REASON = 300
 """Characters of a reason."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from control.campaign import Pace, check_name
 from control.sweep.timings import Timing, Trial
 from control.text import count
-from trainer.config import nearest
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
 
 LONGEST_NAME = 32
 WARM_UP = "warm-up"

@@ -17,8 +17,8 @@ from control.sweep import advice_text, sweep
 from control.sweep.advice import Extras, Study, as_dict, groups, study, to_train
 from control.sweep.scaling import Work, again
 from control.sweep.timings import FILE, STRONG, WEAK, Timing, Trial, read
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json, write_text
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
 from trainer.reduction.cost_model import TENSORFLOW
 
 MOST_BARS = 30

@@ -16,8 +16,8 @@ from control.sweep.forecast import Speed
 from control.sweep.meter import Sample, joules, metering
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.sweep.trials import Bench
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json
 
 ALONE = "recovery.max_restarts=0,recovery.elastic=false,train.patience=null"
 """A training that starts twice, or ends early, is no measurement."""

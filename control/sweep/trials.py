@@ -15,7 +15,7 @@ from control.children import Playbook, last_lines
 from control.progress import Line
 from control.runs import run_results
 from control.sweep.timings import FAILED
-from trainer.files import read_json, write_json
+from trainer.common.files import read_json, write_json
 
 MARKS = "under_way"
 """Folder with one file per trial that may have left something on the hosts."""

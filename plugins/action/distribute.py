@@ -8,7 +8,7 @@ from ansible.errors import AnsibleActionFail
 from control.remote.shared_folder import Item, SharedFolder
 from control.runs import package
 from plugins.shared.action import Action
-from trainer.files import sha256_file
+from trainer.common.files import sha256_file
 
 
 class ActionModule(Action):

@@ -15,9 +15,9 @@ from control.remote.remote import Worker
 from control.remote.worker_files import evaluation
 from control.runs import evaluations, run_results, snapshot_choice
 from plugins.shared.action import Action
-from trainer import rundir
+from trainer.common.errors import DONE
 from trainer.data.spec import noun
-from trainer.errors import DONE
+from trainer.rundir import layout
 
 
 class ActionModule(Action):
@@ -35,10 +35,10 @@ class ActionModule(Action):
             finally:
                 if ended():
                     self._end(worker)
-        evaluated = [_read(rundir.record_path(into / "evaluate", epoch)) for epoch in epochs]
+        evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
-        what = f"{noun(rundir.recorded(into)['dataset'].get('spec'))}s"
+        what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
         over = run_results.has_ended(run_results.read_summary(into))
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)}
 

@@ -11,7 +11,7 @@ from control.remote.remote import WORKER_LOG, Worker, of_fault
 from control.runs import generations, run_results, status, supervision
 from control.runs.cluster import posts
 from plugins.shared.action import Action
-from trainer import rundir
+from trainer.rundir import layout
 
 AGAIN_S = 1.0
 """Between two looks at a worker that may come back."""
@@ -29,7 +29,7 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     marks = project.PRIVATE / "watch" / folder.name
     if seen["generation"]:
         generations.note(marks, host, seen["generation"])
-    record = rundir.recorded(folder)
+    record = layout.recorded(folder)
     return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
 
 

@@ -11,7 +11,7 @@ from control.remote import checked_code, lean, worker_files
 from control.remote.tmux import SOCKET
 from control.runs import cluster, logs
 from plugins.shared.action import Action
-from trainer.files import write_json
+from trainer.common.files import write_json
 
 TMUX = f"tmux -L {SOCKET}"
 MARK = "=====lockstep====="

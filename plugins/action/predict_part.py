@@ -11,8 +11,8 @@ from control.remote import lean
 from control.remote.upload import with_progress
 from control.runs import predictions
 from plugins.shared.host_job import HostJob, Job
-from trainer import rundir
-from trainer.predict import CONFIG, DATA, MODEL
+from trainer.evaluation.predict import CONFIG, DATA, MODEL
+from trainer.rundir import layout
 
 
 class ActionModule(HostJob):
@@ -32,7 +32,7 @@ class ActionModule(HostJob):
 
         into, sizes = predictions.results(local, int(rank)), predictions.sizes(planned, int(rank))
         run = Path(planned["run_folder"])
-        snapshot = rundir.snapshot_path(run, planned["epoch"])
+        snapshot = layout.snapshot_path(run, planned["epoch"])
         files = {"run_worker.sh": (script, "0750"), CONFIG: (configurations.rewritten(run / "config.yml"), "0640")}
         self.run_job(
             job,

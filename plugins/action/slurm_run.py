@@ -19,11 +19,11 @@ from control.remote.worker_files import read_records
 from control.runs import launches, logs, outcome, reservations, run_results
 from control.runs.outcome import Verdict
 from plugins.shared.action import Action
+from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
+from trainer.common.safe_text import printable
 from trainer.data.spec import noun
-from trainer.errors import DONE, FAILED, PREEMPTED, LockstepError
-from trainer.rundir import part_of, recorded, snapshots_policy
-from trainer.slurm import RUN
-from trainer.terminal import printable
+from trainer.launch.slurm import RUN
+from trainer.rundir.layout import part_of, recorded, snapshots_policy
 
 POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")

@@ -19,16 +19,13 @@ from control.runs import choices, generations, launches, outcome, under_way
 from control.runs.outcome import Verdict
 from control.runs.queue import Jobs
 from plugins.shared.action import Action
-from trainer import rundir
-from trainer.asynchronous.roles import EVALUATOR
-from trainer.asynchronous.server import SERVING
-from trainer.clock import CLOCK, Clock
+from trainer.common.clock import CLOCK, Clock
+from trainer.common.errors import DONE
 from trainer.data.spec import noun
-from trainer.errors import DONE
-from trainer.supervision.policy import FINAL
-from trainer.supervision.supervisor import DOWN, STANDING_BY
-from trainer.supervision.turn import QUEUED
-from trainer.watchdog import WAITING
+from trainer.parameter_server.roles import EVALUATOR
+from trainer.rundir import layout
+from trainer.rundir.phases import DOWN, QUEUED, SERVING, STANDING_BY, WAITING
+from trainer.supervision.restart_policy import FINAL
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
 """Between two messages from the chief's host, and from each other host, while they train."""
@@ -85,9 +82,9 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        called = noun(rundir.recorded(self.local).get("dataset", {}).get("spec"))
+        called = noun(layout.recorded(self.local).get("dataset", {}).get("spec"))
         self.progress = Progress(
-            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, rundir.snapshots_policy(self.local)[1]
+            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, layout.snapshots_policy(self.local)[1]
         )
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()

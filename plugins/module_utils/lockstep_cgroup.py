@@ -1,1 +1,1 @@
-../../trainer/cgroup.py
+../../trainer/host/cgroup.py

@@ -1,1 +1,1 @@
-../../trainer/claims.py
+../../trainer/host/claims.py

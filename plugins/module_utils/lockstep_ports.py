@@ -1,1 +1,1 @@
-../../trainer/ports.py
+../../trainer/host/ports.py

@@ -1,1 +1,1 @@
-../../trainer/sealed.py
+../../trainer/host/sealed_files.py

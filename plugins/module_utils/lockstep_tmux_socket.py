@@ -1,1 +1,1 @@
-../../trainer/tmux_socket.py
+../../trainer/host/tmux_socket.py

@@ -13,9 +13,9 @@ from control.project import ROOT
 from control.remote import lean
 from control.remote.remote import Seen, Worker
 from plugins.shared import answers
-from trainer.errors import LockstepError
-from trainer.files import full, keep_others_out, shortage
-from trainer.saving import FIX
+from trainer.common.errors import LockstepError
+from trainer.common.files import full, keep_others_out, shortage
+from trainer.rundir.full_disk import FIX
 
 # Ansible's main process loads the first task's action, which is one of this project's, and forks the processes of all tasks.
 answers.guard_ansible()

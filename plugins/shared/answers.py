@@ -10,7 +10,7 @@ from ansible.plugins import action
 from ansible.plugins.action import ActionBase
 
 from control.remote.answers import LARGEST, SUSPECT
-from trainer.terminal import printable
+from trainer.common.safe_text import printable
 
 ORDERS = re.compile(
     r"_ansible_.*|ansible_facts|ansible_stats|add_host|add_group"  # Ansible's

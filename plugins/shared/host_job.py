@@ -15,7 +15,7 @@ from control.remote.remote import Worker
 from control.remote.trainer_process import refusal
 from control.runs import outcome
 from plugins.shared.action import Action
-from trainer.errors import DONE
+from trainer.common.errors import DONE
 
 GRACE_S = 2
 Result = TypeVar("Result")

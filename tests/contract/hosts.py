@@ -21,9 +21,10 @@ from control.runs import supervision
 from control.runs.cluster import tf_config
 from tests import launching
 from tests.project import SLOWEST, Project, await_until
-from trainer import schedule, sealed
-from trainer.files import read_json, write_json
-from trainer.records import read_history
+from trainer.common.files import read_json, write_json
+from trainer.config import schedule
+from trainer.host import sealed_files
+from trainer.rundir.schemas import read_history
 from trainer.supervision.supervisor import FILE
 
 SETTINGS = {
@@ -81,7 +82,7 @@ class Hosts:
 
     def states(self, worker: int) -> list[str]:
         """Names of the states on a host, oldest first."""
-        return sealed.names(self.run(worker) / "state")
+        return sealed_files.names(self.run(worker) / "state")
 
     def summary(self, chief: int = 1) -> dict[str, Any]:
         """summary.json, which the chief wrote."""

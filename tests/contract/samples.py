@@ -53,7 +53,7 @@ def save_snapshots(run: str, epochs: list[int]) -> None:
     import numpy as np
 
     from control.runs.trained_model import Trained
-    from trainer.rundir import snapshot_path
+    from trainer.rundir.layout import snapshot_path
 
     model = Trained.of(Path(run)).predictor().model
     (Path(run) / "checkpoints").mkdir(exist_ok=True)

@@ -17,8 +17,8 @@ from control.remote.worker_files import read_records
 from tests import preloaded
 from tests.contract.hosts import Hosts
 from tests.project import Project, copy_project
-from trainer.errors import PREEMPTED
-from trainer.supervision.child import MARK
+from trainer.common.errors import PREEMPTED
+from trainer.host.process import MARK
 
 SETTINGS = {"train.steps": 20, "telemetry.profile_every": 3, "checkpoint.every_steps": 4, "reduction.name": "powersgd"}
 SETTINGS |= {"reduction.min_elements": 1000, "recovery.max_restarts": 3, "checkpoint.snapshots": "all"}

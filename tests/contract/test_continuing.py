@@ -11,8 +11,8 @@ from control.runs import plan
 from tests.contract.hosts import ONCE, Hosts
 from tests.project import EXHAUSTIVE
 from tests.unit.samples import flip_a_bit
-from trainer.errors import FAILED, RESTART
-from trainer.records import read_history
+from trainer.common.errors import FAILED, RESTART
+from trainer.rundir.schemas import read_history
 
 SETTINGS = {"seed": 3, "train.global_batch": 20, "train.steps_per_call": 8, "data.image_size": [8, 8, 3], "checkpoint.snapshots": 2}
 """144 images for training: 8 steps per epoch."""

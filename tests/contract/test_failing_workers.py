@@ -17,7 +17,7 @@ import pytest
 from tests.contract.held import await_held, finish
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, await_until
-from trainer.files import read_json
+from trainer.common.files import read_json
 
 ONCE = ("config=task_cnn", "set=train.global_batch=20,train.steps_per_call=2,reduction.name=packed,recovery.max_restarts=0")
 """Nothing starts again by itself."""

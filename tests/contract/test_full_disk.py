@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from tests.contract.hosts import ONCE, Hosts
-from trainer.errors import FAILED, PREEMPTED
-from trainer.supervision.child import MARK
+from trainer.common.errors import FAILED, PREEMPTED
+from trainer.host.process import MARK
 
 KILOBYTES = 600
 

@@ -17,7 +17,7 @@ from control.remote.worker_files import read_records
 from tests.contract.held import finish
 from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, await_during, await_until
-from trainer.supervision.turn import QUEUED
+from trainer.rundir.phases import QUEUED
 
 SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps=6,train.steps_per_epoch=3,reduction.name=packed")
 HOLDS = "import time\nprint('it waits', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
@@ -75,7 +75,7 @@ def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
     """Process id of what waits for a worker's turn."""
     own = f'"folder": "{project.node(worker, run)}/workers/worker{worker}"'
     for pid, line in command_lines().items():
-        if own in line and "trainer.supervision.turn" in line.split("\0"):
+        if own in line and "trainer.supervision.queue" in line.split("\0"):
             return pid
     return None
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
 from tests.read_only import read_only
-from trainer.supervision.supervisor import DOWN, FILE, MADE_ROOM
+from trainer.rundir.phases import DOWN
+from trainer.supervision.supervisor import FILE, MADE_ROOM
 
 
 @pytest.fixture(scope="module")

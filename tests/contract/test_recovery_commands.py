@@ -10,9 +10,9 @@ import signal
 from control.runs.cluster import session_name
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
-from trainer import claims
-from trainer.records import read_history
-from trainer.supervision.supervisor import REJOINING
+from trainer.host import claims
+from trainer.rundir.phases import REJOINING
+from trainer.rundir.schemas import read_history
 
 SETTINGS = "set=seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=40,train.steps_per_epoch=10,recovery.max_restarts=5"
 ELASTIC = f"{SETTINGS},recovery.elastic=true,recovery.elastic_wait=1"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.contract.hosts import ONCE, RECOVERY, Hosts
 from tests.unit.samples import flip_a_bit
-from trainer.errors import PREEMPTED, RESTART
-from trainer.supervision.child import MARK
+from trainer.common.errors import PREEMPTED, RESTART
+from trainer.host.process import MARK
 
 STEPS = "train.steps"
 SNAPSHOTS = "checkpoint.snapshots"

@@ -23,9 +23,9 @@ from tests import pages
 from tests.commands import Commands, Ended
 from tests.ports import free_ports
 from tests.project import EXHAUSTIVE, await_until
-from trainer.config import Config
-from trainer.files import write_json, write_text
-from trainer.telemetry import Events
+from trainer.common.files import write_json, write_text
+from trainer.config.schema import Config
+from trainer.worker.telemetry import Events
 
 EPOCHS = 5
 CELLS = """() => {
@@ -212,7 +212,7 @@ def test_what_is_new_appears_in_the_running_one(board):
     await_until(lambda: len(session_groups(board.port).get("later", {})) == len(METRICS) - 1, 30, "the new run's row")
 
 
-@EXHAUSTIVE("control/runs/hparams.py", "trainer/telemetry.py")
+@EXHAUSTIVE("control/runs/hparams.py", "trainer/worker/telemetry.py")
 def test_the_slow_loader_finds_the_same(board):
     (port,) = free_ports(1)
     view = board.project.root / ".lockstep" / "tensorboard"

@@ -22,11 +22,11 @@ import tensorflow as tf
 from keras import tree
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
-from trainer import callbacks
-from trainer import distribute as distributing
-from trainer.direct import AHEAD, Direct
-from trainer.distribute import SILENT_S, Peers
-from trainer.member import Member
+from trainer.keras_fit import distribute as distributing
+from trainer.keras_fit.distribute import SILENT_S, Peers
+from trainer.network.member import Member
+from trainer.network.sockets_all_reduce import AHEAD, Direct
+from trainer.user_code import callbacks
 
 WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]
 """Their names; they are connected already."""

@@ -252,7 +252,7 @@ while True:
 """
 
 
-@EXHAUSTIVE("trainer/handshake.py", "trainer/direct.py", "roles/firewall")
+@EXHAUSTIVE("trainer/network/handshake.py", "trainer/network/sockets_all_reduce.py", "roles/firewall")
 def test_idle_connections_to_the_direct_ports_do_not_keep_a_training_from_its_start(cluster):
     """Eight a port, renewed as soon as they are closed, by the user that trains, on a node that does not: the firewall lets it through."""
     attacker, workers = NODES, NODES - 2
@@ -313,7 +313,7 @@ def test_code_and_data_that_were_changed_between_two_commands_are_sent_anew(clus
     assert shared_code_unharmed(cluster)
 
 
-@EXHAUSTIVE("control/remote", "control/datasets", "roles/distribute", "trainer/rundir.py", "plugins/shared")
+@EXHAUSTIVE("control/remote", "control/datasets", "roles/distribute", "trainer/rundir/layout.py", "plugins/shared")
 @pytest.mark.parametrize(
     ("what", "file"),
     [("zip", ".zip has SHA-256"), ("labels", "manifest.json has SHA-256"), ("pack", "data-00000.pack: ")],

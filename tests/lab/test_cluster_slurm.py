@@ -5,7 +5,7 @@ import json
 from tests.lab.conftest import NAMES, NODES, changed
 from tests.project import EXHAUSTIVE, await_until
 
-TRIGGERS = ("roles/slurm", "roles/slurm_lab", "playbooks/slurm.yml", "playbooks/lab_slurm.yml", "trainer/slurm.py")
+TRIGGERS = ("roles/slurm", "roles/slurm_lab", "playbooks/slurm.yml", "playbooks/lab_slurm.yml", "trainer/launch/slurm.py")
 pytestmark = EXHAUSTIVE
 SHORT = ("config=lecture_cnn", "workers=2", "set=train.steps=40,train.steps_per_epoch=20,data.limit_train=6400,reduction.name=packed")
 

@@ -15,8 +15,8 @@ from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 
 TRIGGERS = (
     "trainer/supervision",
-    "trainer/peerwatch.py",
-    "trainer/direct.py",
+    "trainer/network/peer_watch.py",
+    "trainer/network/sockets_all_reduce.py",
     "control/runs",
     "control/remote",
     "roles/worker",

@@ -81,7 +81,7 @@ def test_a_machine_that_is_no_member_delays_no_start(cluster):
         assert cluster.container(*tried).split()[1] == "0", "nothing that the stranger sent was taken"
 
 
-@EXHAUSTIVE("trainer/handshake.py", "trainer/direct.py", "roles/firewall")
+@EXHAUSTIVE("trainer/network/handshake.py", "trainer/network/sockets_all_reduce.py", "roles/firewall")
 def test_an_ordinary_user_of_a_member_delays_no_start(cluster, user):
     before = counted(cluster, user, "reject")
     begin = shlex.join(["python3", "-c", BESIEGE, str(IDLE), "127.0.0.1:12345", "127.0.0.1:13345", *places(cluster)])

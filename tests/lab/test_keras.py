@@ -16,8 +16,15 @@ from tests.lab.conftest import NAMES, NODES, Lab
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_during, await_until
 
 pytestmark = EXHAUSTIVE
-TRIGGERS = ("trainer/user", "trainer/program.py", "trainer/distribute.py", "trainer/engines.py", "control/runs/script.py", "roles/worker")
-ASYNCHRONOUS = ("trainer/asynchronous", "control/runs/asynchronous.py", "roles/worker")
+TRIGGERS = (
+    "trainer/keras_fit/site",
+    "trainer/step/program.py",
+    "trainer/keras_fit/distribute.py",
+    "trainer/worker/choose_engine.py",
+    "control/runs/script.py",
+    "roles/worker",
+)
+ASYNCHRONOUS = ("trainer/parameter_server", "control/runs/asynchronous.py", "roles/worker")
 SCRIPTS = ROOT / "tests" / "scripts"
 SETTINGS = "set=train.steps=30,train.batch_sizes=[14,10,8],telemetry.profile_every=0,reduction.name=packed"
 
@@ -34,7 +41,7 @@ def train(project: Project, run: str, name: str) -> None:
     project.play("train", f"run={run}", f"model=examples/{name}.py:build", f"dataset=examples/{name}.py:data", "workers=3", SETTINGS)
 
 
-@EXHAUSTIVE("examples", "trainer/own.py", "trainer/data", "control/datasets")
+@EXHAUSTIVE("examples", "trainer/user_code/user_function.py", "trainer/data", "control/datasets")
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "text"))
 def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab, name):
     """`tests/training/test_examples.py` compares local workers with `fit`. `text.py` adapts to the text of a host's own Python."""
@@ -44,7 +51,7 @@ def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab
     assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
 
 
-@EXHAUSTIVE("predict.yml", "playbooks/stages/predict.yml", "control/runs/predictor.py", "trainer/predict.py")
+@EXHAUSTIVE("predict.yml", "playbooks/stages/predict.yml", "control/runs/predictor.py", "trainer/evaluation/predict.py")
 def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab, tmp_path):
     """1,500 rows: two blocks of 256 for each of three hosts, the last one smaller."""
     train(cluster, "ssh-regression", "regression")
@@ -67,7 +74,7 @@ def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab,
 def test_one_line_makes_fit_that_of_five_ssh_hosts(cluster: Lab, tmp_path):
     done = cluster.play("train", f"script={SCRIPTS}/distributed.py", "args=0.01", "run=distributed", "outputs=none").stdout
     assert "distributed: SUCCEEDED" in done
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer" / "user"), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "trainer" / "keras_fit" / "site"), "TF_CPP_MIN_LOG_LEVEL": "2"}
     subprocess.run([sys.executable, SCRIPTS / "distributed.py", "0.01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     alone, result = (np.load(folder / "result.npz") for folder in (tmp_path, cluster.run("distributed") / "output"))
     for key in alone.files:

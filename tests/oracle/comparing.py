@@ -13,9 +13,10 @@ import tensorflow as tf
 from tests.oracle import running
 from tests.oracle.parts import CALLBACKS
 from tests.oracle.programs import FIT, Batches, Program, data_of, is_sparse, model_of
-from trainer import distribute, rehearsal
-from trainer.errors import LockstepError
-from trainer.member import Member
+from trainer.common.errors import LockstepError
+from trainer.keras_fit import distribute
+from trainer.keras_step import rehearsal
+from trainer.network.member import Member
 
 TOLERANCE = 1e-6
 """Of float64 numbers, relative to the largest of an array."""

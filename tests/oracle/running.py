@@ -1,4 +1,4 @@
-"""A program trained as `train.yml` does: by `trainer.loop.Trainer`, whose workers are threads of this process, stopped and continued."""
+"""A program trained as `train.yml` does: by `Trainer`, whose workers are threads of this process, stopped and continued."""
 
 import contextlib
 import io
@@ -18,16 +18,20 @@ import tensorflow as tf
 
 from tests.oracle.parts import CALLBACKS
 from tests.oracle.programs import Program, data_of, model_of
-from trainer import backend, callbacks, collective, loop, models, rehearsal, schedule
-from trainer import config as configs
-from trainer.cluster import Cluster
+from trainer import models
+from trainer.common.errors import PREEMPTED
+from trainer.config import loading, schedule
 from trainer.data.partition import EpochPlan
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import PREEMPTED
-from trainer.job import Job
-from trainer.loop import VALIDATION_BATCH, Trainer
-from trainer.member import Member
-from trainer.metrics import Metrics
+from trainer.engine.job import Job
+from trainer.keras_step import rehearsal
+from trainer.network import all_reduce
+from trainer.network.cluster import Cluster
+from trainer.network.member import Member
+from trainer.rundir.metrics_log import Metrics
+from trainer.user_code import callbacks
+from trainer.worker import backend, loop
+from trainer.worker.loop import VALIDATION_BATCH, Trainer
 
 SEED = 5
 """Of the order of rows."""
@@ -41,7 +45,7 @@ class Threaded(Cluster):
     def __init__(self, member: rehearsal.Member):
         """Join the others."""
         self.member, self.threads, self.direct = Member(member.rank, [f"127.0.0.1:{rank}" for rank in range(member.workers)]), 1, None
-        self.devices, self.on_host, self.group = 1, True, collective.OnHost(member)
+        self.devices, self.on_host, self.group = 1, True, all_reduce.OnHost(member)
         self.strategy = SimpleNamespace(num_replicas_in_sync=member.workers)
         self._arrays = member
 
@@ -167,7 +171,7 @@ def _job(program: Program, rows: Rows, own: Path) -> Job:
     given = {"train": train, "seed": SEED, "checkpoint": {"every_steps": program.seed % 3 + 1}, "reduction": {"name": "packed"}}
     given["model"] = {"file": "mine.py", "function": "build"}
     given["telemetry"] = {"profile_every": 0 if program.seed % 5 else 3}
-    config, own_part = configs.build(given), own / "workers" / str(own.name)
+    config, own_part = loading.build(given), own / "workers" / str(own.name)
     sizes = schedule.counts(config, program.workers, len(rows), validation(program))
     order = np.concatenate([np.arange(program.rows, len(rows)), np.arange(program.rows)])
     manifest: Any = SimpleNamespace(order=order, classes=[], table=object())

@@ -12,9 +12,9 @@ from control.remote.worker_files import chief_records, read_records
 from control.runs import evaluations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
-from trainer import sealed
-from trainer.asynchronous.server import LOG, SERVING
-from trainer.records import read_history
+from trainer.host import sealed_files
+from trainer.rundir.phases import LOG, SERVING
+from trainer.rundir.schemas import read_history
 from trainer.supervision.supervisor import FILE
 
 ROLES = "strategy.name=parameter_server"
@@ -205,7 +205,7 @@ def test_it_stops_with_its_state_and_continues(project, pictures):
     assert summary["state"] == "CANCELLED"
     steps = summary["steps"]
     assert 40 < steps < 50_000
-    assert sealed.names(project.node(1, run) / "state")[-1] == f"step-{steps:09d}.npz" == f"step-{project.steps(1, run):09d}.npz"
+    assert sealed_files.names(project.node(1, run) / "state")[-1] == f"step-{steps:09d}.npz" == f"step-{project.steps(1, run):09d}.npz"
     for worker in (1, 2, 3):
         assert json.loads((project.run(run) / "workers" / f"worker{worker}" / "exit.json").read_text())["exit_code"] == 42
     epochs = steps // 100 + 2

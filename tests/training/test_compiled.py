@@ -13,7 +13,7 @@ from tests import preloaded
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from tests.training.trainings import Trainings
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("compiled.py")
 UNEVEN = "set=train.batch_sizes=[20,12],train.steps_per_call=2,telemetry.profile_every=0"
@@ -24,8 +24,8 @@ BY_FIT = """
 import importlib.util, json, sys
 import keras
 import numpy as np
-from trainer import config as configs
-from trainer.data.examples import open_examples
+from trainer.config import schema as configs
+from trainer.data.open_examples import open_examples
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan
 from pathlib import Path

@@ -11,7 +11,7 @@ from tests.distributed_worker import WAYS
 from tests.ports import free_ports
 from tests.project import ROOT, SLOWEST
 
-USER = ROOT / "trainer" / "user"
+USER = ROOT / "trainer" / "keras_fit" / "site"
 
 
 def start(words, folder, name, **more):

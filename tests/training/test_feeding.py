@@ -7,7 +7,7 @@ import pytest
 from tests import preloaded
 from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("sequences.py")
 SEQUENCES = "set=train.batch_sizes=[5,3],train.steps_per_call=3,telemetry.profile_every=4,data.bucket=3,train.class_weight=balanced"
@@ -19,21 +19,22 @@ PICTURES = (
 """144 pictures for training: 7.2 steps of 20 per epoch."""
 
 BY_KERAS = """
+from trainer.config import loading
 import importlib.util, json, sys
 import keras
 import numpy as np
-from trainer import config as configs
-from trainer.data.examples import open_examples
-from trainer.data.feeding import Feeding
+from trainer.config import schema as configs
+from trainer.data.open_examples import open_examples
+from trainer.data.transform import Feeding
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Feeder, calls
+from trainer.data.feeder import Feeder, calls
 from pathlib import Path
 file, packs, caches, run = map(Path, sys.argv[1:5])
 spec = importlib.util.spec_from_file_location("sequences", file)
 sequences = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sequences)
-config, cluster = configs.build(configs.load(run / "config.yml")), json.loads((run / "cluster.json").read_text())
+config, cluster = loading.build(loading.load(run / "config.yml")), json.loads((run / "cluster.json").read_text())
 sha256, counts = cluster["dataset"]["manifest"], cluster["counts"]
 manifest, splits = open_examples(Published(packs / sha256[:16], sha256), caches, config.data, lambda *_: None)
 train, chosen = splits["train"], manifest.order[counts["validation_images"]:][: counts["train_images"]]

@@ -16,7 +16,7 @@ from tests.local_project import LocalProject
 from tests.pictures import CLASSES
 from tests.project import EXHAUSTIVE
 from tests.training.trainings import Trainings
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 SETTINGS = (
     "set=train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.005,telemetry.profile_every=3,reduction.name=packed,"

@@ -11,7 +11,7 @@ from control.remote.worker_files import read_records
 from tests.project import EXHAUSTIVE
 from tests.training.compressed import MARKS, SIGNALS
 from tests.training.trainings import Trainings
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 FILE = Path(__file__).with_name("compressed.py")
 STEPS = "train.global_batch=16,train.steps_per_call=2,checkpoint.every_steps=5,telemetry.profile_every=7"

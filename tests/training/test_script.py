@@ -12,7 +12,7 @@ def test_one_line_makes_fit_that_of_all_workers(project, tmp_path):
     given = ("args=0.01", "run=distributed", "outputs=none", "preflight=false")
     done = project.play("train", f"script={SCRIPTS}/distributed.py", *given).stdout
     assert done.count("Epoch 4/4") == 1
-    environment = {**preloaded.ONE_THREAD, "PYTHONPATH": str(ROOT / "trainer" / "user")}
+    environment = {**preloaded.ONE_THREAD, "PYTHONPATH": str(ROOT / "trainer" / "keras_fit" / "site")}
     preloaded.printed(("-c", (SCRIPTS / "distributed.py").read_text(), "0.01"), tmp_path, environment)
     alone = np.load(tmp_path / "result.npz")
     for where in ("output", "workers/worker2/output"):

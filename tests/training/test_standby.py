@@ -62,7 +62,7 @@ def test_the_next_workers_stand_by(project, tmp_path):
             first = project.pids(1, run)["worker"]
             os.kill(first, signal.SIGKILL)
             await_until(lambda before=first: project.has_another(1, run, before), 60, "the next worker")
-            assert "trainer.standby" in Path(f"/proc/{project.pids(1, run)['worker']}/cmdline").read_text()
+            assert "trainer.supervision.standby_process" in Path(f"/proc/{project.pids(1, run)['worker']}/cmdline").read_text()
             hold.unlink()
         output, _ = playbook.communicate(timeout=240 * SLOWEST)
     finally:

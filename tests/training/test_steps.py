@@ -7,7 +7,7 @@ import pytest
 
 from control.remote.worker_files import chief_records
 from tests.training.trainings import Trainings
-from trainer.records import read_history
+from trainer.rundir.schemas import read_history
 
 SETTINGS = (
     "set=model.layers=8,train.global_batch=20,train.steps_per_call=2,optimizer.learning_rate=0.01,checkpoint.every_steps=3,"

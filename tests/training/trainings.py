@@ -16,8 +16,8 @@ from control.runs import plan, supervision
 from control.runs.cluster import tf_config
 from tests import launching, preloaded
 from tests.project import SLOWEST
-from trainer import config as configs
-from trainer.files import read_json, write_json
+from trainer.common.files import read_json, write_json
+from trainer.config import loading
 
 SILENCE_S = 60.0
 END_S = 120.0
@@ -110,7 +110,7 @@ def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
     made = plan.make(plan.Request.parsed(request))
-    config = configs.build(made["config"])
+    config = loading.build(made["config"])
     source, _ = plan.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
     made["dataset"]["manifest"] = manifest.sha256

@@ -8,7 +8,7 @@ import yaml
 
 from control.runs import evaluations
 from tests.unit.samples import HISTORY
-from trainer.telemetry import PHASES
+from trainer.worker.telemetry import PHASES
 
 # Loss, accuracy, validation loss, validation accuracy of five epochs that overfit after the third.
 OVERFITTING = [(2.0, 0.30, 1.9, 0.35), (1.5, 0.45, 1.6, 0.44), (1.2, 0.55, 1.4, 0.51), (1.0, 0.63, 1.5, 0.50), (0.8, 0.72, 1.61, 0.48)]
@@ -114,7 +114,7 @@ def make_archive(folder, name="trainer-a95c9b7542a78a4c.zip", text="used = True\
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / name, "w") as archive:
         archive.writestr("trainer/__init__.py", "")
-        archive.writestr("trainer/loop.py", text)
+        archive.writestr("trainer/worker/loop.py", text)
     return folder / name
 
 
@@ -123,7 +123,7 @@ def make_project(root, templates):
     for name, text in {
         "train.yml": "---\n",
         "playbooks/stages/plan.yml": "---\n",
-        "trainer/loop.py": "used = False\n",
+        "trainer/worker/loop.py": "used = False\n",
         "LICENSE": "Apache",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

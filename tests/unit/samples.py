@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer import sealed
+from trainer.host import sealed_files
 
 ROOT = Path(__file__).resolve().parents[2]
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
@@ -33,7 +33,7 @@ def write_state(path: Path, text: str = "state") -> None:
     """A whole file of training state, as far as anybody looks who does not train."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(path, text=np.array(text))
-    sealed.seal(path)
+    sealed_files.seal(path)
 
 
 def read_state(path: Path) -> str:

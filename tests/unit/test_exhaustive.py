@@ -6,7 +6,7 @@ import pytest
 
 from tests.exhaustive import Collector, Exhaustive, changed_since, commands, listing
 
-FIREWALL = Exhaustive("tests/lab/test_a.py::test_ports[1-2]", ("roles/firewall", "trainer/direct.py"), alone=False)
+FIREWALL = Exhaustive("tests/lab/test_a.py::test_ports[1-2]", ("roles/firewall", "trainer/network/sockets_all_reduce.py"), alone=False)
 ANYTHING = Exhaustive("tests/training/test_b.py::test_all", (), alone=False)
 ALONE = Exhaustive("tests/training/test_b.py::test_clock", ("trainer",), alone=True)
 
@@ -15,7 +15,7 @@ ALONE = Exhaustive("tests/training/test_b.py::test_clock", ("trainer",), alone=T
     ("test", "changed", "triggered"),
     [
         (FIREWALL, ["roles/firewall/tasks/main.yml"], True),
-        (FIREWALL, ["trainer/direct.py"], True),
+        (FIREWALL, ["trainer/network/sockets_all_reduce.py"], True),
         (FIREWALL, ["tests/lab/test_a.py"], True),
         (FIREWALL, ["roles/firewalls/tasks/main.yml", "trainer/direct.pyc", "tests/lab/conftest.py"], False),
         (FIREWALL, [], False),
@@ -89,7 +89,7 @@ def test_the_list_groups_tests_by_path():
     assert listing([ANYTHING, FIREWALL, ALONE]).splitlines() == [
         "any file:",
         "  tests/training/test_b.py::test_all",
-        "roles/firewall, trainer/direct.py:",
+        "roles/firewall, trainer/network/sockets_all_reduce.py:",
         "  tests/lab/test_a.py::test_ports[1-2]",
         "trainer:",
         "  tests/training/test_b.py::test_clock",

@@ -11,7 +11,7 @@ from ansible.parsing.splitter import parse_kv
 
 from control import command_line, configurations, operator_variables
 from tests.project import ROOT
-from trainer.config import Config
+from trainer.config.schema import Config
 
 SOURCES = ("control", "trainer", "plugins", "benchmarks")
 GAP = "GAP"

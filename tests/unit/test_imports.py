@@ -34,10 +34,10 @@ def test_every_import_follows_the_order():
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("trainer/loop.py", "from control import text"),
-        ("trainer/loop.py", "def late():\n    import plugins.shared.action"),
+        ("trainer/worker/loop.py", "from control import text"),
+        ("trainer/worker/loop.py", "def late():\n    import plugins.shared.action"),
         ("control/runs/plan.py", "from benchmarks.analysis import peers"),
-        ("plugins/modules/host_probe.py", "from trainer import files"),
+        ("plugins/modules/host_probe.py", "from trainer.common import files"),
     ],
 )
 def test_an_import_back_is_noticed(file, line, tmp_path):
@@ -50,11 +50,11 @@ def test_an_import_back_is_noticed(file, line, tmp_path):
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("claims", "trainer/claims.py"),
-        ("ports", "trainer/ports.py"),
-        ("sealed", "trainer/sealed.py"),
+        ("claims", "trainer/host/claims.py"),
+        ("ports", "trainer/host/ports.py"),
+        ("sealed", "trainer/host/sealed_files.py"),
         ("tmux", "control/remote/tmux.py"),
-        ("tmux_socket", "trainer/tmux_socket.py"),
+        ("tmux_socket", "trainer/host/tmux_socket.py"),
     ],
 )
 def test_what_both_sides_run_is_one_file(name, target):

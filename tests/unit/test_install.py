@@ -184,10 +184,10 @@ def test_set_up_runs_one_locked_install(uv, install, project, monkeypatch):
     assert "--require-hashes" in ran[0]
     assert ran[0][-1] == str(project / "requirements" / "control.txt")
     assert (packages / "lockstep.pth").read_text() == f"{project}\n"
-    (project / "trainer/user").mkdir(parents=True)
-    (project / "trainer/user/lockstep.py").write_text("print(__name__, __file__)\n")
+    (project / "trainer/keras_fit/site").mkdir(parents=True)
+    (project / "trainer/keras_fit/site/lockstep.py").write_text("print(__name__, __file__)\n")
     found = subprocess.check_output([sys.executable, "-c", "import lockstep"], env={"PYTHONPATH": str(packages)}, text=True)
-    assert found == f"lockstep {project}/trainer/user/lockstep.py\n"
+    assert found == f"lockstep {project}/trainer/keras_fit/site/lockstep.py\n"
     assert install.stamp("control").read_text() == install.state("control")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.agreement import Agreement
-from trainer.member import Member
+from trainer.network.agreement import Agreement
+from trainer.network.member import Member
 
 TOGETHER_S = 30.0
 

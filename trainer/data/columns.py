@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from trainer import limits
-from trainer.data import local
+from trainer.common import limits
+from trainer.common.errors import DatasetError
+from trainer.data import local_copy
 from trainer.data import manifest as manifests
 from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
-from trainer.errors import DatasetError
 
 BLOCK = 2**22
 """Bytes that are copied, or offsets that are checked, at a time."""
@@ -274,7 +274,7 @@ def open_columns(published: Published, caches: Path, progress: Progress) -> tupl
     if set(names) != set(manifest.sums):
         raise DatasetError(f"{published.folder / manifests.FILE}: its files are not those of its spec. {manifests.REMEDY}")
     folder = caches / f"{manifest.sha256[:16]}-columns"
-    local.once(folder, manifest.sha256, lambda: _copy(manifest, published, folder, progress))
+    local_copy.once(folder, manifest.sha256, lambda: _copy(manifest, published, folder, progress))
     return manifest, _opened(manifest, folder)
 
 
@@ -289,7 +289,7 @@ def _copy(manifest: Manifest, published: Published, folder: Path, progress: Prog
     examples, done = sum(manifest.count(split) for split in SPLITS), 0
     try:
         total = sum(path.stat().st_size for path in paths) or 1
-        with local.filling(folder, manifest.sha256) as part:
+        with local_copy.filling(folder, manifest.sha256) as part:
             for path in paths:
                 with path.open("rb") as source, (part / path.name).open("wb") as target:
                     digest = hashlib.sha256()

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from trainer.common.errors import DatasetError
 from trainer.data.partition import held_out_order
 from trainer.data.spec import Spec, of_images
-from trainer.errors import DatasetError
 
 SPLITS = ("train", "test")
 FILE = "manifest.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import DatasetError
+from trainer.common.errors import DatasetError
 
 STRING = "string"
 PARTS = ("x", "y", "sample_weight")

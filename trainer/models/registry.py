@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from trainer.models import own
+from trainer.models import user_model
 
 if TYPE_CHECKING:
     import keras
@@ -33,6 +33,6 @@ def options(name: str) -> dict[str, inspect.Parameter]:
 
 def build(section: dict[str, Any], size: Size, classes: int) -> "keras.Model":
     """Build the model that a configuration names, for images `[*size]` and `classes` classes."""
-    if section["name"] == own.NAME:
-        return own.build(section, size, classes)
+    if section["name"] == user_model.NAME:
+        return user_model.build(section, size, classes)
     return MODELS[section["name"]][0](size, classes, **{key: value for key, value in section.items() if key != "name"})

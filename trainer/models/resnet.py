@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 from trainer.models.registry import Size, model
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.bfloat16 import widen
-from trainer.collective import AllReduce, on_host
-from trainer.direct import Direct
-from trainer.reduction import LowRank, Method
+from trainer.network.all_reduce import AllReduce, on_host
+from trainer.network.bfloat16 import widen
+from trainer.network.sockets_all_reduce import Direct
+from trainer.reduction.method import LowRank, Method
 
 Traced = Callable[..., Any]
 

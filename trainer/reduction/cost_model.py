@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import Reduction
-from trainer.reduction.powersgd import factors_of, matrix_of, rank_of
+from trainer.config.schema import Reduction
+from trainer.reduction.low_rank import factors_of, matrix_of, rank_of
 
 SHARE = 0.10
 """Gradients are compressed if sending them all would take more than this fraction of a step's own work."""

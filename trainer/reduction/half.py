@@ -4,8 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.config import Reduction
-from trainer.reduction import Method
+from trainer.config.schema import Reduction
+from trainer.reduction.method import Method
 
 SCALE = 1024.0
 """For float16, whose smallest normal number is 6e-5: mean gradients are often smaller. A power of two loses no bits."""

@@ -9,7 +9,8 @@ compute identically is compiled without `fastmath`, so that every CPU gives the 
 import numpy as np
 from numba import njit
 
-from trainer.reduction import NEGLIGIBLE, kernel_cache
+from trainer.reduction import kernel_cache
+from trainer.reduction.method import NEGLIGIBLE
 
 kernel_cache.use()
 

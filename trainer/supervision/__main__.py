@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
-from trainer.clock import CLOCK, Clock
-from trainer.errors import FAILED, LockstepError
-from trainer.files import keep_others_out
-from trainer.supervision import asynchronous
+from trainer.common.clock import CLOCK, Clock
+from trainer.common.errors import FAILED, LockstepError
+from trainer.common.files import keep_others_out
+from trainer.supervision import parameter_server
 from trainer.supervision.child import Start
 from trainer.supervision.supervisor import Post, Supervisor, say
 
@@ -22,7 +22,7 @@ def main(popen: Start = subprocess.Popen) -> int:
 def supervise(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> int:
     """Supervise a worker to the end of the run."""
     try:
-        return (Supervisor if post.servers is None else asynchronous.of)(post, clock, popen).run()
+        return (Supervisor if post.servers is None else parameter_server.of)(post, clock, popen).run()
     except LockstepError as error:
         say(f"error: {error}")
         return FAILED

@@ -1,7 +1,6 @@
 """One worker as a child process: started, watched by its heartbeats, ended."""
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -11,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer import claims
-from trainer.clock import CLOCK, Clock
-from trainer.errors import code_of
-from trainer.files import is_read_only
+from trainer.common.clock import CLOCK, Clock
+from trainer.common.errors import code_of
+from trainer.common.files import is_read_only
+from trainer.host.process import STACKS
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -26,29 +25,13 @@ HANG, SHORTEST_HANG_S = 20, 60.0
 """Training hangs if no step follows within so many times the longest interval before, but at least that many seconds."""
 STACKS_S = 2.0
 """Seconds in which a worker writes the stacks of its threads before it is ended."""
-PR_SET_PDEATHSIG = 1
-MARK = claims.MARK
-"""In a worker's folder: somebody asked for its end. A signal without this mark comes from elsewhere, such as a host that goes down."""
-LET_IN = signal.SIGUSR2
-"""Asks a worker to end with its epoch, together with all others, so that a host that was lost can join."""
-ROOM = "ROOM FOR ANOTHER HOST"
-"""Note of the phase `ended` of a worker that has done so."""
-STACKS = signal.SIGUSR1
-"""Makes a worker write the Python stacks of all its threads to its log."""
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 """Starts a process: `subprocess.Popen`, or what stands in for it."""
 
 
-def die_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, even if that is killed itself."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Standby:
-    """A process beside a worker that has already imported TensorFlow, and becomes the next one when told to: see `trainer.standby`."""
+    """A process beside a worker that has already imported TensorFlow, and becomes the next one when told to (`standby_process`)."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
         """Start it with `--pipe` and `--parent`; call from the main thread, whose end would end it."""

@@ -13,10 +13,10 @@ import socket
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from trainer import handshake
-from trainer.clock import CLOCK, Clock
-from trainer.errors import ClusterError
-from trainer.supervision.policy import Decision, Report
+from trainer.common.clock import CLOCK, Clock
+from trainer.common.errors import ClusterError
+from trainer.network import handshake
+from trainer.supervision.restart_policy import Decision, Report
 
 LENGTH = struct.Struct("!I")
 LARGEST = 2**20

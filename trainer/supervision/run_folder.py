@@ -6,7 +6,7 @@ import stat
 import sys
 from pathlib import Path
 
-from trainer.files import make_folder, replacing
+from trainer.common.files import make_folder, replacing
 
 METRICS, LOG = "metrics.jsonl", "worker.log"
 LAUNCHED = ("tf_config.json", "run_worker.sh", "secret")

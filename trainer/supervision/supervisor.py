@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer import claims, tmux_socket
-from trainer.asynchronous.server import SERVING
-from trainer.clock import CLOCK, Clock, repeating
-from trainer.errors import DONE, PREEMPTED, RESTART, ClusterError
-from trainer.files import is_read_only, read_json, read_secret, write_json
-from trainer.member import address, tf_config
-from trainer.metrics import Metrics
-from trainer.saving import Log
-from trainer.supervision import policy, rendezvous
-from trainer.supervision.child import LET_IN, MARK, ROOM, Child, Patience, Pulse, Standby, Start
-from trainer.supervision.newcomers import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
-from trainer.supervision.policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
+from trainer.common.clock import CLOCK, Clock, repeating
+from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError
+from trainer.common.files import is_read_only, read_json, read_secret, write_json
+from trainer.host import claims, tmux_socket
+from trainer.host.process import LET_IN, MARK
+from trainer.network.member import address, tf_config
+from trainer.rundir.full_disk import Log
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import DOWN, REJOINING, ROOM, STANDING_BY, TRAINING
+from trainer.supervision import rendezvous, restart_policy
+from trainer.supervision.child import Child, Patience, Pulse, Standby, Start
+from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
+from trainer.supervision.restart_policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
 from trainer.supervision.run_folder import METRICS, RunFolder
 
 FILE = claims.SUPERVISED
@@ -38,12 +39,6 @@ TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 MISSED_S = 15.0
 """Seconds in which hosts that missed the decision to end the run can learn of it; `KNOCK_AFTER_S` of them pass before they ask."""
-REJOINING = "waiting for the other workers"
-"""The phase of a worker between two generations."""
-STANDING_BY = "standing by"
-"""The phase of a spare while others train."""
-DOWN = "waiting for the host's restart"
-"""The phase of a worker whose host goes down."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
 MADE_ROOM = "ended its epoch to take a lost host in again"
@@ -52,8 +47,6 @@ REMOVED = "lost its run directory, which somebody removed or moved"
 """Why a worker was ended that went on without the files of its run."""
 NOT_ALL = "another worker ended before all trained"
 """Why a worker was ended that waited for one in vain: it lost a peer."""
-TRAINING = ("training", "validating", "saving", SERVING)
-"""Phases of a worker that has been together with all others, or need not be."""
 SPARE_WAITS = 3
 """A spare waits so many times `rejoin_wait` for training to begin, or to go on: all may be lost, and nobody could tell it."""
 GRACE_S = 3.0
@@ -112,7 +105,7 @@ class Post:
             "secret": read_secret(folder),
             "program": [*python, "trainer"],
             "worker": worker,
-            "standby": [*python, "trainer.standby"] if given["standby"] else [],
+            "standby": [*python, "trainer.supervision.standby_process"] if given["standby"] else [],
             "session": claims.session_command(given["session"], str(folder)),
             "limits": Limits(**given["limits"]),
             "patience": Patience(**given["patience"]),
@@ -450,7 +443,7 @@ class Supervisor:
             visit.wait()
 
     def _decide(self, reports: Any) -> Decision:
-        return policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
+        return restart_policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
 
     def _enough(self, there: Collection[int]) -> bool:
         """Whether those that are there go on without the others.

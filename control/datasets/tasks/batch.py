@@ -14,8 +14,8 @@ from control.operator_variables import integer
 from control.remote import trainer_process
 from control.runs import planning
 from control.task import Task
-from trainer.files import replacing
-from trainer.terminal import printable
+from trainer.common.files import replacing
+from trainer.common.safe_text import printable
 
 COMMAND = "playbooks/visualize"
 

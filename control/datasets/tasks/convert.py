@@ -7,7 +7,7 @@ from control import command_line, project, text
 from control.datasets.convert import check_kind
 from control.remote import trainer_process
 from control.task import Task
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 COMMAND = "playbooks/dataset"
 

@@ -12,12 +12,12 @@ from control.remote import trainer_process
 from control.runs import package
 from control.runs.cluster import trains
 from control.task import Task
-from trainer import config as configs
-from trainer import schedule
+from trainer.common.errors import LockstepError
+from trainer.common.files import replacing, sha256_file
+from trainer.common.safe_text import printable
+from trainer.config import schedule
+from trainer.config import schema as configs
 from trainer.data import manifest
-from trainer.errors import LockstepError
-from trainer.files import replacing, sha256_file
-from trainer.terminal import printable
 
 
 def publish(task: Task) -> dict[str, Any]:

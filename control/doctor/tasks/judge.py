@@ -10,7 +10,7 @@ from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
 from control.runs.cluster import posts
 from control.task import Task
-from trainer.files import write_json, write_text
+from trainer.common.files import write_json, write_text
 
 
 def judge(task: Task) -> dict[str, Any]:

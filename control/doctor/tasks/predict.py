@@ -11,10 +11,10 @@ from control.doctor.step_model import Hosts, Prediction, Trial, curve
 from control.remote.worker_files import read_records
 from control.runs import run_results
 from control.task import Task
-from trainer.config import PARAMETER_SERVER
+from trainer.common.files import read_json, write_json
+from trainer.config.schema import PARAMETER_SERVER
 from trainer.data.spec import noun
-from trainer.files import read_json, write_json
-from trainer.rundir import part_of
+from trainer.rundir.layout import part_of
 
 FILE = project.PRIVATE / "doctor.json"
 UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."

@@ -12,7 +12,7 @@ from control import command_line
 from control.lab import lab
 from control.progress import Line
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 UNDO = "what is half made goes with ansible-playbook lab.yml -e state=absent"
 

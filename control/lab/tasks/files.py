@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from control.lab import lab
 from control.task import Task
-from trainer.files import write_text
+from trainer.common.files import write_text
 
 HOST_KEY = "ssh_host_ed25519_key"
 FOR_ALL = 0o644

@@ -11,7 +11,7 @@ from control import command_line, project, text
 from control.lab import lab, lab_engine
 from control.lab.lab_engine import Engine
 from control.task import Task
-from trainer.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError
 
 MINE = lab.owner(str(project.ROOT))
 PLACE = project.PRIVATE / "lab"

@@ -10,7 +10,7 @@ from typing import Any
 from control import project, text
 from control.lab import lab
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 ATTEMPT_S = 5
 PAUSE_S = 0.3

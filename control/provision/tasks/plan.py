@@ -15,7 +15,7 @@ from control.operator_variables import boolean, check_state
 from control.provision import provision
 from control.runs.cluster import check_absolute, cluster_hosts
 from control.task import Task
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from control.provision import provision
 from control.task import Task
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

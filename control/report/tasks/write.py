@@ -19,10 +19,10 @@ from control.runs import script
 from control.runs.plan import latest_run
 from control.sweep import sweep
 from control.task import Task
-from trainer.config import Report as Heading
-from trainer.config import nearest
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import read_json
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import read_json
+from trainer.common.suggest import nearest
+from trainer.config.schema import Report as Heading
 
 LAST_LINES = 12
 

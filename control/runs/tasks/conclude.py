@@ -23,8 +23,8 @@ from control.runs import (
 )
 from control.runs.outcome import Verdict
 from control.task import Task
-from trainer.files import read_json, write_json
-from trainer.rundir import recorded
+from trainer.common.files import read_json, write_json
+from trainer.rundir.layout import recorded
 
 
 def conclude(task: Task) -> dict[str, Any]:

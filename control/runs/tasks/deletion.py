@@ -10,7 +10,7 @@ from control.runs import status, under_way
 from control.runs.plan import check_run_name, no_such_run
 from control.runs.tasks import several
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
 

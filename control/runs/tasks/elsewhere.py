@@ -6,7 +6,7 @@ from control import project, text
 from control.runs.plan import no_such_run
 from control.runs.queue import Jobs
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 COMMANDS = ("status", "stop", "playbooks/delete_run")
 

@@ -10,8 +10,8 @@ from control.runs.cluster import posts
 from control.runs.plan import latest_run
 from control.runs.tasks import deletion, elsewhere
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import read_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json
 
 
 def find(task: Task) -> dict[str, Any]:

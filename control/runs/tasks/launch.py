@@ -8,8 +8,8 @@ from control.remote.remote import clear_marks
 from control.runs import launches, reservations, resumption
 from control.runs.cluster import posts, tf_config, thread_share
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.rundir import recorded
+from trainer.common.errors import LockstepError
+from trainer.rundir.layout import recorded
 
 
 def record(task: Task) -> dict[str, Any]:

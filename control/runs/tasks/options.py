@@ -7,7 +7,7 @@ from control import command_line
 from control.operator_variables import check_state
 from control.runs import snapshot_choice
 from control.task import Task
-from trainer import rundir
+from trainer.rundir import layout
 
 
 def check(task: Task) -> dict[str, Any]:
@@ -23,5 +23,5 @@ def choose_epochs(task: Task) -> dict[str, Any]:
     """
     folder = Path(task.arguments["folder"])
     epochs = snapshot_choice.choose_epochs(str(task.arguments["epoch"]), folder)
-    files = [str(rundir.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
+    files = [str(layout.snapshot_path(folder, epoch).relative_to(folder)) for epoch in epochs]
     return {"epochs": epochs, "files": files}

@@ -11,9 +11,9 @@ from control.operator_variables import boolean, integer
 from control.runs import launches, mlflow_log, planning, reservations, run_results, script, supervision, under_way
 from control.runs.cluster import posts
 from control.task import Task
-from trainer.errors import ConfigError
-from trainer.rundir import recorded
-from trainer.terminal import printable
+from trainer.common.errors import ConfigError
+from trainer.common.safe_text import printable
+from trainer.rundir.layout import recorded
 
 
 def plan(task: Task) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from control.remote import trainer_process
 from control.runs import package, predictions
 from control.runs.predictions import FOLDER, Prediction
 from control.task import Task
-from trainer import rundir
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import sha256_file
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import sha256_file
+from trainer.rundir import layout
 
 
 def plan(task: Task) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def plan(task: Task) -> dict[str, Any]:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": rundir.recorded(run)["dataset"]["classes"]}
+    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": layout.recorded(run)["dataset"]["classes"]}
     if task.check_mode:
         shutil.rmtree(folder)
         prediction = Prediction.of(planned)

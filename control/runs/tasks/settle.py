@@ -8,7 +8,7 @@ from control.runs import asynchronous, launches, planning, reservations, status,
 from control.runs.cluster import posts
 from control.runs.tasks.plan import waits
 from control.task import Task
-from trainer.rundir import recorded
+from trainer.rundir.layout import recorded
 
 
 def settle(task: Task) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from control import project, text
 from control.runs import queue, run_results, status
 from control.runs.tasks import several
 from control.task import Task
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.safe_text import printable
 from trainer.data.spec import noun
-from trainer.errors import ConfigError, LockstepError
-from trainer.records import read_history
-from trainer.rundir import recorded
-from trainer.terminal import printable
+from trainer.rundir.layout import recorded
+from trainer.rundir.schemas import read_history
 
 
 def show_status(task: Task) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from control.runs.plan import latest_run
 from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
 from control.task import Task
-from trainer import rundir
-from trainer.errors import ConfigError
-from trainer.files import sha256_file
+from trainer.common.errors import ConfigError
+from trainer.common.files import sha256_file
+from trainer.rundir import layout
 
 WHAT = {TENSORS: "arrays", CSV: "CSV lines", EXAMPLES: "tf.Example", IMAGES: "encoded images"}
 
@@ -26,7 +26,7 @@ def export(task: Task) -> dict[str, Any]:
     if len(epochs) != 1:
         raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
     folder = project.EXPORTS / run.name
-    same = newest_holds(folder, run.name, epochs[0], sha256_file(rundir.snapshot_path(run, epochs[0])))
+    same = newest_holds(folder, run.name, epochs[0], sha256_file(layout.snapshot_path(run, epochs[0])))
     if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
         return {"changed": False, "show_last": _shown(run, folder / str(versions(folder)[-1]), False)}
     if task.check_mode:

@@ -13,10 +13,10 @@ from control.operator_variables import check_state, integer
 from control.serving.signature import Exported, versions
 from control.task import Task
 from control.web_server import WebServer, at, get, tunnel
-from trainer.config import nearest
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
 from trainer.data.spec import STRING, Leaf
-from trainer.errors import ConfigError, LockstepError
-from trainer.terminal import printable
 
 SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
 """8501 is TensorFlow Serving's port for REST."""

@@ -10,7 +10,7 @@ from control.sweep import settings, settings_results, settings_text, sweep_resul
 from control.sweep.sweep_results import times
 from control.sweep.tasks.plan import watts
 from control.task import Task
-from trainer.files import read_json, write_json
+from trainer.common.files import read_json, write_json
 
 
 def conclude(task: Task) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from control.sweep import forecast, meter, settings, settings_plan, settings_tex
 from control.sweep.sweep import Wanted
 from control.sweep.timings import STRONG, WEAK
 from control.task import Task
-from trainer.config import Config
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.config.schema import Config
 from trainer.data.spec import noun
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json, write_text
 
 FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
 """Keys that may differ between trials of one sweep: columns of timings.csv."""

@@ -20,8 +20,8 @@ from control.sweep.settings_trials import SettingsBench
 from control.sweep.timing_trials import TimingBench
 from control.sweep.trials import Bench
 from control.task import Task
-from trainer.errors import LockstepError
-from trainer.files import read_json, write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json
 
 OTHER_LINKS = 1.5
 """Bandwidths that differ by more than this factor belong to different links."""

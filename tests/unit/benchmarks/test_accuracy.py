@@ -11,8 +11,8 @@ from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.tasks import run_accuracy
 from control import project
 from tests.unit.samples import HISTORY
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import write_rows
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import write_rows
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
 

@@ -24,10 +24,10 @@ from control import configurations
 from control.datasets import idx, publish
 from control.datasets.folder import Folder
 from plugins.shared import host_job
-from trainer import worker
-from trainer.data import cache
-from trainer.data.pipeline import Feeder
-from trainer.errors import ConfigError, DatasetError, LockstepError
+from trainer.common.errors import ConfigError, DatasetError, LockstepError
+from trainer.data import image_cache
+from trainer.data.feeder import Feeder
+from trainer.worker import process
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = (6, 6, 3)
@@ -42,7 +42,7 @@ def packs(make_folder, tmp_path):
 
 
 def opened(packs, loaders):
-    return cache.open_images(packs, packs.folder, SIZE, 0, lambda *_: None, loaders)[1]["train"]
+    return image_cache.open_images(packs, packs.folder, SIZE, 0, lambda *_: None, loaders)[1]["train"]
 
 
 # --- how many decode
@@ -70,7 +70,7 @@ def test_so_many_loaders_decode_at_once(packs, loaders, monkeypatch):
 
 
 def test_the_default_is_a_loader_a_core(packs, monkeypatch):
-    monkeypatch.setattr(cache.os, "sched_getaffinity", lambda _: {0, 3, 5})
+    monkeypatch.setattr(image_cache.os, "sched_getaffinity", lambda _: {0, 3, 5})
     assert opened(packs, None)._threads._max_workers == 3
     assert opened(packs, 2)._threads._max_workers == 2
 
@@ -90,10 +90,10 @@ def test_the_worker_takes_as_many_as_its_configuration_says(tmp_path, monkeypatc
         raise Asked(data.loaders)
 
     (tmp_path / "config.yml").write_text("data: {loaders: 3}\n")
-    monkeypatch.setattr(worker, "open_examples", open_examples)
-    metrics = worker.Metrics(tmp_path / "metrics.jsonl")
+    monkeypatch.setattr(process, "open_examples", open_examples)
+    metrics = process.Metrics(tmp_path / "metrics.jsonl")
     with pytest.raises(Asked, match=r"^3$"):
-        worker._train(worker.Launch(tmp_path, "a", tmp_path, tmp_path, 1, 0, 0, 1.0), metrics, None)
+        process._train(process.Launch(tmp_path, "a", tmp_path, tmp_path, 1, 0, 0, 1.0), metrics, None)
 
 
 @pytest.mark.parametrize("value", [0, -1])
@@ -160,15 +160,16 @@ def test_passes_vary_images_as_a_training_would(packs):
     script = f"""
 from pathlib import Path
 from benchmarks.node import loader as benchmark_loader
-from trainer import augmentation, config
+from trainer.config import loading
+from trainer.step import image_augmentation
 from trainer.data import manifest
-seen, make = [], augmentation.make
+seen, make = [], image_augmentation.make
 def noted(*how):
     augment = make(*how)
     return lambda batch: seen.append(batch.data[0].shape) or augment(batch)
-augmentation.make = noted
+image_augmentation.make = noted
 found = benchmark_loader.measure(
-    config.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),
+    loading.build({{"data": {{"image_size": [6, 6, 3]}}, "augment": {{"rotate": 5}}, "train": {{"batch_size": 3}}}}),
     manifest.Published(Path({str(packs.folder)!r}), {packs.sha256!r}), benchmark_loader.Wanted((1,), 1), lambda _: None)
 print(seen, len(found["rows"]))
 """

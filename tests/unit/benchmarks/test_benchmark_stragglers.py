@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks import predictions, script, stragglers
 from benchmarks.stragglers import EVEN, Row
-from trainer.errors import LockstepError
-from trainer.straggler import CAUSES
+from trainer.common.errors import LockstepError
+from trainer.rundir.straggler import CAUSES
 
 
 @pytest.mark.parametrize(

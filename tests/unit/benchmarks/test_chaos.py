@@ -15,8 +15,8 @@ from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
 from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedule
 from benchmarks.tasks import run_chaos
 from control import project
-from trainer.errors import ConfigError, LockstepError
-from trainer.supervision.supervisor import REJOINING
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.rundir.phases import REJOINING
 
 NAMES = [f"node{number}" for number in range(1, 6)]
 HOSTS = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(NAMES, 1)]

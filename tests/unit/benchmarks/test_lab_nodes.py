@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.lab_nodes import Lab
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 GB = 2**30
 

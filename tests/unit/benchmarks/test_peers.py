@@ -21,7 +21,7 @@ from control.campaign import Pace, check_name, measure, remaining
 from plugins.action import peer_cell, peer_link
 from plugins.action.peer_cell import MARK
 from tests.unit.conftest import ROOT, load_file
-from trainer.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError
 
 common = sys.modules.setdefault("common", load_file(ROOT / "benchmarks" / "peers" / "common.py", "common"))
 

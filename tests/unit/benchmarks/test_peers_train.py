@@ -11,8 +11,8 @@ from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
 from control import configurations
 from control.runs.plan import overrides
 from tests.unit.samples import HISTORY
-from trainer import schedule
-from trainer.claims import RUN_NAME
+from trainer.config import schedule
+from trainer.host.claims import RUN_NAME
 
 
 def cell(workers):

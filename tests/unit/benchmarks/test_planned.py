@@ -11,7 +11,7 @@ from benchmarks.analysis import benchmark, peers, peers_results, peers_wheels
 from benchmarks.tasks import plan_inference, plan_loader, plan_peers, run_accuracy
 from control import command_line, project
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 HOSTS = ("worker1", "worker2")
 VARIABLES = {"worker_port": 12345, "worker_root": "/tmp/lockstep", "dfs_path": "/tmp/dfs", "worker_address": "127.0.0.1"}

@@ -1,5 +1,5 @@
 from benchmarks.restart_time import KILL, PARTS, parts
-from trainer.supervision.supervisor import REJOINING
+from trainer.rundir.phases import REJOINING
 
 
 def record(t, kind, **more):

@@ -12,7 +12,7 @@ from ansible.utils.context_objects import CLIArgs
 from control import children
 from control.children import Interrupted, Playbook, ending_at_signals, heeding_signals
 from tests.project import await_until
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.fixture

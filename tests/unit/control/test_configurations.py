@@ -3,8 +3,9 @@
 import pytest
 
 from control import configurations
-from trainer import config as configs
-from trainer.errors import ConfigError
+from trainer.common import suggest
+from trainer.common.errors import ConfigError
+from trainer.config import loading
 
 CLASS_WEIGHTS = "balanced, or numbers from 0 by class, not all of them 0, as in {cat: 2.5, dog: 1}"
 
@@ -359,7 +360,7 @@ def test_load_refuses_what_is_not_utf8(tmp_path):
 
 @pytest.mark.parametrize(("name", "hint"), [("epoch", " (did you mean epochs?)"), ("zzzz", "")])
 def test_nearest(name, hint):
-    assert configs.nearest(name, ["epochs", "steps"]) == hint
+    assert suggest.nearest(name, ["epochs", "steps"]) == hint
 
 
 @pytest.mark.parametrize("policy", ["all", "best", "last", 1, 25])
@@ -395,7 +396,7 @@ def test_older_key_is_read_under_its_name(tmp_path):
 def test_a_host_builds_what_was_written_for_it(path, tmp_path):
     config = configurations.build(configurations.load(path))
     (tmp_path / "config.yml").write_text(configurations.dump(config))
-    assert configs.build(configs.load(tmp_path / "config.yml")) == config
+    assert loading.build(loading.load(tmp_path / "config.yml")) == config
 
 
 def test_an_older_runs_configuration_is_rewritten_for_hosts(tmp_path):
@@ -403,5 +404,5 @@ def test_an_older_runs_configuration_is_rewritten_for_hosts(tmp_path):
     path.write_text("telemetry: {split_every: 7}\nschedule: {decay: [[1, 0.5]]}\noptimizer: {learning_rate: 1e-3}\n")
     config = configurations.build(configurations.load(path))
     path.write_text(configurations.rewritten(path))
-    assert configs.build(configs.load(path)) == config
+    assert loading.build(loading.load(path)) == config
     assert (config.telemetry.profile_every, config.schedule.decay) == (7, ((1.0, 0.5),))

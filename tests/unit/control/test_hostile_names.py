@@ -16,8 +16,8 @@ from control.datasets.folder import Folder
 from control.runs import admission, plan, script
 from control.runs.cluster import check_absolute, cluster_hosts
 from control.runs.tasks.plan import check_lines
-from trainer import user_script
-from trainer.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.launch import user_script
 
 HOSTILE = (
     *(

@@ -6,7 +6,7 @@ import pytest
 
 from control import command_line, project
 from control.operator_variables import COMMANDS, check
-from trainer.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError
 
 INVENTORY = {"worker_port", "dfs_path"}
 

@@ -13,8 +13,8 @@ from control import plots
 from control.sweep.scaling import Work
 from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
 from tests.unit.samples import ERRORS
-from trainer import telemetry
-from trainer.monitor import Monitor
+from trainer.rundir.best_epoch import Monitor
+from trainer.worker import telemetry
 
 # What matplotlib warns of; not of what other tests left, which is collected at any moment.
 pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")

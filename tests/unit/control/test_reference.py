@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from control import configurations, reference
-from trainer import config as configs
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
+from trainer.config import schema as configs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,7 +34,7 @@ class Silent:
 
 def test_the_page_is_what_the_dataclasses_say():
     written = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-    assert written == reference.page(), "docs/keys.md differs from trainer/config.py: make docs"
+    assert written == reference.page(), "docs/keys.md differs from trainer/config/schema.py: make docs"
 
 
 def test_every_key_is_on_the_page():

@@ -9,8 +9,8 @@ from control import command_line, progress, project, text
 from control.runs import outcome, run_results, status
 from control.terminal_lines import wrapped
 from tests.unit.samples import HISTORY
-from trainer.errors import DIVERGED
-from trainer.files import write_json, write_rows
+from trainer.common.errors import DIVERGED
+from trainer.common.files import write_json, write_rows
 
 COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
 STEPS = {

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from control import user_files
-from trainer import own
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.user_code import user_function
 
 MINE = "import nets.unet\nfrom helpers import twice\nimport numpy\nimport os\n\n\ndef build():\n    return twice(nets.unet.SIZE)\n"
 
@@ -33,7 +33,7 @@ def folder(tmp_path):
 def test_what_file_imports_beside_it_travels_with_it(folder):
     function = user_files.find("model", f"{folder}/mine.py:build")
     assert list(function.modules) == ["helpers.py", "more.py", "nets/__init__.py", "nets/sizes.py", "nets/unet.py"]
-    assert own.Function.of(function.entry) == own.Function("mine.py", "build", MINE, None, function.modules)
+    assert user_function.Function.of(function.entry) == user_function.Function("mine.py", "build", MINE, None, function.modules)
 
 
 def test_another_machine_has_only_the_texts(folder, tmp_path):
@@ -41,7 +41,7 @@ def test_another_machine_has_only_the_texts(folder, tmp_path):
     entry = user_files.find("model", f"{folder}/mine.py:build").entry
     for file in folder.rglob("*.py"):
         file.unlink()
-    code = "import json, sys; from trainer import own; print(own.load('model', own.Function.of(json.load(sys.stdin)))())"
+    code = "import json, sys; from trainer.user_code.user_function import Function, load; print(load('model', Function.of(json.load(sys.stdin)))())"
     import json
 
     done = subprocess.run([sys.executable, "-c", code], input=json.dumps(entry), capture_output=True, text=True, check=True)
@@ -52,10 +52,10 @@ def test_error_in_module_is_reported_with_its_line(folder):
     (folder / "broken_beside.py").write_text("VALUE = 1\n\ndef fails():\n    raise ValueError('no luck')\n")
     (folder / "fails.py").write_text("import broken_beside\n\ndef build():\n    broken_beside.fails()\n")
     function = user_files.find("model", f"{folder}/fails.py:build")
-    build = own.load("model", function)
+    build = user_function.load("model", function)
     with (
         pytest.raises(ConfigError, match=r"model=fails.py:build, broken_beside.py line 4: ValueError: no luck"),
-        own.explaining_errors("model", function),
+        user_function.explaining_errors("model", function),
     ):
         build()
 
@@ -77,17 +77,17 @@ def test_a_module_that_cant_travel_is_refused(folder, files, message):
 
 
 def test_two_modules_with_one_name_are_refused():
-    own.install({"beside_one.py": "VALUE = 1"}, None)
-    own.install({"beside_one.py": "VALUE = 1"}, None)
+    user_function.install({"beside_one.py": "VALUE = 1"}, None)
+    user_function.install({"beside_one.py": "VALUE = 1"}, None)
     with pytest.raises(ConfigError, match=r"beside_one.py: two files of yours .* differ; rename one"):
-        own.install({"beside_one.py": "VALUE = 2"}, None)
+        user_function.install({"beside_one.py": "VALUE = 2"}, None)
     with pytest.raises(ConfigError, match=r"numpy.py: a module with the name numpy is in use; rename the file"):
-        own.install({"numpy.py": ""}, None)
+        user_function.install({"numpy.py": ""}, None)
 
 
 def test_functions_of_a_file_share_its_variables(tmp_path):
     """As a weight that a callback moves, and a loss reads."""
     (tmp_path / "mine.py").write_text("moved = []\ndef move():\n    moved.append(1)\ndef read():\n    return moved\n")
-    move, read = (own.load("model", user_files.find("model", f"{tmp_path}/mine.py:{name}")) for name in ("move", "read"))
+    move, read = (user_function.load("model", user_files.find("model", f"{tmp_path}/mine.py:{name}")) for name in ("move", "read"))
     move()
     assert read() == [1]

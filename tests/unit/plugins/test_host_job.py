@@ -7,7 +7,7 @@ from ansible.errors import AnsibleActionFail
 
 from plugins.action.predict_part import ActionModule as PredictPart
 from plugins.shared.host_job import HostJob, Job
-from trainer.errors import DONE, FAILED
+from trainer.common.errors import DONE, FAILED
 
 JOB = Job("the prediction", "pi2", "s", "/runs/r/predict", "/runs/r")
 

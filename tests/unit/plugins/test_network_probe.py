@@ -14,7 +14,7 @@ import pytest
 from tests.ports import free_ports
 from tests.project import await_until
 from tests.unit.fake_module import Module, failed, load
-from trainer import ports
+from trainer.host import ports
 
 probe = load("network_probe")
 NONCE = "0123456789abcdef"

@@ -15,7 +15,7 @@ import pytest
 from tests.project import await_until
 from tests.unit.control.provision.test_wheels import make_wheel, pin
 from tests.unit.fake_module import Module, ended, failed, load
-from trainer.files import sha256_file
+from trainer.common.files import sha256_file
 
 python_env = load("python_env")
 UV = shutil.which("uv", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))

@@ -10,9 +10,9 @@ from control.remote.feed import HostUnreachable
 from control.runs import generations
 from control.runs.outcome import Verdict
 from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
-from trainer.clock import CLOCK
-from trainer.errors import DONE, FAILED, RESTART
-from trainer.supervision.supervisor import DOWN, STANDING_BY
+from trainer.common.clock import CLOCK
+from trainer.common.errors import DONE, FAILED, RESTART
+from trainer.rundir.phases import DOWN, STANDING_BY
 
 
 def watcher(clock):

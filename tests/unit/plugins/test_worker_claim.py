@@ -17,7 +17,7 @@ import pytest
 from control.remote import lean
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.samples import flip_a_bit, write_state
-from trainer import claims
+from trainer.host import claims
 
 
 class Failed(Exception):

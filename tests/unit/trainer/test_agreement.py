@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.workers import together, workers
-from trainer.agreement import digest
+from trainer.network.agreement import digest
 
 MINE = [np.array([[1.5, -0.0]], np.float32), np.array([3], np.int64)]
 OTHER = [np.array([[np.nan, 7.0]], np.float32), np.array([5], np.int64)]

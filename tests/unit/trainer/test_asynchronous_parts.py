@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from control import configurations
-from trainer import config as configs
-from trainer import schedule
-from trainer.asynchronous.engine import Asynchronous
-from trainer.asynchronous.roles import CHIEF, SERVER, WORKER, Task, of_host
-from trainer.asynchronous.window import QUEUED, may_begin
-from trainer.errors import ClusterError, ConfigError
+from trainer.common.errors import ClusterError, ConfigError
+from trainer.config import loading, schedule
+from trainer.parameter_server.engine import Asynchronous
+from trainer.parameter_server.roles import CHIEF, SERVER, WORKER, Task, of_host
+from trainer.parameter_server.staleness import QUEUED, may_begin
 
 HOSTS = ["node1:12345", "node2:12345", "node3:12345"]
 
@@ -76,9 +75,9 @@ def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
         return SimpleNamespace(_status_available_event=done, fetch=lambda: fetch(args[0]))
 
     engine._coordinator, engine._addresses, engine._test_call = SimpleNamespace(schedule=schedule), HOSTS[1:], None
-    engine._job, engine.model = SimpleNamespace(config=configs.build({})), SimpleNamespace()
+    engine._job, engine.model = SimpleNamespace(config=loading.build({})), SimpleNamespace()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.asynchronous.engine.keras_metrics.size", lambda _: 1)
+        patch.setattr("trainer.parameter_server.engine.keras_metrics.size", lambda _: 1)
         assert engine.validate(batches(), 49).tolist() == [sum(range(50))]
     assert most[0] == QUEUED * 2 + 1
 
@@ -113,7 +112,7 @@ def test_with_the_bound_0_a_round_begins_when_the_one_before_has_ended():
 
 
 def test_a_step_is_of_one_workers_batch():
-    config = configs.build({"strategy": {"name": "parameter_server"}, "train": {"batch_size": 16}})
+    config = loading.build({"strategy": {"name": "parameter_server"}, "train": {"batch_size": 16}})
     assert schedule.global_batch(config, 5) == 16
     sizes = schedule.counts(config, 5, 1000)
     assert (sizes.workers, sizes.global_batch, sizes.steps_per_epoch) == (5, 16, 50)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import augmentation
-from trainer.config import Augment
-from trainer.step import full
+from trainer.config.schema import Augment
+from trainer.step import image_augmentation
+from trainer.step.worker_step import full
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (1, 12, 4, 4, 3)).astype(np.uint8)
 LABELS = (np.arange(12, dtype=np.int32) % 3)[None]
@@ -15,7 +15,7 @@ OTHERS = np.roll(np.arange(12), 1)
 
 def seen(batch, classes=3, smoothing=0.0, **options):
     """What a model would be given."""
-    return [np.asarray(part) for part in augmentation.make(Augment(**options), 5, classes, smoothing)(batch)]
+    return [np.asarray(part) for part in image_augmentation.make(Augment(**options), 5, classes, smoothing)(batch)]
 
 
 def single(images=IMAGES):
@@ -38,9 +38,9 @@ def part(batch, places):
 def test_colours_change_by_at_most_what_was_asked(name):
     batch = single(np.clip(IMAGES, 100, 140))
     images, labels = seen(batch, **{name: 0.5})
-    pixels, grey = batch.data[0].astype(np.float64), batch.data[0] @ np.array(augmentation.LUMA)
+    pixels, grey = batch.data[0].astype(np.float64), batch.data[0] @ np.array(image_augmentation.LUMA)
     middle = {"brightness": 0, "contrast": grey.mean(axis=(1, 2))[:, None, None, None], "saturation": grey[..., None]}[name]
-    drawn = augmentation.draws(5, batch, augmentation.COLOURS, augmentation.HUES).numpy()
+    drawn = image_augmentation.draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES).numpy()
     factors = 0.5 + drawn[:, ["brightness", "contrast", "saturation"].index(name)]
     np.testing.assert_allclose(images, middle + (pixels - middle) * factors[:, None, None, None], rtol=1e-4)
     assert len(set(factors)) == 12
@@ -62,7 +62,7 @@ def test_a_grey_image_has_brightness_and_contrast():
 def test_mixup_mixes_images_labels_and_weights_alike():
     batch = paired(weights=True)
     images, labels, weights = seen(batch, mixup=0.4)
-    share = augmentation.shares(0.4, 5, batch).numpy()
+    share = image_augmentation.shares(0.4, 5, batch).numpy()
     assert 0 <= share.min() < share.max() <= 1
     for number in range(12):
         other, own = int(OTHERS[number]), float(share[number])
@@ -75,7 +75,7 @@ def test_mixup_mixes_images_labels_and_weights_alike():
 @pytest.mark.parametrize("alpha", [0.001, 0.2, 1.0, 50.0])
 def test_shares_are_of_a_beta_distribution(alpha):
     many = full((np.zeros((1, 4000, 1)), np.zeros((1, 4000), np.int32))).at(0)
-    drawn = augmentation.shares(alpha, 7, many).numpy()
+    drawn = image_augmentation.shares(alpha, 7, many).numpy()
     assert np.isfinite(drawn).all()
     # Where alpha is so small that both gammas are zero, the partner, itself drawn at random, takes all.
     assert drawn.mean() == pytest.approx(0.5, abs=0.03) or alpha < 0.01
@@ -103,6 +103,9 @@ def test_partners_are_augmented_on_their_own():
     same = np.repeat(IMAGES[:, :1], 12, axis=1)
     batch = full(([same, same], [LABELS, LABELS])).at(0)
     images, _ = seen(batch, mixup=50.0, brightness=0.5)
-    drawn = [augmentation.draws(5, batch, augmentation.COLOURS, augmentation.HUES + partner).numpy()[:, 0] for partner in range(2)]
+    drawn = [
+        image_augmentation.draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES + partner).numpy()[:, 0]
+        for partner in range(2)
+    ]
     assert not np.array_equal(*drawn)
     assert len({image.tobytes() for image in images}) == 12

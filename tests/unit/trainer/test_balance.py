@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import balance
-from trainer.config import Train
+from trainer.common.errors import ConfigError
+from trainer.config.schema import Train
 from trainer.data.partition import share
-from trainer.errors import ConfigError
+from trainer.engine import batch_shares
 
 
 class Cluster:
@@ -27,30 +27,30 @@ def never(*_):
 
 
 def test_equal_shares_unless_asked():
-    assert balance.shares(Train(), Cluster(3), 192, [], never, never) == ([1, 1, 1], False)
-    assert balance.shares(Train(batch_sizes="auto"), Cluster(1), 64, [], never, never) == ([1], False)
+    assert batch_shares.shares(Train(), Cluster(3), 192, [], never, never) == ([1, 1, 1], False)
+    assert batch_shares.shares(Train(batch_sizes="auto"), Cluster(1), 64, [], never, never) == ([1], False)
 
 
 def test_a_list_is_taken_as_it_is():
-    assert balance.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [[1, 1]], never, never) == ([64, 32], False)
+    assert batch_shares.shares(Train(batch_sizes=(64, 32)), Cluster(2), 96, [[1, 1]], never, never) == ([64, 32], False)
     with pytest.raises(ConfigError, match=r"^train.batch_sizes: 2 sizes \(64, 32\) for 3 workers; give one for each$"):
-        balance.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, [], never, never)
+        batch_shares.shares(Train(batch_sizes=(64, 32)), Cluster(3), 96, [], never, never)
 
 
 def test_continued_run_keeps_its_shares():
     """A run that is continued keeps its shares on as many workers."""
     train = Train(batch_sizes="auto")
-    assert balance.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
+    assert batch_shares.shares(train, Cluster(2), 96, [[70, 26], [48, 48]], never, never) == ([70, 26], False)
     others = [[30_000, 50_000, 0], [30_000, 50_000, 0]]
-    actual = balance.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
+    actual = batch_shares.shares(train, Cluster(3, others), 96, [[70, 26], None], lambda size: 0.01 + size / 1600 * 2, lambda: 0.0)
     assert actual == ([32, 32, 32], True)
 
 
 def test_earlier_measurement_is_taken_for_equal_workers():
     """What an earlier run measured is taken where the number of workers fits."""
     train = Train(batch_sizes="auto")
-    assert balance.shares(train, Cluster(2), 96, [None, [60, 36]], never, never) == ([60, 36], False)
-    assert balance.shares(train, Cluster(2), 96, [[32, 32, 32], [60, 36]], never, never) == ([60, 36], False)
+    assert batch_shares.shares(train, Cluster(2), 96, [None, [60, 36]], never, never) == ([60, 36], False)
+    assert batch_shares.shares(train, Cluster(2), 96, [[32, 32, 32], [60, 36]], never, never) == ([60, 36], False)
 
 
 def test_slow_busy_host_takes_less_than_half():
@@ -63,7 +63,7 @@ def test_slow_busy_host_takes_less_than_half():
         return passes(size) + 0.006
 
     row = np.array([passes(32), passes(64), 0.006]) * 1e6
-    sizes, _ = balance.shares(Train(batch_sizes="auto"), Cluster(5, [row] * 3 + [2 * row]), 320, [], passes, lambda: 0.006)
+    sizes, _ = batch_shares.shares(Train(batch_sizes="auto"), Cluster(5, [row] * 3 + [2 * row]), 320, [], passes, lambda: 0.006)
     assert (sum(sizes), sizes[:4]) == (320, [72] * 4)
     times = [whole(size) for size in sizes[:4]] + [2 * whole(sizes[4])]
     assert max(times) / min(times) < 1.03
@@ -75,7 +75,7 @@ def test_slow_busy_host_takes_less_than_half():
 @pytest.mark.parametrize("speeds", [[1, 1, 1, 1, 1], [1, 2, 3, 4, 5], [1, 1000, 1, 1, 1], [0.001, 1, 1, 1, 1]])
 def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
     """Sizes are whole add up and leave nobody without work."""
-    sizes = balance.balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
+    sizes = batch_shares.balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
     assert sum(sizes) == global_batch
     assert min(sizes) >= 1
     assert all(type(size) is int for size in sizes)
@@ -92,7 +92,7 @@ def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
 )
 def test_line_through_two_measurements_is_never_negative(measured, expected):
     """A line through two measurements never has a part below zero."""
-    assert balance.line(*measured) == pytest.approx(expected)
+    assert batch_shares.line(*measured) == pytest.approx(expected)
 
 
 def test_parts_follow_the_shares_and_cover_batches():
@@ -104,8 +104,8 @@ def test_parts_follow_the_shares_and_cover_batches():
 
 
 def test_it_is_told_in_images_of_whole_step():
-    assert balance.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
+    assert batch_shares.described(["node1", "node2"], 96, [2, 1], "image") == "node1 64, node2 32 images per step"
 
 
 def test_numpy_is_not_in_what_goes_into_state():
-    assert not any(isinstance(size, np.integer) for size in balance.balanced(10, [(0.0, 1.0), (0.0, 2.0)]))
+    assert not any(isinstance(size, np.integer) for size in batch_shares.balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 
-from trainer.bfloat16 import KIND, narrow, widen
+from trainer.network.bfloat16 import KIND, narrow, widen
 
 
 def samples():

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from trainer import callbacks
-from trainer.callbacks import Callbacks, Restored
+from trainer.user_code import callbacks
+from trainer.user_code.callbacks import Callbacks, Restored
 
 
 def begin(created, before=(), done=0):

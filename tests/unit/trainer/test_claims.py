@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from trainer import claims
+from trainer.host import claims
 
 CLAIM = {"run": "digits", "session": "digits-w0-5e5e", "launch": "5e", "folder": "/runs/digits"}
 

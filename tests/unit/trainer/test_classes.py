@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from control.datasets import class_counts
-from trainer.config import Train
-from trainer.data import classes
+from trainer.common.errors import ConfigError
+from trainer.config.schema import Train
+from trainer.data import class_weight
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import ConfigError
 
 NAMES = ["cat", "dog", "7"]
 
@@ -23,14 +23,16 @@ def spec(*shapes, dtype="int32", weight=None):
 
 
 def table(given, names=(), counts=None):
-    return classes.weights(Train(class_weight=given, class_counts=counts), names).tolist()
+    return class_weight.weights(Train(class_weight=given, class_counts=counts), names).tolist()
 
 
 def test_balanced_is_that_of_scikit_learn():
     # sklearn.utils.class_weight.compute_class_weight("balanced", classes=[0, 1, 2], y=[0] * 6 + [1] * 3 + [2] * 1)
-    assert classes.balanced([6, 3, 1]).tolist() == np.float32([10 / 18, 10 / 9, 10 / 3]).tolist()
-    assert table("balanced", NAMES, (6, 3, 1)) == classes.balanced([6, 3, 1]).tolist()
-    assert classes.balanced([6, 0, 2]).tolist() == np.float32([8 / 12, 1, 2]).tolist(), "a class that does not occur counts for nothing"
+    assert class_weight.balanced([6, 3, 1]).tolist() == np.float32([10 / 18, 10 / 9, 10 / 3]).tolist()
+    assert table("balanced", NAMES, (6, 3, 1)) == class_weight.balanced([6, 3, 1]).tolist()
+    assert class_weight.balanced([6, 0, 2]).tolist() == np.float32([8 / 12, 1, 2]).tolist(), (
+        "a class that does not occur counts for nothing"
+    )
 
 
 def test_balanced_without_counts_is_refused():
@@ -70,7 +72,7 @@ def test_a_class_that_there_is_not_is_refused(given, names, message):
     ],
 )
 def test_classes_of_y_are_those_of_keras(y, numbers):
-    assert classes.numbers(np.array(y)).tolist() == numbers
+    assert class_weight.numbers(np.array(y)).tolist() == numbers
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_classes_of_y_are_those_of_keras(y, numbers):
 )
 def test_a_y_that_is_no_class_is_refused(made, message):
     with pytest.raises(ConfigError, match=message):
-        classes.label_of(made)
+        class_weight.label_of(made)
 
 
 @pytest.mark.parametrize(("y", "dtype"), [([0.5, 1.0], "float32"), ([-1, 0], "int32"), ([0, 10**9], "int64"), ([np.inf, 0], "float32")])
@@ -95,7 +97,7 @@ def test_counting_what_is_no_class_is_refused(y, dtype):
 
 
 def test_examples_get_the_weights_of_their_classes():
-    weighing = classes.Weighing(spec(()), np.float32([2, 0.5]))
+    weighing = class_weight.Weighing(spec(()), np.float32([2, 0.5]))
     x, y = np.zeros((4, 4)), np.array([1, 0, 5, -2])
     assert weighing([x, y])[2].tolist() == [0.5, 2, 1, 1]
     assert [str(leaf) for leaf in weighing.spec.parts["sample_weight"]] == ["sample_weight float32"]
@@ -106,7 +108,7 @@ def test_example_weights_are_multiplied_in_any_type():
     made = spec((), weight="int64")
     turned = Spec([1, 2, 0], (made.leaves[2], *made.leaves[:2]))
     values = [np.array([3, 4]), np.zeros((2, 4)), np.array([1, 0])]
-    weighed = classes.Weighing(turned, np.float32([2, 0.5]))
+    weighed = class_weight.Weighing(turned, np.float32([2, 0.5]))
     assert weighed(values)[0].tolist() == [1.5, 8]
     assert weighed.spec.leaves[0].dtype == "float32"
     assert weighed.spec.structure == [1, 2, 0]
@@ -115,7 +117,7 @@ def test_example_weights_are_multiplied_in_any_type():
 def test_several_sample_weights_are_refused():
     made = spec((), weight="float32")
     with pytest.raises(ConfigError, match="it must be a single array"):
-        classes.Weighing(Spec([0, 1, {"a": 2}], made.leaves), np.ones(2, np.float32))
+        class_weight.Weighing(Spec([0, 1, {"a": 2}], made.leaves), np.ones(2, np.float32))
 
 
 def test_the_plan_shows_some():

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from trainer.clock import CLOCK
+from trainer.common.clock import CLOCK
 
 
 def test_only_what_can_be_read_is_selected():

@@ -12,12 +12,12 @@ from control.datasets import publish as publishing
 from control.datasets.column_writer import Writer
 from control.datasets.specs import checked_table
 from tests.unit.samples import flip_a_bit
+from trainer.common.errors import DatasetError
+from trainer.common.files import sha256_file
 from trainer.data import columns, manifest
 from trainer.data.columns import Columns, map_at_random, open_columns
 from trainer.data.manifest import Manifest, Published, Records, Table
 from trainer.data.spec import Leaf, Spec, of_images
-from trainer.errors import DatasetError
-from trainer.files import sha256_file
 
 LEAVES = (
     Leaf("x.age", "float32", ()),
@@ -229,7 +229,7 @@ def test_what_is_no_table_is_refused(change, message):
 
 def test_table_is_no_dataset_of_images_or_reverse(tmp_path):
     """A table that is no dataset of images and the other way round."""
-    from trainer.data.cache import open_images
+    from trainer.data.image_cache import open_images
 
     with pytest.raises(DatasetError, match="columns are published there, not images"):
         open_images(publish(tmp_path / "published"), tmp_path / "caches", (2, 3, 1), 10, lambda *_: None)

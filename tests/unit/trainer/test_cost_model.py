@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from control.traffic import Traffic, step_traffic, traffic
-from trainer.config import Reduction
-from trainer.direct import ONE_HOP, _Route
+from trainer.config.schema import Reduction
+from trainer.network.sockets_all_reduce import ONE_HOP, _Route
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, choose, sent_bytes, sums_of
 
 TASK = [(3, 3, 3, 32), (32,), (28800, 128), (128,), (128, 10), (10,)]

@@ -6,16 +6,17 @@ from tests.unit import forked
 
 SCRIPT = """
 import dataclasses, json
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer import assembly, step
-from trainer.cluster import Cluster
-from trainer.member import Member
-from trainer.errors import ClusterError
-from trainer.config import Config, Optimizer, Reduction, Train
+from trainer.step import build_step
+from trainer.step import worker_step
+from trainer.network.cluster import Cluster
+from trainer.network.member import Member
+from trainer.common.errors import ClusterError
+from trainer.config.schema import Config, Optimizer, Reduction, Train
 
 both = Cluster(Member(0, ["alone"]), 1, ("CPU:0", "CPU:1"))
 alone = Cluster(Member(0, ["alone"]), 1, ("CPU:0",))
@@ -25,15 +26,15 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
     optimizer = Optimizer(learning_rate=0.01, weight_decay=0.1, clip_norm=clip)
     config = Config(model=MODEL, train=Train(precision=precision), optimizer=optimizer, reduction=reduction)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, image_size=(8, 8, 1)))
-    local = assembly.build_local(cluster, config, 3)
+    local = build_step.build_local(cluster, config, 3)
     model = local.model
-    parts = assembly.assemble(local, config, reduction)
-    call = step.ProfiledCall(parts) if apart else step.make_train_call(parts)
+    parts = build_step.assemble(local, config, reduction)
+    call = worker_step.ProfiledCall(parts) if apart else worker_step.make_train_call(parts)
     rows, random = [], np.random.default_rng(0)
     for batch in (5, 5, 1, 4):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        found = call(step.full((images, labels))._replace(asks=np.float32(1)), np.full(1, 0.01, np.float32))
+        found = call(worker_step.full((images, labels))._replace(asks=np.float32(1)), np.full(1, 0.01, np.float32))
         rows.append((found[0] if apart else found.numpy())[0].tolist())
     copies = [[part.numpy() for part in cluster.strategy.experimental_local_results(weight.value)] for weight in model.variables]
     same = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
@@ -41,7 +42,7 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
 
 reference, rows, _, _, model = train(alone)
 small = dataclasses.replace(Config().data, image_size=(8, 8, 1))
-first = assembly.build_local(alone, Config(model=MODEL, data=small), 3).model
+first = build_step.build_local(alone, Config(model=MODEL, data=small), 3).model
 start = np.concatenate([weight.numpy().ravel() for weight in first.variables])
 found = {"devices": [alone.devices, both.devices], "moved": float(np.abs(reference - start).max()), "rows": {"alone": rows}}
 powersgd = Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32")

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trainer import direct, handshake
-from trainer.errors import PeerLost
+from trainer.common.errors import PeerLost
+from trainer.network import handshake, sockets_all_reduce
 
 WAIT = 20
 SO_ATTACH_FILTER = 26
@@ -44,7 +44,7 @@ def together(workers, work, hosts=None, timeout=WAIT, guarded=False):
         try:
             if guarded:
                 handshake._guarded(sockets)
-            return work(direct.Direct(rank, sockets, timeout, hosts, direct.AHEAD if guarded else None), rank)
+            return work(sockets_all_reduce.Direct(rank, sockets, timeout, hosts, sockets_all_reduce.AHEAD if guarded else None), rank)
         finally:
             for connection in sockets.values():
                 connection.close()
@@ -79,7 +79,7 @@ def test_sums_stay_as_long_as_somebody_has_them(sizes):
 @pytest.mark.parametrize("sizes", [[7], [3, 0, 10, 1], [1, 1], [100, 3, 28]])
 def test_parts_hold_every_element_once_and_evenly(sizes, parts):
     """Parts hold every element once and are equal to within one."""
-    actual = direct.pieces(sizes, parts)
+    actual = sockets_all_reduce.pieces(sizes, parts)
     elements = [(piece.array, index) for part in actual for piece in part for index in range(piece.start, piece.stop)]
     assert elements == [(array, index) for array, size in enumerate(sizes) for index in range(size)]
     counts = [sum(piece.stop - piece.start for piece in part) for part in actual]
@@ -220,7 +220,7 @@ def test_late_worker_is_named_once_and_awaited(sizes, quick, monkeypatch):
             named.set()
             return super().write(text)
 
-    monkeypatch.setattr(direct, "LATE_S", 1.0)
+    monkeypatch.setattr(sockets_all_reduce, "LATE_S", 1.0)
     monkeypatch.setattr(sys, "stderr", heard := Heard())
 
     def work(connections, rank):
@@ -257,7 +257,7 @@ class Broken:
 )
 def test_error_of_network_is_told_from_end(number, what):
     with pytest.raises(PeerLost, match=rf"^rank 1 .*{what}$"):
-        direct.Direct(0, {1: Broken(number)}, WAIT).all_reduce([np.zeros(1, np.float32)])
+        sockets_all_reduce.Direct(0, {1: Broken(number)}, WAIT).all_reduce([np.zeros(1, np.float32)])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "int32"])
@@ -265,5 +265,5 @@ def test_a_sum_has_the_digits_of_its_type(dtype):
     """In float32, 2**24 + 1 is none."""
     addends = [np.full(3, value, dtype) for value in (2**24 + 1, 2**24 + 1, 1)]
     out = np.empty(3, dtype)
-    direct.add_up(addends, out)
+    sockets_all_reduce.add_up(addends, out)
     assert out.tolist() == [2**25 + 3] * 3

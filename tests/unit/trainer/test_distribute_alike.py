@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import distribute
+from trainer.keras_fit import distribute
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.distribute import distribute
+from trainer.keras_fit.distribute import distribute
 
 
 def build():

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import config as configs
-from trainer import schedule
-from trainer.errors import Diverged
-from trainer.loop import Trainer
+from trainer.common.errors import Diverged
+from trainer.config import loading, schedule
+from trainer.worker.loop import Trainer
 
 COLUMNS = ("loss", "loss", "mae", "out_loss")
 BEFORE, CALL = 10, 2
@@ -18,7 +17,7 @@ BEFORE, CALL = 10, 2
 def trainer(settings: dict | None = None, rate: float | None = None, reduction: str = "packed") -> Trainer:
     """A run after 10 steps, with the parts that look for such numbers."""
     made = Trainer.__new__(Trainer)
-    config = configs.build({"optimizer": {"learning_rate": 0.5}} | (settings or {}))
+    config = loading.build({"optimizer": {"learning_rate": 0.5}} | (settings or {}))
     made.job = SimpleNamespace(config=config, counts=schedule.counts(config, 2, 144))
     made.engine = SimpleNamespace(rate=rate, choice=SimpleNamespace(name=reduction), results=SimpleNamespace(columns=COLUMNS), weights=[])
     made.progress, made.callbacks = SimpleNamespace(step=BEFORE), SimpleNamespace(ends_at_nan=False)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import engines, step
+from trainer.common.errors import ConfigError
 from trainer.data.spec import Leaf, Spec
-from trainer.engine import Engine
-from trainer.errors import ConfigError
+from trainer.engine.base import Engine
+from trainer.step import worker_step
+from trainer.worker import choose_engine
 
 
 class Autoencoder(keras.Model):
@@ -39,7 +40,7 @@ def test_own_step_may_leave_y_alone():
     model = Autoencoder()
     model.build((None, 5))
     model.compile("adam", "mse", jit_compile=False)
-    step.build(model, SPEC)
+    worker_step.build(model, SPEC)
     assert not model.optimizer.built
     assert float(model.train_step((np.ones((4, 5), "float32"), np.ones((4, 3), "float32")))["loss"]) > 0
 
@@ -49,7 +50,7 @@ def test_loss_that_misfits_y_is_refused():
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4)])
     model.compile("adam", "mse", jit_compile=False)
     with pytest.raises(ValueError, match=r"[Dd]imensions|shape"):
-        step.build(model, SPEC)
+        worker_step.build(model, SPEC)
 
 
 def test_step_that_needs_more_rows_is_tried_once():
@@ -93,10 +94,10 @@ def checked(*metrics):
     """Check the metrics of a model by rows whose y are about 60."""
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     model.compile("adam", "mse", metrics=list(metrics), jit_compile=False)
-    step.build(model, SPEC)
+    worker_step.build(model, SPEC)
     local = SimpleNamespace(model=model, placements=SimpleNamespace(own_code=list))
     job = SimpleNamespace(config=SimpleNamespace(model={"file": "mine.py", "function": "build"}))
-    engines._check_metrics(job, local, lambda: (np.ones((6, 5), "float32"), np.arange(60, 78, dtype="float32").reshape(6, 3)))
+    choose_engine._check_metrics(job, local, lambda: (np.ones((6, 5), "float32"), np.arange(60, 78, dtype="float32").reshape(6, 3)))
 
 
 def test_metric_without_sums_of_rows_is_refused():

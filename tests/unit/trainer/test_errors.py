@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from control.remote.trainer_process import refusal
-from trainer.commands import CommandLine
-from trainer.errors import FAILED, LockstepError, code_of, signal_of
+from trainer.command_line import CommandLine
+from trainer.common.errors import FAILED, LockstepError, code_of, signal_of
 
 
 @pytest.mark.parametrize(

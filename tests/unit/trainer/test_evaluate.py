@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import evaluate, judging, step
+from trainer.evaluation import evaluate, measures
+from trainer.step import worker_step
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ from trainer import evaluate, judging, step
 )
 def test_loss_and_accuracy_are_of_all_examples(most, wrong, monkeypatch):
     """One of four examples is taken for another class; a matrix of very many classes would fill the memory."""
-    monkeypatch.setattr(judging, "MOST_CLASSES", most)
+    monkeypatch.setattr(measures, "MOST_CLASSES", most)
     total, classes = evaluate.BATCH + 10, ["a", "b"]
     labels = np.arange(total, dtype=np.int32) % 2
     logits = np.eye(2, dtype=np.float32)[np.where(np.arange(total) % 4 == 1, 0, labels)]
@@ -28,7 +29,7 @@ def test_loss_and_accuracy_are_of_all_examples(most, wrong, monkeypatch):
         places = images.ravel()
         return [SimpleNamespace(numpy=lambda array=array: array[places]) for array in (logits, np.full(total, 0.5, np.float32))]
 
-    monkeypatch.setattr(step, "make_classify_call", lambda model: call)
+    monkeypatch.setattr(worker_step, "make_classify_call", lambda model: call)
     actual = evaluate._classes(None, SimpleNamespace(classes=classes), total)((images[part], labels[part]) for part in parts)
     actual["outputs"][0].pop("mistakes", None)
     assert actual == {"metrics": {"loss": 0.5, "accuracy": pytest.approx(0.75)}, "outputs": [wrong]}

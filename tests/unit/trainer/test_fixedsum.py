@@ -6,11 +6,11 @@ from tests.unit import forked
 
 SCRIPT = """
 import json, sys
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import numpy as np
 import tensorflow as tf
-from trainer.fixedsum import fixed_sum, fixed_sums
+from trainer.reduction.fixed_sum import fixed_sum, fixed_sums
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 random, found = np.random.default_rng(0), []
 for shape in ((), (0,), (1,), (1024,), (1025,), (3, 3, 8, 16), (3600, 1000), (2048, 1024)):

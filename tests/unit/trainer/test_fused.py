@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from trainer.models.fused import fuse
+from trainer.models.fuse_layers import fuse
 
 
 def test_a_mask_is_keras_own():

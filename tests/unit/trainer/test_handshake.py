@@ -13,8 +13,8 @@ import pytest
 
 from tests.ports import free_ports
 from tests.unit.trainer.test_direct import WAIT, Meeting
-from trainer import direct, handshake
-from trainer.errors import ClusterError
+from trainer.common.errors import ClusterError
+from trainer.network import handshake, sockets_all_reduce
 
 QUICK_S = 3.0
 """Far less than a stranger may take, far more than the handshakes of some threads."""
@@ -87,7 +87,11 @@ def meet(clock, workers, knock, port=0):
         sockets = handshake.connect(rank, ["127.0.0.1"] * workers, share, port if rank == 0 else 0, clock)
         try:
             took.append(clock.monotonic())
-            return direct.Direct(rank, sockets, WAIT).all_reduce([direct.np.ones(3, direct.np.float32)])[0].tolist()
+            return (
+                sockets_all_reduce.Direct(rank, sockets, WAIT)
+                .all_reduce([sockets_all_reduce.np.ones(3, sockets_all_reduce.np.float32)])[0]
+                .tolist()
+            )
         finally:
             for connection in sockets.values():
                 connection.close()

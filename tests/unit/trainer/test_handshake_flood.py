@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trainer.handshake import _Listener
+from trainer.network.handshake import _Listener
 
 
 def test_a_flood_drops_the_flooding_hosts_oldest_caller():

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.project import await_until
-from trainer import cgroup, host_load
-from trainer.host_load import Load, Sample
+from trainer.host import cgroup, host_load
+from trainer.host.host_load import Load, Sample
 
 
 def write(root, **files):

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 
-import trainer.evaluate
-import trainer.predict
-from trainer import initial
-from trainer.errors import LockstepError
-from trainer.files import sha256_file
+import trainer.evaluation.evaluate
+import trainer.evaluation.predict
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file
 
 CODE = "__import__('pathlib').Path({!r}).touch()"
 
@@ -36,7 +36,7 @@ def hostile(tmp_path):
 def test_code_does_not_run_where_weights_are_read(hostile, tmp_path):
     reader = model()
     reader.load_weights(hostile)
-    initial.load(reader, hostile, {"file": hostile.name, "sha256": sha256_file(hostile)}, skip_mismatch=False)
+    starting_weights.load(reader, hostile, {"file": hostile.name, "sha256": sha256_file(hostile)}, skip_mismatch=False)
     assert not (tmp_path / "ran").exists()
 
 
@@ -45,8 +45,8 @@ def test_code_is_refused_where_models_are_read(hostile, tmp_path):
 
     As benchmarks/inference.yml reads it. None of our modules turns the safe mode off.
     """
-    assert trainer.evaluate
-    assert trainer.predict
+    assert trainer.evaluation.evaluate
+    assert trainer.evaluation.predict
     with pytest.raises(ValueError, match="unsafe"):
         keras.models.load_model(hostile, compile=False)
     assert not (tmp_path / "ran").exists()
@@ -67,7 +67,7 @@ def test_snapshot_that_points_to_another_file_is_refused(tmp_path):
         file[group].create_dataset(name, (2, 3), "float32", external=[(str(secret), 0, 24)])
     reader = model()
     with pytest.raises((LockstepError, ValueError)):
-        initial.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
+        starting_weights.load(reader, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
 
 
 def test_snapshot_whose_array_would_fill_memory(tmp_path):
@@ -80,7 +80,7 @@ def test_snapshot_whose_array_would_fill_memory(tmp_path):
         del file[names[0]]
         file.create_dataset(names[0], (2, 2**26), "float32", chunks=(2, 2**16))
     with pytest.raises(LockstepError, match=r"snapshot can't be read \(.* H5 dataset .0. declares 512.00 MB but only 0.00 B"):
-        initial.load_snapshot(model(), path)
+        starting_weights.load_snapshot(model(), path)
 
 
 def test_packed_snapshot_that_would_take_hours(tmp_path):
@@ -91,9 +91,9 @@ def test_packed_snapshot_that_would_take_hours(tmp_path):
             stream.write(zeros)
     why = rf"it is packed, and {path.stat().st_size:,} bytes become 285,[0-9,]+"
     with pytest.raises(LockstepError, match=rf"the snapshot can't be read \({why}\)"):
-        initial.load_snapshot(model(), path)
+        starting_weights.load_snapshot(model(), path)
     with pytest.raises(LockstepError, match=rf"weights=epoch-0001.keras: they don't fit the model: {why}\. Fix: "):
-        initial.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
+        starting_weights.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False)
 
 
 def test_names_in_snapshots_archive_do_not_lead_out(tmp_path):

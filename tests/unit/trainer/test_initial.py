@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from trainer import initial
-from trainer.errors import LockstepError
-from trainer.files import sha256_file
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file
 
 
 def model(width=3):
@@ -24,7 +24,7 @@ def saved(request, tmp_path):
 def test_weights_are_loaded(saved):
     made, path, given = saved
     other = model()
-    initial.load(other, path, given, skip_mismatch=False)
+    starting_weights.load(other, path, given, skip_mismatch=False)
     for one, another in zip(made.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(one, another)
 
@@ -37,7 +37,7 @@ def test_a_changed_file_is_not_loaded(saved):
         stream.seek(-1, 2)
         stream.write(b"\x07")
     with pytest.raises(LockstepError, match="was given"):
-        initial.load(other, path, given, skip_mismatch=False)
+        starting_weights.load(other, path, given, skip_mismatch=False)
     for one, another in zip(before, other.get_weights(), strict=True):
         np.testing.assert_array_equal(one, another)
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_gone_is_named(saved):
     _, path, given = saved
     path.unlink()
     with pytest.raises(LockstepError, match=r"No such file or directory\. Fix: give the file again"):
-        initial.load(model(), path, given, skip_mismatch=False)
+        starting_weights.load(model(), path, given, skip_mismatch=False)
 
 
 def test_what_does_not_fit_is_refused_or_kept(saved):
@@ -55,9 +55,9 @@ def test_what_does_not_fit_is_refused_or_kept(saved):
     wide = model(4)
     before = wide.get_weights()
     with pytest.raises(LockstepError, match="they don't fit the model") as caught:
-        initial.load(wide, path, given, skip_mismatch=False)
+        starting_weights.load(wide, path, given, skip_mismatch=False)
     assert len(str(caught.value)) < 800
-    assert initial.load(wide, path, given, skip_mismatch=True) == ["first", "last"]
+    assert starting_weights.load(wide, path, given, skip_mismatch=True) == ["first", "last"]
     np.testing.assert_array_equal(wide.get_weights()[0], before[0])
 
 
@@ -72,8 +72,8 @@ def test_layers_find_their_weights_by_name(saved):
     made, path, given = saved
     other = another()
     with pytest.raises(LockstepError, match="they don't fit the model"):
-        initial.load(another(), path, given, skip_mismatch=False)
-    assert initial.load(other, path, given, skip_mismatch=False, by_name=True) == ["new", "inner"]
+        starting_weights.load(another(), path, given, skip_mismatch=False)
+    assert starting_weights.load(other, path, given, skip_mismatch=False, by_name=True) == ["new", "inner"]
     for name in ("first", "last"):
         for one, theirs in zip(made.get_layer(name).get_weights(), other.get_layer(name).get_weights(), strict=True):
             np.testing.assert_array_equal(one, theirs)
@@ -85,11 +85,11 @@ def test_names_reach_into_models_and_shapes_must_fit(tmp_path):
     made.save_weights(path)
     given = {"file": path.name, "sha256": sha256_file(path)}
     again = another()
-    assert initial.load(again, path, given, skip_mismatch=False, by_name=True) == []
+    assert starting_weights.load(again, path, given, skip_mismatch=False, by_name=True) == []
     np.testing.assert_array_equal(again.get_weights()[3], made.get_weights()[3])
     with pytest.raises(LockstepError, match="they don't fit the model"):
-        initial.load(another(4), path, given, skip_mismatch=False, by_name=True)
-    assert initial.load(another(4), path, given, skip_mismatch=True, by_name=True) == ["first", "new", "inner", "last"]
+        starting_weights.load(another(4), path, given, skip_mismatch=False, by_name=True)
+    assert starting_weights.load(another(4), path, given, skip_mismatch=True, by_name=True) == ["first", "new", "inner", "last"]
 
 
 def test_file_without_any_layers_name_is_refused(saved):
@@ -97,7 +97,7 @@ def test_file_without_any_layers_name_is_refused(saved):
     _, path, given = saved
     other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="else")])
     with pytest.raises(LockstepError, match=r"none of its layers has the name of one in the file \(first, last"):
-        initial.load(other, path, given, skip_mismatch=False, by_name=True)
+        starting_weights.load(other, path, given, skip_mismatch=False, by_name=True)
 
 
 def test_name_twice_in_file_is_that_of_outermost(tmp_path):
@@ -108,7 +108,7 @@ def test_name_twice_in_file_is_that_of_outermost(tmp_path):
     made, path = twice(), tmp_path / "saved.weights.h5"
     made.save_weights(path)
     other = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="one")])
-    assert initial.load(other, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True) == []
+    assert starting_weights.load(other, path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True) == []
     np.testing.assert_array_equal(other.get_weights()[0], made.layers[1].get_weights()[0])
 
 
@@ -120,12 +120,12 @@ def test_links_in_a_file_are_not_followed(tmp_path):
     with h5py.File(path, "w") as file:
         file["layers"] = h5py.ExternalLink(str(outside), "/layers")
     with pytest.raises(LockstepError, match="none of its layers has the name"):
-        initial.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True)
+        starting_weights.load(model(), path, {"file": path.name, "sha256": sha256_file(path)}, skip_mismatch=False, by_name=True)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("a.keras", ".keras"), ("a.weights.h5", ".weights.h5"), ("a.h5", ""), ("weights", "")])
 def test_which_files_hold_weights(name, expected):
-    assert initial.suffix(name) == expected
+    assert starting_weights.suffix(name) == expected
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_optimizers_state_is_loaded_only_if_asked(trained, state):
     other = model()
     other.compile(keras.optimizers.Adam(0.1), loss="mse")
     other.optimizer.build(other.trainable_variables)
-    initial.load(other, path, given, skip_mismatch=False, optimizer_state=state)
+    starting_weights.load(other, path, given, skip_mismatch=False, optimizer_state=state)
     np.testing.assert_array_equal(other.get_weights()[0], made.get_weights()[0])
     rate = float(other.optimizer.learning_rate.numpy())
     assert (rate, int(other.optimizer.iterations.numpy())) == (pytest.approx(0.5 if state else 0.1), int(state))
@@ -168,8 +168,8 @@ def test_an_optimizer_begins_with_the_loaded_weights(trained, optimizer):
     other = model()
     other.compile(optimizer(0.1), loss="mse")
     other.optimizer.build(other.trainable_variables)
-    initial.load(other, path, given, skip_mismatch=False)
-    initial.begin_again(other.optimizer)
+    starting_weights.load(other, path, given, skip_mismatch=False)
+    starting_weights.begin_again(other.optimizer)
     weights = [tuple(weight.ravel()) for weight in other.get_weights()]
     copies = {tuple(variable.numpy().ravel()) for variable in other.optimizer.variables[2:]}
     assert set(weights) <= copies
@@ -181,4 +181,4 @@ def test_damaged_snapshot_is_named(tmp_path, spoil):
     made.save(path)
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(LockstepError, match=r"epoch-0001\.keras: the snapshot can't be read \(.+\)\. Fix: name another epoch"):
-        initial.load_snapshot(made, path)
+        starting_weights.load_snapshot(made, path)

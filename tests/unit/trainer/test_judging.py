@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer import judging
-from trainer.judging import Classes, Numbers
+from trainer.evaluation import measures
+from trainer.evaluation.measures import Classes, Numbers
 
 
 class Loss:
@@ -47,20 +47,20 @@ class LossFunctionWrapper(Loss):
     ],
 )
 def test_loss_and_shapes_say_what_is_predicted(kinds, logits, output, target, expected):
-    assert judging._goal(kinds, logits, output, target) == expected
+    assert measures._goal(kinds, logits, output, target) == expected
 
 
 def test_losses_and_functions_are_known_by_name():
-    assert judging._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
-    assert judging.loss_name(OfMyOwn()) == "OfMyOwn"
+    assert measures._kinds(OfMyOwn()) >= {"OfMyOwn", "BinaryCrossentropy", "Loss"}
+    assert measures.loss_name(OfMyOwn()) == "OfMyOwn"
     wrapped = LossFunctionWrapper()
-    assert judging._kinds(wrapped) == {"MeanSquaredError"}
-    assert judging.loss_name(wrapped) == "mean_squared_error"
+    assert measures._kinds(wrapped) == {"MeanSquaredError"}
+    assert measures.loss_name(wrapped) == "mean_squared_error"
 
 
 def judged(goal, examples, classes):
     """The only judge."""
-    (one,) = judging.judges([goal], examples, classes)
+    (one,) = measures.judges([goal], examples, classes)
     return one
 
 
@@ -149,7 +149,7 @@ def test_why_there_is_no_table_of_errors(value, expected):
 
 
 def test_every_kth_row_of_many_errors_is_kept(monkeypatch):
-    monkeypatch.setattr(judging, "MOST_ERRORS", 100)
+    monkeypatch.setattr(measures, "MOST_ERRORS", 100)
     judge = judged(Numbers(2), 200, [])
     for start in range(0, 200, 30):
         rows = np.arange(start, min(200, start + 30.0))
@@ -157,19 +157,19 @@ def test_every_kth_row_of_many_errors_is_kept(monkeypatch):
     assert judge.result()["errors"]["values"] == 2 * 50
     assert judge.result()["errors"]["largest"] == 196
     # Outputs share the memory.
-    assert [judge._every for judge in judging.judges([Numbers(2), Numbers(1)], 200, [])] == [8, 4]
+    assert [judge._every for judge in measures.judges([Numbers(2), Numbers(1)], 200, [])] == [8, 4]
 
 
 def mistakes(pictures, outputs, goal=None, batches=1):
     """What is kept of these pictures, all of class 0."""
-    judge = judging.Confusion(goal or Classes(3), ("a", "b", "c"))
+    judge = measures.Confusion(goal or Classes(3), ("a", "b", "c"))
     for some, predicted in zip(np.array_split(pictures, batches), np.array_split(np.array(outputs), batches), strict=True):
         judge.see(np.zeros(len(some), np.int32), predicted, some)
     return judge.result().get("mistakes", [])
 
 
 def test_most_confident_mistakes_are_kept(monkeypatch):
-    monkeypatch.setattr(judging, "MOST_MISTAKES", 3)
+    monkeypatch.setattr(measures, "MOST_MISTAKES", 3)
     logits = [[9, 0, 0], [0, 1, 0], [0, 0, 5], [0, 7, 0], [np.nan, 1, 1], [0, 0, 3]]
     kept = mistakes(np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1), logits, batches=2)
     assert [(one["example"], one["of"], one["taken_for"], one["rows"]) for one in kept] == [
@@ -191,17 +191,17 @@ def test_probability_of_a_mistake_is_the_models(goal, outputs, probability):
 
 def test_without_pictures_or_mistakes_none_is_kept():
     assert mistakes(np.zeros((1, 2, 2, 1), np.uint8), [[1, 0, 0]]) == []
-    judge = judging.Confusion(Classes(3), ("a", "b", "c"))
+    judge = measures.Confusion(Classes(3), ("a", "b", "c"))
     judge.see(np.zeros(1, np.int32), np.array([[0, 1, 0]]))
     assert "mistakes" not in judge.result()
 
 
 def test_thumbnails_are_bytes_of_few_pixels():
     small = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    assert judging.thumbnail(small).tolist() == small.tolist()
+    assert measures.thumbnail(small).tolist() == small.tolist()
     wide = np.zeros((3, 130, 1), np.uint8)
     wide[:, :3] = 90
-    assert judging.thumbnail(wide).shape == (1, 44, 1)
-    assert judging.thumbnail(wide)[0, :2, 0].tolist() == [90, 0]
-    assert judging.thumbnail(np.array([[[-1.0], [np.nan]], [[0.5], [1.0]]])).tolist() == [[[0], [128]], [[191], [255]]]
-    assert judging.thumbnail(np.full((2, 2, 1), 7.0)).max() == 0
+    assert measures.thumbnail(wide).shape == (1, 44, 1)
+    assert measures.thumbnail(wide)[0, :2, 0].tolist() == [90, 0]
+    assert measures.thumbnail(np.array([[[-1.0], [np.nan]], [[0.5], [1.0]]])).tolist() == [[[0], [128]], [[191], [255]]]
+    assert measures.thumbnail(np.full((2, 2, 1), 7.0)).max() == 0

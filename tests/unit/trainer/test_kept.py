@@ -5,21 +5,25 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
+from trainer.config import loading
 import json
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import keras
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer import assembly, augmentation, optimizer, step
-from trainer import config as configs
-from trainer.agreement import digest
-from trainer.cluster import Cluster
+from trainer.step import build_step
+from trainer.step import image_augmentation
+from trainer.keras_step import optimizer
+from trainer.step import worker_step
+from trainer.config import schema as configs
+from trainer.network.agreement import digest
+from trainer.network.cluster import Cluster
 from trainer.data.spec import of_images
-from trainer.member import Member
-from trainer.models import fused
-from trainer.reduction import LowRank
+from trainer.network.member import Member
+from trainer.models import fuse_layers
+from trainer.reduction.method import LowRank
 
 alone, both = (Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1")))
 random = np.random.default_rng(0)
@@ -28,14 +32,14 @@ LABELS = random.integers(0, 3, (3, 12)).astype(np.int32)
 SMALL = {"data": {"image_size": [8, 8, 1]}, "reduction": {"name": "packed"}}
 
 def local(cluster, model="fashion_cnn", **sections):
-    return assembly.build_local(cluster, configs.build({**SMALL, "model": {"name": model}, **sections}), 3)
+    return build_step.build_local(cluster, loading.build({**SMALL, "model": {"name": model}, **sections}), 3)
 
 def train(cluster, apart=False, first=0, **sections):
-    config = configs.build({**SMALL, "model": {"name": "fashion_cnn"}, **sections})
-    made = assembly.build_local(cluster, config, 3)
-    parts = assembly.assemble(made, config, config.reduction)
-    call = step.ProfiledCall(parts) if apart else step.make_train_call(parts)
-    feed = step.full((IMAGES, LABELS))
+    config = loading.build({**SMALL, "model": {"name": "fashion_cnn"}, **sections})
+    made = build_step.build_local(cluster, config, 3)
+    parts = build_step.assemble(made, config, config.reduction)
+    call = worker_step.ProfiledCall(parts) if apart else worker_step.make_train_call(parts)
+    feed = worker_step.full((IMAGES, LABELS))
     for index in range(3):
         one = feed.at(slice(index, index + 1))
         one = one._replace(number=one.number + np.int32(first))
@@ -54,17 +58,17 @@ found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for n
 # Statistics of three workers' uneven parts, and of none
 made = local(alone)
 def parts_of(first, last, weights=1.0, total=12):
-    one = step.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
+    one = worker_step.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
     return made(one._replace(weights=one.weights * np.float32(weights)))
-kept = len(step.statistics(made.model))
-before = [variable.numpy() for variable in step.statistics(made.model)]
+kept = len(worker_step.statistics(made.model))
+before = [variable.numpy() for variable in worker_step.statistics(made.model)]
 pieces = [[value.numpy() for value in parts_of(*cut)[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
 alone_each = [[value.numpy() for value in parts_of(*cut, total=cut[1] - cut[0])[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
 weighted = [sum(share * piece[number] for share, piece in zip((6 / 12, 2 / 12, 4 / 12), alone_each)) for number in range(kept)]
 found["weighted"] = max(float(np.abs(sum(piece[number] for piece in pieces) - weighted[number]).max()) for number in range(kept))
 found["moves"] = float(np.abs(weighted[0]).max())
 found["stand-in"] = max(float(np.abs(value).max()) for value in parts_of(0, 1, 0.0)[-kept:])
-after = [variable.numpy() for variable in step.statistics(made.model)]
+after = [variable.numpy() for variable in worker_step.statistics(made.model)]
 found["untouched"] = all((one == other).all() for one, other in zip(before, after))
 
 # Two devices: their copies of everything are the same after training, and the means are those of their parts
@@ -72,11 +76,11 @@ _, made = train(both)
 copies = [[part.numpy() for part in both.strategy.experimental_local_results(weight.value)] for weight in made.model.weights]
 found["same"] = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)
 def masks(batch):
-    with keras.StatelessScope(step.Local(both, made.model, made.spec)._seeds(batch)):
+    with keras.StatelessScope(worker_step.Local(both, made.model, made.spec)._seeds(batch)):
         return made.model.layers[-3](tf.ones([4, 600]), training=True)
 def drawn(number):
     run = tf.function(lambda batch: both.strategy.run(masks, args=(batch,)))
-    batch = step.full((IMAGES[:1], LABELS[:1])).at(0)._replace(number=np.int32(number))
+    batch = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)._replace(number=np.int32(number))
     return [part.numpy() for part in both.strategy.experimental_local_results(run(batch))]
 one, again, next_one = drawn(3), drawn(3), drawn(4)
 alike = [bool((one[0] == other).all()) for other in (again[0], one[1], next_one[0])]
@@ -84,16 +88,16 @@ found["masks"] = [*alike, float((one[0] == 0).mean())]
 
 # Varied images do not depend on who computes them
 def seen(config, batch):
-    return augmentation.make(configs.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
-whole = step.full((IMAGES[:1], LABELS[:1])).at(0)
+    return image_augmentation.make(loading.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
+whole = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)
 part = whole._replace(data=(whole.data[0][5:9], whole.data[1][5:9]), places=whole.places[5:9])
 kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
 found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
 found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(number=np.int32(1)))).all()) for name, kind in kinds.items()}
 found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
-found["none"] = augmentation.make(configs.Augment(), 1) is None
+found["none"] = image_augmentation.make(configs.Augment(), 1) is None
 found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.data[0]).max())
-many = step.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
+many = worker_step.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
 padded = np.pad(many.data[0][0], ((2, 2), (2, 2), (0, 0)))
 wanted = {padded[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
 mirrored = np.pad(many.data[0][0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
@@ -124,7 +128,7 @@ pairs = tuple([own, other] for own, other in zip((IMAGES, LABELS, WEIGHTS), flip
 cases["mixed"] = soft(True, augment={"mixup": 0.4}), pairs
 found["soft parts"], found["soft loss"] = {}, {}
 for name, (made, data) in cases.items():
-    whole = step.full(tf.nest.map_structure(lambda array: array[:1], data)).at(0)
+    whole = worker_step.full(tf.nest.map_structure(lambda array: array[:1], data)).at(0)
     once, thrice = sum_of(made, whole, (0, 12)), sum_of(made, whole, (0, 5), (5, 6), (6, 12))
     found["soft parts"][name] = max(float(np.abs(one - other).max()) for one, other in zip(once, thrice))
     images, labels, *weights = made.augment(whole)
@@ -132,7 +136,7 @@ for name, (made, data) in cases.items():
     losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits) * (weights[0] if weights else 1.0)
     found["soft loss"][name] = [float(once[0][2] / once[0][3]), float(tf.reduce_mean(losses))]
 made, _ = cases["weighed"]
-sums = step.make_test_call(made)((IMAGES[0], LABELS[0]))
+sums = worker_step.make_test_call(made)((IMAGES[0], LABELS[0]))
 plain = tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS[0], made.model(IMAGES[0], training=False))
 found["soft validation"] = [float(sums[0] / sums[1]), float(tf.reduce_mean(plain))]
 
@@ -161,14 +165,14 @@ def punished(clip, on_host):
     keras.utils.set_random_seed(1)
     both_kinds = [keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3), bias_regularizer=keras.regularizers.L1(0.2))]
     model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), *both_kinds])
-    one, rate = step.full((IMAGES[:1], LABELS[:1])).at(0), tf.constant(0.1)
+    one, rate = worker_step.full((IMAGES[:1], LABELS[:1])).at(0), tf.constant(0.1)
     weights = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0]))
         whole = tf.reduce_mean(losses) + tf.add_n(model.losses)
     expected = [weight - rate * gradient for weight, gradient in zip(weights, tape.gradient(whole, weights))]
     rule = optimizer.make(configs.Optimizer(clip_norm=clip), model.trainable_variables, [0] if on_host else [])
-    _, *gradients = step.Local(alone, step.compile_classifier(model), of_images(model.input_shape[1:]))(one)
+    _, *gradients = worker_step.Local(alone, worker_step.compile_classifier(model), of_images(model.input_shape[1:]))(one)
     run = tf.function(lambda: rule.apply(gradients, rate))
     before = [weight.numpy() for weight in weights]
     run()
@@ -182,7 +186,7 @@ def normalised(policy, fuse):
     keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4, 4, 2)), keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5)])
-    count = fused.fuse(model) if fuse else 0
+    count = fuse_layers.fuse(model) if fuse else 0
     inputs = tf.constant(np.random.default_rng(1).normal(3.0, 2.0, (5, 4, 4, 2)).astype("float32"))
     outputs = model(inputs, training=True)
     rest = model(inputs, training=False)
@@ -194,7 +198,7 @@ for policy in ("float32", "mixed_bfloat16"):
     far = max(float(np.abs(one - other).max()) for one, other in zip(ours[2], theirs[2]))
     found["fused " + policy] = [ours[0], ours[1] == theirs[1], far]
 def left(layer, shape=(4, 4, 2)):
-    return fused.fuse(keras.Sequential([keras.Input(shape), layer]))
+    return fuse_layers.fuse(keras.Sequential([keras.Input(shape), layer]))
 layers = keras.layers
 others = {"scale": False}, {"renorm": True}, {"synchronized": True}, {"axis": 1}
 found["left"] = [left(layers.BatchNormalization(**options)) for options in others]
@@ -215,16 +219,16 @@ def owned(frozen, activity=0.0):
     dense = layers.Dense(3, activity_regularizer=keras.regularizers.L2(activity) if activity else None)
     model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), Own(), layers.Flatten(), dense])
     model.layers[1].trainable = not frozen
-    return model, step.Local(alone, step.compile_classifier(model), of_images(model.input_shape[1:]))
+    return model, worker_step.Local(alone, worker_step.compile_classifier(model), of_images(model.input_shape[1:]))
 model, own_local = owned(False)
 def short(variable):
     name = variable.path.split("/")[-1]
     return "variable" if "variable" in name else name
-found["own"] = [fused.fuse(model), [short(variable) for variable in step.statistics(model)]]
-one = step.full((IMAGES[:1], LABELS[:1])).at(0)
-found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(step.statistics(model)):]]
+found["own"] = [fuse_layers.fuse(model), [short(variable) for variable in worker_step.statistics(model)]]
+one = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)
+found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(worker_step.statistics(model)):]]
 model, own_local = owned(True)
-found["frozen"] = [fused.fuse(model), len(step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
+found["frozen"] = [fuse_layers.fuse(model), len(worker_step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
 model, own_local = owned(False, 0.5)
 with tf.GradientTape() as tape:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0], training=True))

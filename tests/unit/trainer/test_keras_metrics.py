@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import additive, keras_metrics, step, whole
-from trainer.asks import SUMS
-from trainer.collective import Alone
 from trainer.data.spec import Leaf, Spec
-from trainer.program import Program
+from trainer.keras_step import additive, keras_metrics, whole_batch
+from trainer.network.all_reduce import Alone
+from trainer.step import worker_step
+from trainer.step.program import Program
+from trainer.step.stop_and_save import SUMS
 
 SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
 CLUSTER = SimpleNamespace(group=Alone(), run=lambda function, given: function(*given), local=lambda result: result)
@@ -42,11 +43,11 @@ def results(logs, **options):
     keras.utils.set_random_seed(1)
     model = Own(logs, **options)
     model.compile(keras.optimizers.SGD(0.0), jit_compile=False)
-    step.build(model, SPEC)
-    local = step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(layout=whole.Layout()))
-    program = Program(local, additive.Additive(model, model.train_step, whole.Layout()), adds_up=False)
-    call = step.make_train_call(program)
-    rows = call(step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
+    worker_step.build(model, SPEC)
+    local = worker_step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(layout=whole_batch.Layout()))
+    program = Program(local, additive.Additive(model, model.train_step, whole_batch.Layout()), adds_up=False)
+    call = worker_step.make_train_call(program)
+    rows = call(worker_step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])
     made = keras_metrics.Results(model, program.logs)
     return made(made.summed([], rows[:, len(SUMS) :])), expected

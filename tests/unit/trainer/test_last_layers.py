@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from control import configurations
-from trainer import assembly
+from trainer.common.errors import ConfigError
 from trainer.data.spec import of_images
-from trainer.errors import ConfigError
+from trainer.step import build_step
 
 SIZE = (32, 32, 3)
 
 
 def built(last: int | None, name: str = "task_cnn") -> keras.Model:
     config = configurations.build({"model": {"name": name}, "data": {"image_size": list(SIZE)}, "train": {"last_layers": last}})
-    return assembly.build_model(config, 10, of_images(SIZE))[0]
+    return build_step.build_model(config, 10, of_images(SIZE))[0]
 
 
 def test_last_layers_train_and_others_keep_their_weights():

@@ -1,6 +1,6 @@
 """Folders that a node makes once from a data set."""
 
-from trainer.data import local
+from trainer.data import local_copy
 
 
 def test_a_changed_folder_is_built_again(tmp_path):
@@ -8,14 +8,14 @@ def test_a_changed_folder_is_built_again(tmp_path):
     folder, built = tmp_path / "cache", []
 
     def build() -> None:
-        with local.filling(folder, "5e") as part:
+        with local_copy.filling(folder, "5e") as part:
             (part / "pixels").write_bytes(b"right")
         built.append(1)
 
-    local.once(folder, "5e", build)
-    local.once(folder, "5e", build)
+    local_copy.once(folder, "5e", build)
+    local_copy.once(folder, "5e", build)
     assert len(built) == 1
     (folder / "pixels").write_bytes(b"wrong")
-    local.once(folder, "5e", build)
+    local_copy.once(folder, "5e", build)
     assert len(built) == 2
     assert (folder / "pixels").read_bytes() == b"right"

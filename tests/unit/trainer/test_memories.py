@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from trainer.checkpoint import Memories
-from trainer.hostarray import HostArray
-from trainer.member import Member
+from trainer.checkpoint.states import Memories
+from trainer.network.host_array import HostArray
+from trainer.network.member import Member
 
 
 def memories(folder, shapes=((3, 4), (2,)), workers=2):

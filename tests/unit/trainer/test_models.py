@@ -10,7 +10,7 @@ import pytest
 from control import model_options
 from tests.unit import forked
 from trainer import models
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 ALL = "cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50, resnet_cifar, resnet_small, task_cnn"
@@ -42,9 +42,10 @@ CASES = {
 }
 SCRIPT = """
 import json, sys
-from trainer import models, worker
-from trainer.errors import ConfigError
-worker.quiet_tensorflow()
+from trainer import models
+from trainer.worker import process
+from trainer.common.errors import ConfigError
+process.quiet_tensorflow()
 found = {}
 for case, (section, size, classes) in json.loads(sys.argv[1]).items():
     try:

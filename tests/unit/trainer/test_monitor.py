@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.monitor import Monitor, best_row, judged, monitor, stalled
+from trainer.rundir.best_epoch import Monitor, best_row, judged, monitor, stalled
 
 ROWS = [
     {"epoch": 1, "loss": 3.0, "accuracy": 0.2, "val_loss": 2.0, "val_accuracy": 0.5, "val_auc": 0.7},

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from trainer import offline
-from trainer.direct import Direct
+from trainer.network import loopback
+from trainer.network.sockets_all_reduce import Direct
 
 SUMS = [[np.ones((300, 7), np.float32), np.ones(5, np.float32)], [np.ones(200_001, np.float32)]]
 
 
 def test_an_echo_returns_copies_and_remembers_a_step():
-    echo = offline.Echo(2)
+    echo = loopback.Echo(2)
     for number in range(3):
         first = echo.all_reduce([np.full(3, number, np.float32)])
         second = echo.all_reduce([np.full((2, 2), number, np.float32), np.zeros(1, np.float32)])
@@ -24,7 +24,7 @@ def test_an_echo_returns_copies_and_remembers_a_step():
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_loopback_sends_as_many_bytes_as_exchange(workers):
     """Two hops of 2 (n - 1) / n of the bytes, to within one element per peer; small sums go whole."""
-    connections = offline.Loopback(workers)
+    connections = loopback.Loopback(workers)
     try:
         for arrays in SUMS:
             results = connections.all_reduce(arrays)
@@ -41,13 +41,13 @@ def test_loopback_sends_as_many_bytes_as_exchange(workers):
 def test_it_opens_connection_per_peer_and_closes_all(monkeypatch):
     made = []
 
-    class Counted(offline.Loopback):
+    class Counted(loopback.Loopback):
         def __init__(self, workers):
             super().__init__(workers)
             made.append(self)
 
-    monkeypatch.setattr(offline, "Loopback", Counted)
-    assert offline.exchange_seconds(SUMS, 4, 0.01) > 0
+    monkeypatch.setattr(loopback, "Loopback", Counted)
+    assert loopback.exchange_seconds(SUMS, 4, 0.01) > 0
     (one,) = made
     assert len(one._sockets) == 3
     assert all(connection.fileno() == -1 for connection in one._sockets.values())
@@ -57,10 +57,10 @@ def test_a_failed_exchange_closes_its_connections(monkeypatch):
     sockets = []
     monkeypatch.setattr(Direct, "all_reduce", lambda self, arrays: sockets.extend(self._sockets.values()) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        offline.exchange_seconds(SUMS, 3, 0.01)
+        loopback.exchange_seconds(SUMS, 3, 0.01)
     assert [connection.fileno() for connection in sockets] == [-1, -1]
 
 
 @pytest.mark.parametrize(("sums", "workers"), [(SUMS, 1), ([], 5)])
 def test_nothing_to_exchange(sums, workers):
-    assert offline.exchange_seconds(sums, workers, 0.01) == 0.0
+    assert loopback.exchange_seconds(sums, workers, 0.01) == 0.0

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer import optimizer
+from trainer.keras_step import optimizer
 
 
 @pytest.mark.parametrize(("longest", "factor"), [(10.0, 1.0), (5.0, 1.0), (2.5, 0.5)])

@@ -7,22 +7,22 @@ import pytest
 from control import configurations
 from control.configurations import OPTIMIZERS
 from tests.unit import forked
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import keras
 import numpy as np
 import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
-from trainer import optimizer
-from trainer.cluster import Cluster
+from trainer.keras_step import optimizer
+from trainer.network.cluster import Cluster
 from control.configurations import OPTIMIZERS
-from trainer.config import Optimizer
-from trainer.member import Member
+from trainer.config.schema import Optimizer
+from trainer.network.member import Member
 
 clusters = [Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1"))]
 STEPS, SHAPES = 4, [(6, 3), (3,)]

@@ -8,29 +8,30 @@ import pytest
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-from trainer import additive, optimizer, step, whole
-from trainer.config import Reduction
-from trainer.reduction import Method
+from trainer.config.schema import Reduction
+from trainer.keras_step import additive, optimizer, whole_batch
 from trainer.reduction.chain import GraphChain, Stopwatch
 from trainer.reduction.half import half
+from trainer.reduction.method import Method
+from trainer.step import worker_step
 
 
 def test_devices_and_steps_draw_different_numbers():
-    seeds = {tuple(step.offset(device, tf.constant(number)).numpy().tolist()) for device in range(3) for number in range(3)}
+    seeds = {tuple(worker_step.offset(device, tf.constant(number)).numpy().tolist()) for device in range(3) for number in range(3)}
     assert len(seeds) == 9
 
 
 @pytest.mark.parametrize("moves", [(4.0, 8.0), (3, 9)])
 def test_moved_statistics_are_weighted_by_share(moves):
     """The parts of two workers, one of which has a third of the batch, add up to the weighted mean; of counts to the nearest."""
-    parts = [step.shared(tf.constant(move), tf.constant(share)) for move, share in zip(moves, (1 / 3, 2 / 3), strict=True)]
-    moved = step.as_moved(parts[0] + parts[1], tf.constant(moves[0]).dtype)
+    parts = [worker_step.shared(tf.constant(move), tf.constant(share)) for move, share in zip(moves, (1 / 3, 2 / 3), strict=True)]
+    moved = worker_step.as_moved(parts[0] + parts[1], tf.constant(moves[0]).dtype)
     assert moved.dtype == tf.constant(moves[0]).dtype
     assert moved.numpy() == pytest.approx(moves[0] / 3 + moves[1] * 2 / 3)
 
 
 def test_a_count_is_rounded_not_cut():
-    assert step.as_moved(tf.constant(0.9999999), tf.int32).numpy() == 1
+    assert worker_step.as_moved(tf.constant(0.9999999), tf.int32).numpy() == 1
 
 
 @pytest.mark.parametrize(("regularizer", "factor"), [(keras.regularizers.L2(0.25), 0.5), (keras.regularizers.L1(0.25), 0.0), (None, 0.0)])
@@ -71,8 +72,8 @@ def test_a_loss_is_divided_by_all_workers_count(reduction, weights, mask, expect
     """The values are 1 and 4, and on the other workers things of 4 (masked) or 2 (weights) in all count."""
     others = 4.0 if mask else 2.0
     group = SimpleNamespace(rank=0, workers=2, sum=lambda tensors: [tensors[0] + others])
-    step = additive.Apart(SimpleNamespace(_compile_loss=None), group, whole.Rows(8, 0, 2))
-    whole.install(additive.HOOKS)
+    step = additive.Apart(SimpleNamespace(_compile_loss=None), group, whole_batch.Rows(8, 0, 2))
+    whole_batch.install(additive.HOOKS)
     with step():
         part = keras_loss.reduce_weighted_values(
             tf.constant([1.0, 4.0]),

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from trainer.peerwatch import Answer, PeerWatch
+from trainer.network.peer_watch import Answer, PeerWatch
 
 ALIVE, SILENT, GONE = Answer.ALIVE, Answer.SILENT, Answer.GONE
 

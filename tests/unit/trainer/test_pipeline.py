@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from tests.unit.trainer.test_columns import opened
-from trainer import config as configs
-from trainer.data import pipeline
-from trainer.data.feeding import Feeding
+from trainer.config import loading
+from trainer.data import feeder
+from trainer.data.batch import Call
+from trainer.data.feeder import Feeder, calls
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Call, Feeder, calls
 from trainer.data.spec import Leaf, Spec, of_images
+from trainer.data.transform import Feeding
 
 
 def cut(*arguments, **named):
@@ -153,7 +154,7 @@ def test_items_under_way_are_bounded_and_ordered():
     """No more items are under way than may be and their order is kept."""
     begun, most = [], []
     with ThreadPoolExecutor(2) as pool:
-        for item, made in enumerate(pipeline.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3)):
+        for item, made in enumerate(feeder.in_order(pool, lambda item: begun.append(item) or -item, range(20), 3)):
             assert made == -item
             most.append(max(begun) - item)
     assert sorted(begun) == list(range(20))
@@ -162,7 +163,7 @@ def test_items_under_way_are_bounded_and_ordered():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_mixup_partners_are_of_the_whole_batch(workers):
-    config = configs.build({"augment": {"mixup": 0.2}, "train": {"class_weight": {"1": 3.0}}})
+    config = loading.build({"augment": {"mixup": 0.2}, "train": {"class_weight": {"1": 3.0}}})
     plan, pairs = EpochPlan(10, 6, 2, seed=1, epoch=1), []
     for rank in range(workers):
         feeding = Feeding(config, ["a", "b", "c"], of_images((2, 2, 1)))
@@ -186,7 +187,7 @@ def words(count, first=0):
 
 def lengths_fed(examples, workers, most, bucket=1, first=0):
     """What each step is padded to by every worker: to the longest of the whole batch, whatever the calls."""
-    config, actual = configs.build({"data": {"bucket": bucket}}), {}
+    config, actual = loading.build({"data": {"bucket": bucket}}), {}
     for rank in range(workers):
         feeding, chosen = Feeding(config, [], WORDS), np.arange(len(examples))
         plan = EpochPlan(len(examples), 3, 3, 1, 1, feeding.lengths(examples, chosen), bucket)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from tests.unit import forked
-from trainer.bfloat16 import widen
-from trainer.config import Reduction
-from trainer.hostarray import RowPool
-from trainer.reduction import LowRank, Setting, kernels, plain, powersgd
+from trainer.config.schema import Reduction
+from trainer.network.bfloat16 import widen
+from trainer.network.host_array import RowPool
+from trainer.reduction import kernels, low_rank, powersgd_host
+from trainer.reduction.method import LowRank, Setting, plain
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPES = [(3, 3, 6, 20), (20,), (300, 40), (40,), (), (40, 10)]
@@ -24,7 +25,7 @@ class Reference:
     def __init__(self, rank, seed, recycle=0):
         self.errors, self.starts = {}, {}
         self.kept = {number: np.zeros((rows, min(recycle, columns - rank))) for number, (rows, columns) in LARGE.items()}
-        self.firsts = {number: powersgd.start(number, rank, columns, seed).T.astype(np.float64) for number, (_, columns) in LARGE.items()}
+        self.firsts = {number: low_rank.start(number, rank, columns, seed).T.astype(np.float64) for number, (_, columns) in LARGE.items()}
 
     def reduce(self, workers):
         """Gradients of all workers, summed."""
@@ -93,7 +94,7 @@ def config(rank=2, min_elements=1000, dtype="float32", recycle=3, max_rank=1):
 
 
 def make(workers, rank=2, threads=1, **options):
-    return [powersgd.make(config(rank, **options), SHAPES, Setting(workers, True, threads, seed=7)) for _ in range(workers)]
+    return [powersgd_host.make(config(rank, **options), SHAPES, Setting(workers, True, threads, seed=7)) for _ in range(workers)]
 
 
 def gradients_of(step, workers, scale=1.0):
@@ -110,7 +111,7 @@ def gradients_of(step, workers, scale=1.0):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("rank", "recycle"), [(1, 0), (2, 0), (4, 0), (2, 3), (1, 6)])
 def test_every_step_is_that_of_paper_in_float64(rank, recycle, threads, monkeypatch):
-    monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
+    monkeypatch.setattr("trainer.network.host_array.SPLIT_FROM", 100)
     methods, reference = make(3, rank, threads, recycle=recycle), Reference(rank, 7, recycle)
     for step in range(20):
         gradients = gradients_of(step, 3)
@@ -122,8 +123,8 @@ def test_every_step_is_that_of_paper_in_float64(rank, recycle, threads, monkeypa
 @pytest.mark.parametrize("block", [2**17, 40 * 7])
 def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
     """A gradient given as the factors of a layer is taken as their product."""
-    monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
-    monkeypatch.setattr(powersgd, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr("trainer.network.host_array.SPLIT_FROM", 100)
+    monkeypatch.setattr(powersgd_host, "BLOCK_ELEMENTS", block)
     whole, factored = (make(2, threads=threads) for _ in range(2))
     for step in range(5):
         gradients, random = gradients_of(step, 2), np.random.default_rng(step)
@@ -140,9 +141,9 @@ def test_layer_factors_are_taken_as_their_product(threads, block, monkeypatch):
 
 def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
-    methods = [powersgd.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
+    methods = [powersgd_host.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
-    methods = [powersgd.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
+    methods = [powersgd_host.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
     random = np.random.default_rng(0)
     for _ in range(5):
         hands = [[random.standard_normal((200, 12)).astype(np.float32)] for _ in range(2)]
@@ -241,7 +242,7 @@ def test_restored_memory_goes_on_bit_for_bit():
 )
 def test_large_tensor_with_small_factors_is_compressed(shape, options, expected):
     """A tensor is compressed when it is large and its factors are half its size."""
-    actual = powersgd.matrix_of(shape, Reduction("powersgd", **options))
+    actual = low_rank.matrix_of(shape, Reduction("powersgd", **options))
     assert actual == expected
 
 
@@ -263,14 +264,14 @@ def test_large_tensor_with_small_factors_is_compressed(shape, options, expected)
 )
 def test_small_matrices_send_more_factors(matrix, options, rank):
     made = Reduction("powersgd", **options)
-    assert powersgd.rank_of(matrix, made) == rank
-    assert powersgd.factors_of(matrix, made) == min(rank + made.recycle, *matrix)
-    method = powersgd.make(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
+    assert low_rank.rank_of(matrix, made) == rank
+    assert low_rank.factors_of(matrix, made) == min(rank + made.recycle, *matrix)
+    method = powersgd_host.make(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
     assert not method.low_rank or method.low_rank[0].sent == (rank, matrix[0])
 
 
 def test_with_small_tensors_alone_nothing_is_compressed():
-    method = powersgd.make(config(), [(20,), (40, 10)], Setting(2))
+    method = powersgd_host.make(config(), [(20,), (40, 10)], Setting(2))
     assert method == plain()
 
 
@@ -355,7 +356,7 @@ def test_factors_stay_orthonormal_over_many_steps():
 @pytest.mark.parametrize("factors", [2, 7])
 @pytest.mark.parametrize("pull", [0, 0.02])
 def test_momentum_is_kerass_formula(low_rank, threads, factors, pull, monkeypatch):
-    monkeypatch.setattr("trainer.hostarray.SPLIT_FROM", 100)
+    monkeypatch.setattr("trainer.network.host_array.SPLIT_FROM", 100)
     random = np.random.default_rng(0)
     left, right = (random.standard_normal((factors, size)).astype(np.float32) for size in (70, 50))
     velocity, weights = (random.standard_normal((70, 50)).astype(np.float32) for _ in range(2))
@@ -380,14 +381,15 @@ OPS = """
 import json, sys
 import numpy as np
 import tensorflow as tf
-from trainer.bfloat16 import KIND, narrow, widen
-from trainer.config import Reduction
-from trainer.reduction import Setting, powersgd
+from trainer.network.bfloat16 import KIND, narrow, widen
+from trainer.config.schema import Reduction
+from trainer.reduction.method import Setting
+from trainer.reduction import powersgd_host
 sys.path.insert(0, "tests/unit/trainer")
 import test_powersgd as tests
 
 workers = 3
-methods = [powersgd.make(tests.config(), tests.SHAPES, Setting(workers, False, seed=7)) for _ in range(workers)]
+methods = [powersgd_host.make(tests.config(), tests.SHAPES, Setting(workers, False, seed=7)) for _ in range(workers)]
 reference, worst = tests.Reference(2, 7, 3), 0.0
 for step in range(10):
     gradients = tests.gradients_of(step, workers) if step != 9 else [[np.zeros(shape, np.float32) for shape in tests.SHAPES]] * workers

@@ -7,13 +7,14 @@ from keras import layers
 
 from control import configurations, user_files
 from control.datasets.new_examples import Parts, write_jobs
-from trainer import config as configs
-from trainer import evaluate, judging, outputs, predict, step
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_text
+from trainer.config import loading
 from trainer.data.manifest import Manifest, Records
 from trainer.data.spec import Leaf, Spec, mapped, of_images
-from trainer.errors import LockstepError
-from trainer.files import write_text
-from trainer.metrics import Metrics
+from trainer.evaluation import evaluate, measures, outputs, predict
+from trainer.rundir.metrics_log import Metrics
+from trainer.step import worker_step
 
 ROWS = Spec([{"a": 0, "text": 1}, 2], (Leaf("x.a", "float32", (3,)), Leaf("x.text", "string", ()), Leaf("y", "int64", ())))
 MODELS = """
@@ -62,15 +63,15 @@ def doubled():
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "mine.py").write_text(MODELS)
-    return lambda name: configs.build({"model": user_files.model_section(f"{tmp_path}/mine.py:{name}")})
+    return lambda name: loading.build({"model": user_files.model_section(f"{tmp_path}/mine.py:{name}")})
 
 
 @pytest.mark.parametrize(
     ("model", "outputs", "goals"),
     [
-        ("keys", [Leaf("low", "float32", (1,)), Leaf("high", "float32", (1, 2))], {"low": judging.Numbers(1), "high": None}),
-        ("several", [Leaf("one", "float32", (1,)), Leaf("two", "float32", (2,))], {"one": judging.Numbers(1), "two": None}),
-        ("kinds", [Leaf("kind", "float32", (4,))], {"kind": judging.Classes(4)}),
+        ("keys", [Leaf("low", "float32", (1,)), Leaf("high", "float32", (1, 2))], {"low": measures.Numbers(1), "high": None}),
+        ("several", [Leaf("one", "float32", (1,)), Leaf("two", "float32", (2,))], {"one": measures.Numbers(1), "two": None}),
+        ("kinds", [Leaf("kind", "float32", (4,))], {"kind": measures.Classes(4)}),
     ],
 )
 def test_outputs_are_named_as_in_the_model(config, model, outputs, goals):
@@ -85,7 +86,7 @@ def test_an_output_without_examples_is_refused(config):
 
 
 def test_a_classifier_of_images_gives_probabilities():
-    made = predict.build(configs.build({"model": {"name": "lecture_cnn"}, "data": {"image_size": [28, 28, 1]}}), 3, of_images((28, 28, 1)))
+    made = predict.build(loading.build({"model": {"name": "lecture_cnn"}, "data": {"image_size": [28, 28, 1]}}), 3, of_images((28, 28, 1)))
     assert made.outputs == (Leaf("probability", "float32", (3,)),)
     (chances,) = made.call((np.zeros((2, 28, 28, 1), np.uint8),))
     assert np.sum(chances, axis=1) == pytest.approx([1, 1])
@@ -142,7 +143,7 @@ def evaluated(model, x, y, classes=()):
     """The evaluation of a compiled model."""
     examples, empty = Rows(x.astype(np.float32), y), Records([], [], [])
     manifest = Manifest("", list(classes), None, [], {}, empty, empty, 0, [])
-    step.build(model, examples.spec)
+    worker_step.build(model, examples.spec)
     return evaluate._metrics(model, manifest, examples)(iter(examples.halves()))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit import forked
-from trainer import processors
+from trainer.keras_step import mixed_processors
 
 STEPS = {
     "by rows": {"rows": 24, "epochs": 2, "optimizer": "Adam", "way": "run"},
@@ -26,8 +26,8 @@ import tensorflow as tf
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tests.oracle import comparing
 from tests.oracle.programs import of
-from trainer import processors
-from trainer.metrics import Metrics
+from trainer.keras_step import mixed_processors
+from trainer.rundir.metrics_log import Metrics
 
 steps, whole = json.loads(sys.argv[1])
 worker, warnings, found_to_differ = threading.local(), [], [1]
@@ -40,7 +40,7 @@ def differing(workers, _=None):
     worker.rank = workers.member.rank
     return list(found_to_differ)
 
-BaseOptimizer._clip_gradients, processors.differing = clipped, differing
+BaseOptimizer._clip_gradients, mixed_processors.differing = clipped, differing
 Metrics.warning = lambda _, text: warnings.append(text)
 
 def apart(program):
@@ -92,12 +92,12 @@ class Two:
 
 
 def test_ranks_are_known_by_what_they_compute():
-    assert processors.differing(Two(), keras.optimizers.Lamb(0.1, global_clipnorm=1.0)) == [1]
+    assert mixed_processors.differing(Two(), keras.optimizers.Lamb(0.1, global_clipnorm=1.0)) == [1]
 
 
 def test_an_optimizer_is_tried_as_it_is():
     """Another rate, another result."""
-    one, other = (processors._tried(keras.optimizers.AdamW(rate)) for rate in (0.1, 0.2))
+    one, other = (mixed_processors._tried(keras.optimizers.AdamW(rate)) for rate in (0.1, 0.2))
     assert all(np.isfinite(array).all() for array in one)
     assert (one[0] != other[0]).any()
 
@@ -109,4 +109,4 @@ def test_an_optimizer_may_need_more():
         def __init__(self, given):
             super().__init__(given)
 
-    assert processors._tried(Needy(0.1)) == []
+    assert mixed_processors._tried(Needy(0.1)) == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import reading
+from trainer.keras_fit import dataset_reading
 
 COUNT = tf.data.Dataset.range(500)
 WEIGHT = tf.Variable(2.0)
@@ -45,7 +45,7 @@ RACING = {
 
 @pytest.mark.parametrize("name", RACING)
 def test_what_races_is_found(name):
-    assert reading.varies(RACING[name]())
+    assert dataset_reading.varies(RACING[name]())
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_what_races_is_found(name):
     ids=["random numbers", "shuffled", "stateless", "a weight", "interleaved"],
 )
 def test_what_does_not_race_stays_parallel(data):
-    assert not reading.varies(data)
+    assert not dataset_reading.varies(data)
 
 
 @pytest.mark.parametrize("name", ["random numbers", "Python", "a layer", "in any order"])
 def test_what_races_is_read_in_order(name):
-    iterate = reading._iterating(tf.data.Dataset.__iter__)
+    iterate = dataset_reading._iterating(tf.data.Dataset.__iter__)
 
     def numbers():
         random.seed(1)
@@ -84,7 +84,7 @@ def test_what_races_is_read_in_order(name):
 def test_numbers_without_a_seed_are_read():
     """They have no order; TensorFlow refuses to give them one."""
     tf.random.set_seed(None)
-    assert len(list(reading._iterating(tf.data.Dataset.__iter__)(RACING["random numbers"]()))) == 500
+    assert len(list(dataset_reading._iterating(tf.data.Dataset.__iter__)(RACING["random numbers"]()))) == 500
 
 
 def test_a_long_chain_is_looked_through():
@@ -92,4 +92,4 @@ def test_a_long_chain_is_looked_through():
     data = COUNT
     for _ in range(1100):
         data = data.concatenate(COUNT)
-    assert not reading.varies(data)
+    assert not dataset_reading.varies(data)

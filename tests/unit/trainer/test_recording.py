@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from control.remote.worker_files import read_records, summary
-from trainer import config as configs
-from trainer.checkpoint import Progress
-from trainer.data.pipeline import Batch, Call
-from trainer.errors import ConfigError
-from trainer.job import Job
-from trainer.metrics import Metrics
-from trainer.recording import Recorder
-from trainer.records import read_history
+from trainer.checkpoint.states import Progress
+from trainer.common.errors import ConfigError
+from trainer.config import loading
+from trainer.config.schedule import Counts
+from trainer.data.batch import Batch, Call
+from trainer.engine.job import Job
 from trainer.reduction.cost_model import Choice
-from trainer.saving import Saver
-from trainer.schedule import Counts
-from trainer.straggler import Straggler
+from trainer.rundir.full_disk import Saver
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.schemas import read_history
+from trainer.rundir.straggler import Straggler
+from trainer.worker.recorder import Recorder
 
 SUMS = np.array([0.0, 10.0, 8.0, 10.0, 5.0, 10.0])
 """Stop, images, and the sums and counts of loss and accuracy."""
@@ -28,7 +28,7 @@ PARTS = {"forward_backward": 0.1, "compression": 0.0, "all_reduce": 0.2, "apply"
 
 def recorder(folder, is_chief, log_every=0, table=None, max_restarts=0, monitor=None):
     given = {"telemetry": {"log_every": log_every, "sample_every": 1}, "recovery": {"max_restarts": max_restarts}}
-    config = configs.build({**given, "train": {"steps_per_call": 2, "monitor": monitor}})
+    config = loading.build({**given, "train": {"steps_per_call": 2, "monitor": monitor}})
     metrics = Metrics(folder / "workers" / "a" / "metrics.jsonl")
     counts = Counts(2, 20, 5, 5, 4, 3, 12)
     job = Job(config, counts, folder, SimpleNamespace(table=table), {}, metrics, lambda: False, folder / "workers" / "a", 0.0)

@@ -10,7 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from trainer import additive, collective, rehearsal, whole
+from trainer.keras_step import additive
+from trainer.network import all_reduce
+from trainer.keras_step import rehearsal
+from trainer.keras_step import whole_batch
 
 def by_pairs(y, output):
     # A value for each row, which depends on all rows.
@@ -95,10 +98,10 @@ def adds_up(loss, *metrics):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     model.compile("sgd", loss, metrics=list(metrics))
-    rehearsal.rehearse(model.train_step, MADE_UP, whole.Layout())
-    return rehearsal.adds_up(additive.Additive(model, model.train_step, whole.Layout()), MADE_UP)
+    rehearsal.rehearse(model.train_step, MADE_UP, whole_batch.Layout())
+    return rehearsal.adds_up(additive.Additive(model, model.train_step, whole_batch.Layout()), MADE_UP)
 
-unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole.Layout()
+unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
 unseeded.compile("sgd", "mse")
 rehearsal.rehearse(unseeded.train_step, MADE_UP, unseeded_sees)
 found = {
@@ -109,29 +112,29 @@ found = {
 }
 model = keras.Sequential([keras.Input((3,)), Adding(name="adding"), keras.layers.Dense(1)])
 try:
-    with whole.Step(collective.Alone(), whole.Layout(), 4)():
+    with whole_batch.Step(all_reduce.Alone(), whole_batch.Layout(), 4)():
         model(tf.ones([4, 3]))
-except whole.SeesAll as error:
+except whole_batch.SeesAll as error:
     found["adding"] = str(error)
 mixing = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.MixUp(name="mixing"), keras.layers.Flatten(), keras.layers.Dense(3)])
 mixing.compile("sgd", "mse")
-seeing = whole.Layout()
+seeing = whole_batch.Layout()
 found["differing"] = rehearsal.rehearse(mixing.train_step, trial([None, 4, 4, 3], [None, 3]), seeing).differing
 found["mixing"] = sorted(one.name for one in seeing.seeing_all)
 def seeing_all(*layers):
     keras.utils.set_random_seed(1)
-    model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), whole.Layout()
+    model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), whole_batch.Layout()
     model.compile("sgd", "mse")
     rehearsal.rehearse(model.train_step, MADE_UP, seeing)
     return [one.name for one in seeing.seeing_all]
 
 equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), keras.layers.CutMix(name="cutting"), keras.layers.Flatten()])
 equal.compile("sgd", "mse")
-rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := whole.Layout())
+rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := whole_batch.Layout())
 found["equal rows"] = [one.name for one in equal_sees.seeing_all]
 lossless = keras.Sequential([keras.Input((3,)), Adding(name="adding")])
 lossless.compile("sgd")
-rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := whole.Layout())
+rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := whole_batch.Layout())
 found["lossless"] = [one.name for one in lossless_sees.seeing_all]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import remembered
+from trainer.user_code import callback_state
 
 
 class Meter:
@@ -29,7 +29,7 @@ class Row:
 
 def again(value, now=None, of_model=()):
     """As a state gives it back to where `now` is."""
-    return remembered.decoded(json.loads(json.dumps(remembered.Encoder(of_model)(value))), now)
+    return callback_state.decoded(json.loads(json.dumps(callback_state.Encoder(of_model)(value))), now)
 
 
 @pytest.mark.parametrize(
@@ -117,23 +117,23 @@ def test_variables_are_made_where_there_are_none():
     ids=["generator", "dict", "metric", "shape"],
 )
 def test_what_does_not_fit_is_refused(value, now):
-    with pytest.raises(remembered.Unknown):
+    with pytest.raises(callback_state.Unknown):
         again(value, now)
 
 
 def test_positions_outside_of_generators_are_refused():
     """NumPy reads what is there."""
-    state = remembered.Encoder()(np.random.RandomState(1))
+    state = callback_state.Encoder()(np.random.RandomState(1))
     state["state"]["state"]["pos"] = 2**30
-    with pytest.raises(remembered.Unknown):
-        remembered.decoded(state, np.random.RandomState(1))
+    with pytest.raises(callback_state.Unknown):
+        callback_state.decoded(state, np.random.RandomState(1))
 
 
 def test_weights_of_the_model_are_not_written_twice():
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
-    assert remembered.Encoder({id(one) for one in layer.variables})(layer)["values"] == []
-    assert len(remembered.Encoder()(layer)["values"]) == 2
+    assert callback_state.Encoder({id(one) for one in layer.variables})(layer)["values"] == []
+    assert len(callback_state.Encoder()(layer)["values"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_weights_of_the_model_are_not_written_twice():
     ids=["object", "objects", "function", "data"],
 )
 def test_what_is_not_known_is_refused(value):
-    with pytest.raises(remembered.Unknown):
-        remembered.Encoder()(value)
+    with pytest.raises(callback_state.Unknown):
+        callback_state.Encoder()(value)
 
 
 def test_large_arrays_are_refused(monkeypatch):
-    monkeypatch.setattr(remembered, "LARGEST", 2**20)
-    remembered.Encoder()([np.zeros(2**17)])
-    with pytest.raises(remembered.Unknown, match="more than 1 MiB"):
-        remembered.Encoder()({"weights": [np.zeros(2**17), np.zeros(1)]})
+    monkeypatch.setattr(callback_state, "LARGEST", 2**20)
+    callback_state.Encoder()([np.zeros(2**17)])
+    with pytest.raises(callback_state.Unknown, match="more than 1 MiB"):
+        callback_state.Encoder()({"weights": [np.zeros(2**17), np.zeros(1)]})

@@ -5,10 +5,10 @@ import pytest
 
 from tests.unit.samples import flip_a_bit
 from tests.unit.workers import together, workers
-from trainer.checkpoint import Memories, Progress, States
-from trainer.errors import LockstepError
-from trainer.hostarray import HostArray
-from trainer.resuming import Resuming
+from trainer.checkpoint.resume import Resuming
+from trainer.checkpoint.states import Memories, Progress, States
+from trainer.common.errors import LockstepError
+from trainer.network.host_array import HostArray
 
 
 class Cluster:

@@ -5,14 +5,14 @@ import pytest
 
 from control.datasets.own import augmentation
 from tests.unit.trainer.test_columns import opened
-from trainer import config as configs
-from trainer.data.feeding import Feeding
+from trainer.common.errors import ConfigError
+from trainer.config import loading
+from trainer.data.feeder import Feeder, calls
 from trainer.data.partition import EpochPlan
-from trainer.data.pipeline import Feeder, calls
-from trainer.data.rows import Rows
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import ConfigError
-from trainer.own import Function
+from trainer.data.transform import Feeding
+from trainer.data.user_augment import Rows
+from trainer.user_code.user_function import Function
 
 FIXED = Spec([{"a": 0}, 1], (Leaf("x.a", "float32", (3,)), Leaf("y", "int32", ())))
 VARIED = Spec([0, 1], (Leaf("x", "int32", (None,)), Leaf("y", "int32", ())))
@@ -44,7 +44,7 @@ class Fixed:
 
 def fed(source, workers, first=0, steps=4, most=3, count=11):
     """The `x` that all workers of a cluster see, by row, from a step on, and how often the source was asked."""
-    config, chosen, seen = configs.build({"data": {"augment": given(source), "loaders": 2}}), np.arange(count)[::-1], {}
+    config, chosen, seen = loading.build({"data": {"augment": given(source), "loaders": 2}}), np.arange(count)[::-1], {}
     plan = EpochPlan(count, 3, steps, 5, 2)
     for rank in range(workers):
         feeder = Feeder(Fixed(count), chosen, [1] * workers, rank, Feeding(config, [], FIXED))

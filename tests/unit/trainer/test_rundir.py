@@ -5,9 +5,9 @@ import pytest
 from control.runs import snapshot_choice
 from control.runs.snapshot_choice import choose_epochs
 from tests.unit.samples import HISTORY
-from trainer import rundir
-from trainer.errors import LockstepError
-from trainer.rundir import existing_epochs, prune, snapshot_path, wanted
+from trainer.common.errors import LockstepError
+from trainer.rundir import layout
+from trainer.rundir.layout import existing_epochs, prune, snapshot_path, wanted
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_incomplete_range_lists_those_that_exist(word, lacks, run):
 def test_epoch_best_and_last_is_marked_as_both(run):
     assert snapshot_choice.marks(run) == {1: "first", 3: "best", 12: "last"}
     for epoch in (7, 12):
-        rundir.snapshot_path(run, epoch).unlink()
+        layout.snapshot_path(run, epoch).unlink()
     assert snapshot_choice.marks(run) == {1: "first", 3: "best, last"}
     (run / "history.csv").unlink()
     assert snapshot_choice.marks(run) == {1: "first", 3: "last"}

@@ -13,11 +13,11 @@ import pytest
 
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
-from trainer import sealed
-from trainer.checkpoint import Progress, States
-from trainer.files import full, replacing, shortage, write_text
-from trainer.metrics import Metrics
-from trainer.saving import OTHER_FIX, DiskFull, Log, Reserve, Saver
+from trainer.checkpoint.states import Progress, States
+from trainer.common.files import full, replacing, shortage, write_text
+from trainer.host import sealed_files
+from trainer.rundir.full_disk import OTHER_FIX, DiskFull, Log, Reserve, Saver
+from trainer.rundir.metrics_log import Metrics
 
 ROOT = Path(__file__).resolve().parents[3]
 MB = 1 << 20
@@ -86,7 +86,7 @@ def test_without_room_training_warns_and_keeps_its_state(disk, states):
     fill(disk)
     assert [save(made, states, step) for step in (3, 4, 5)] == [False, False, False]
     assert states.files.steps() == [2]
-    assert sealed.damage(states.files.path(2)) == ""
+    assert sealed_files.damage(states.files.path(2)) == ""
     assert len(heard) == 1
     path = states.files.path(3)
     assert heard[0].startswith(f"the state is not saved: {path}: no space left on device (1.0 MB needed, 0.0 MB free). Training goes on")
@@ -200,12 +200,12 @@ def test_last_words_have_room(disk):
 SCRIPT = """
 import sys
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import keras
-from trainer.checkpoint import save_snapshot
-from trainer.files import full
-from trainer.telemetry import Events
+from trainer.checkpoint.states import save_snapshot
+from trainer.common.files import full
+from trainer.worker.telemetry import Events
 folder = Path(sys.argv[1])
 events, row = Events(folder), dict.fromkeys(("loss", "accuracy", "learning_rate", "images_per_s", "val_loss", "val_accuracy"), 0.5)
 model = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(2000)])

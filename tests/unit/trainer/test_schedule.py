@@ -5,7 +5,7 @@ import math
 import pytest
 
 from control import configurations
-from trainer.schedule import Counts, counts, learning_rate, limited, validation_count
+from trainer.config.schedule import Counts, counts, learning_rate, limited, validation_count
 
 
 def config(**dotted):

@@ -20,10 +20,12 @@ from control.runs.tasks import find as find_run
 from plugins.action import slurm_run
 from tests.project import await_until
 from tests.unit.samples import HISTORY, flip_a_bit, read_state, write_state
-from trainer import cli, sealed, slurm
+from trainer import cli
+from trainer.common.errors import PREEMPTED, ClusterError, LockstepError
 from trainer.data.manifest import Published
-from trainer.errors import PREEMPTED, ClusterError, LockstepError
-from trainer.rundir import recorded
+from trainer.host import sealed_files
+from trainer.launch import slurm
+from trainer.rundir.layout import recorded
 
 NODES = ["alpha", "beta", "gamma"]
 CONFIG = "seed: 1\n"
@@ -245,7 +247,7 @@ def test_damaged_state_is_neither_given_back_nor_taken(node_paths):
     assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
     flip_a_bit(node_paths.run / "state" / "step-000000020.npz")
     slurm.take(node_paths, allocation, own)
-    assert sealed.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
+    assert sealed_files.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
 
 
 def test_unkept_snapshots_leave_the_shared_folder(node_paths):

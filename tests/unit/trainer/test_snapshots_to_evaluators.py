@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from trainer import files
-from trainer.asynchronous.evaluator import Evaluator, Left, follow
-from trainer.asynchronous.roles import Task
-from trainer.asynchronous.snapshots import HEADER, LOSSES, REFUSED, SEND, Offers, Place
-from trainer.metrics import Metrics
-from trainer.rundir import EVALUATIONS, snapshot_path
+from trainer.common import files
+from trainer.parameter_server.evaluator import Evaluator, Left, follow
+from trainer.parameter_server.roles import Task
+from trainer.parameter_server.snapshot_offers import HEADER, LOSSES, REFUSED, SEND, Offers, Place
+from trainer.rundir.layout import EVALUATIONS, snapshot_path
+from trainer.rundir.metrics_log import Metrics
 
 SECRET = b"s" * 32
 PATIENCE_S = 60.0
@@ -201,7 +201,7 @@ def test_a_full_disk_refuses_a_snapshot_and_takes_the_next(chief, tmp_path, monk
             raise OSError(28, "No space left on device")
         files.write_json(path, record)
 
-    monkeypatch.setattr("trainer.asynchronous.evaluator.write_json", write_json)
+    monkeypatch.setattr("trainer.parameter_server.evaluator.write_json", write_json)
     test, given = Counting(), offers(run, cluster, clock)
     given.offer(1)
     given.offer(2)

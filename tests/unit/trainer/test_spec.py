@@ -6,8 +6,8 @@ import json
 import pytest
 
 from control.datasets.specs import DEEPEST, checked
+from trainer.common.errors import DatasetError
 from trainer.data.spec import Leaf, Spec, noun, of_images
-from trainer.errors import DatasetError
 
 SPEC = Spec(
     [{"a": 2, "more": [0, {"b": 3}]}, 1],

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from tests.unit.workers import together, workers
-from trainer import checkpoint, sealed
-from trainer.agreement import digest
-from trainer.checkpoint import Memories, Progress, States
-from trainer.hostarray import HostArray
-from trainer.loop import Interrupted, Trainer
-from trainer.saving import Saver
-from trainer.state_saving import COPY, PART, STATE, StateSaving
-from trainer.supervision.child import ROOM
+from trainer.checkpoint import states
+from trainer.checkpoint.background_save import COPY, PART, STATE, StateSaving
+from trainer.checkpoint.states import Memories, Progress, States
+from trainer.host import sealed_files
+from trainer.network.agreement import digest
+from trainer.network.host_array import HostArray
+from trainer.rundir.full_disk import Saver
+from trainer.rundir.phases import ROOM
+from trainer.worker.loop import Interrupted, Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -84,14 +85,14 @@ def gate(alone, monkeypatch):
 
 def fails(monkeypatch, files, error, times=1000):
     """Let the next writes of these files fail, after most of their bytes are on the disk."""
-    seal, left = sealed.seal, [error] * times
+    seal, left = sealed_files.seal, [error] * times
 
     def failing(part):
         if part.parent == files.path(0).parent and left:
             raise left.pop()
         seal(part)
 
-    monkeypatch.setattr(sealed, "seal", failing)
+    monkeypatch.setattr(sealed_files, "seal", failing)
 
 
 def test_training_goes_on_while_state_is_written(alone, gate):
@@ -255,10 +256,10 @@ def test_undeletable_file_on_a_lost_disk_stays(monkeypatch, tmp_path, number):
         raise OSError(number, "no")
 
     monkeypatch.setattr(type(tmp_path), "unlink", unlink)
-    assert checkpoint._delete(tmp_path / "state") is False
+    assert states._delete(tmp_path / "state") is False
     number = errno.EPERM
     with pytest.raises(OSError, match="no"):
-        checkpoint._delete(tmp_path / "state")
+        states._delete(tmp_path / "state")
 
 
 def test_who_makes_room_writes_the_last_epochs_state():

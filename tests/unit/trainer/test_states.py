@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.unit.samples import flip_a_bit
-from trainer import sealed
-from trainer.checkpoint import Progress, States
-from trainer.errors import LockstepError
-from trainer.hostarray import HostArray
+from trainer.checkpoint.states import Progress, States
+from trainer.common.errors import LockstepError
+from trainer.host import sealed_files
+from trainer.network.host_array import HostArray
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def replaced(path, entry, content):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in (entries | {entry: content}).items():
             archive.writestr(name, data)
-    sealed.seal(path)
+    sealed_files.seal(path)
 
 
 def announced(shape):
@@ -111,12 +111,12 @@ def test_entry_larger_than_its_file_is_damage(folder):
     Right digest, forged table of contents: nothing of that size is reserved.
     """
     path, heard = folder / "step-000000008.npz", []
-    data = bytearray(path.read_bytes()[: -sealed.DIGITS - len(sealed.MARK)])
+    data = bytearray(path.read_bytes()[: -sealed_files.DIGITS - len(sealed_files.MARK)])
     place = data.index(b"PK\x01\x02")
     data[place + 24 : place + 28] = (2**31).to_bytes(4, "little")
     data[-2:] = b"\0\0"
     path.write_bytes(data)
-    sealed.seal(path)
+    sealed_files.seal(path)
     made = States(folder, 2, heard.append)
     assert [step for step, _ in made.readable()] == [4]
     assert "announces 2,147,483,648 bytes" in heard[0]

@@ -7,26 +7,34 @@ import numpy as np
 import pytest
 
 from tests.unit import forked
-from trainer.asks import SAVE, STOP, requests
+from trainer.step.stop_and_save import SAVE, STOP, requests
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
+from trainer.reduction import selection
 import itertools, json, sys
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
-from trainer.agreement import digest
-from trainer.cluster import Cluster
-from trainer.member import Member
-from trainer.direct import aligned
+from trainer.worker import process
+process.quiet_tensorflow()
+from trainer.network.agreement import digest
+from trainer.network.cluster import Cluster
+from trainer.network.member import Member
+from trainer.network.sockets_all_reduce import aligned
 cluster = Cluster(Member(0, ["alone"]), 1)
 import keras
 import numpy as np
 import tensorflow as tf
-from trainer import collective, config, models, optimizer, reduction, step
+from trainer.network import all_reduce
+from trainer.config import schema
+from trainer import models
+from trainer.keras_step import optimizer
+from trainer import reduction
+from trainer.step import worker_step
 from trainer.data.spec import of_images
-from trainer.reduction import Method, Setting, chain
-from trainer.telemetry import Events
+from trainer.reduction.method import Method
+from trainer.reduction.method import Setting
+from trainer.reduction import chain
+from trainer.worker.telemetry import Events
 
 class Nobody:
     # What one worker alone sums, in one of two sets of arrays in turn, as a Route gives them.
@@ -45,14 +53,14 @@ def parts(choose, clip=None):
     keras.utils.set_random_seed(1)
     with cluster.scope():
         model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
-        method = choose(step.shapes(model))
-        rule = optimizer.make(config.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
+        method = choose(worker_step.shapes(model))
+        rule = optimizer.make(schema.Optimizer(weight_decay=0.1, clip_norm=clip), model.trainable_variables, method.low_rank)
     nobody = Nobody()
-    local = step.Local(cluster, step.compile_classifier(model), of_images((8, 8, 1)))
-    return step.Parts(local, rule, chain.make(method, collective.OnHost(nobody).sum, nobody))
+    local = worker_step.Local(cluster, worker_step.compile_classifier(model), of_images((8, 8, 1)))
+    return worker_step.Parts(local, rule, chain.make(method, all_reduce.OnHost(nobody).sum, nobody))
 
 def packed(shapes):
-    return reduction.make(config.Reduction(), shapes, Setting(2))
+    return selection.make(schema.Reduction(), shapes, Setting(2))
 
 def twice(shapes):
     def halves(values):
@@ -60,16 +68,16 @@ def twice(shapes):
     return Method([halves, *packed(shapes).computations])
 
 def powersgd(shapes, on_host=True):
-    return reduction.make(config.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
+    return selection.make(schema.Reduction("powersgd", rank=5, max_rank=5, min_elements=400, dtype="float32"), shapes, Setting(2, on_host))
 
 def train(made, apart):
     random = np.random.default_rng(0)
-    split = step.ProfiledCall(made)
-    whole, rows, seconds = step.make_train_call(made), [], []
+    split = worker_step.ProfiledCall(made)
+    whole, rows, seconds = worker_step.make_train_call(made), [], []
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        batches = step.full((images, labels))._replace(asks=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
+        batches = worker_step.full((images, labels))._replace(asks=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -77,21 +85,21 @@ def train(made, apart):
     state = [variable.value.numpy() for variable in made.local.model.variables] + [slot.numpy() for slot in made.optimizer.slots]
     return {"state": digest(state), "rows": rows, "seconds": seconds, "traces": traces}
 
-found = {"alone": len(reduction.make(config.Reduction(), [], Setting(1)).computations)}
+found = {"alone": len(selection.make(schema.Reduction(), [], Setting(1)).computations)}
 none = lambda shapes: Method([])
 for name, choose in {"none": none, "packed": packed, "twice": twice, "powersgd": powersgd}.items():
     found[name] = [train(parts(choose), apart) for apart in (False, True)]
 def rows_of(choose, steps_per_call):
     made, random, rows = parts(choose), np.random.default_rng(0), []
-    call, images = step.make_train_call(made), random.integers(0, 256, (16, 5, 8, 8, 1), dtype=np.uint8)
+    call, images = worker_step.make_train_call(made), random.integers(0, 256, (16, 5, 8, 8, 1), dtype=np.uint8)
     labels = random.integers(0, 3, (16, 5)).astype(np.int32)
     for first in range(0, 16, steps_per_call):
         part = slice(first, first + steps_per_call)
-        rows += call(step.full((images[part], labels[part])), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
+        rows += call(worker_step.full((images[part], labels[part])), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
     return rows
 found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
 
-sizes = step.shapes(parts(none).local.model)
+sizes = worker_step.shapes(parts(none).local.model)
 found["low_rank"] = [sorted(powersgd(sizes, on_host).low_rank) for on_host in (True, False)]
 
 class Table(keras.layers.Layer):
@@ -100,7 +108,7 @@ class Table(keras.layers.Layer):
     def call(self, x):
         return x
 table = keras.Sequential([keras.Input((8, 8, 1)), Table(), keras.layers.Flatten(), keras.layers.Dense(100)])
-found["table"] = sorted(powersgd(step.shapes(table)).low_rank)
+found["table"] = sorted(powersgd(worker_step.shapes(table)).low_rank)
 
 class Counting(keras.layers.Layer):
     def build(self, shape):
@@ -109,13 +117,13 @@ class Counting(keras.layers.Layer):
         self.seen.assign(self.seen + [[0.25, 1.0, 1e5], [1 / 3, 0.1, 0.0]])
         return x
 counting = keras.Sequential([keras.Input((8, 8, 1)), Counting(), keras.layers.Flatten(), keras.layers.Dense(3)])
-short = reduction.make(config.Reduction("half", dtype="float16"), step.shapes(counting), Setting(2))
-rule = optimizer.make(config.Optimizer(), counting.trainable_variables, short.low_rank)
+short = selection.make(schema.Reduction("half", dtype="float16"), worker_step.shapes(counting), Setting(2))
+rule = optimizer.make(schema.Optimizer(), counting.trainable_variables, short.low_rank)
 nobody = Nobody()
-local = step.Local(cluster, step.compile_classifier(counting), of_images(counting.input_shape[1:]))
-narrow = step.make_train_call(step.Parts(local, rule, chain.make(short, collective.OnHost(nobody).sum, nobody)))
+local = worker_step.Local(cluster, worker_step.compile_classifier(counting), of_images(counting.input_shape[1:]))
+narrow = worker_step.make_train_call(worker_step.Parts(local, rule, chain.make(short, all_reduce.OnHost(nobody).sum, nobody)))
 for _ in range(8):
-    narrow(step.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
+    narrow(worker_step.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()
 
 class Behind(keras.layers.Layer):
@@ -124,8 +132,9 @@ class Behind(keras.layers.Layer):
     def call(self, x):
         return tf.stop_gradient(x * self.scale)
 behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
-blank = step.blank(of_images((8, 8, 1))).at(0)
-call = step.make_forward_backward_call(step.Local(cluster, step.compile_classifier(behind), of_images(behind.input_shape[1:])))
+blank = worker_step.blank(of_images((8, 8, 1))).at(0)
+local = worker_step.Local(cluster, worker_step.compile_classifier(behind), of_images(behind.input_shape[1:]))
+call = worker_step.make_forward_backward_call(local)
 found["behind"] = [float(tf.norm(one)) for one in call(blank)[1:]]
 
 def end(choose, clip):
@@ -141,7 +150,7 @@ for name, clip in {"loose": None, "clipped": 0.05}.items():
 made, random = parts(none), np.random.default_rng(3)
 images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
 def gradients(first, last):
-    return made.local(step.full((images[None, first:last], labels[None, first:last]), 9).at(0))
+    return made.local(worker_step.full((images[None, first:last], labels[None, first:last]), 9).at(0))
 union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
 found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
 found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
@@ -150,9 +159,9 @@ def kept(policy):
     # Which gradients are replaced by their factors, and whether anybody still asks for the product.
     keras.config.set_dtype_policy(policy)
     model = models.build({"name": "deep_cnn", "filters": 2, "stages": 1}, (8, 8, 1), 3)
-    shapes, seen = step.shapes(model), []
+    shapes, seen = worker_step.shapes(model), []
     host = chain.make(Method([None], low_rank=dict.fromkeys(range(len(shapes)))), None, Nobody())
-    local = step.Local(cluster, step.compile_classifier(model), of_images(model.input_shape[1:]))
+    local = worker_step.Local(cluster, worker_step.compile_classifier(model), of_images(model.input_shape[1:]))
     def traced(batch):
         values = local(batch)
         taken = host.take(values)
@@ -163,7 +172,7 @@ def kept(policy):
             else:
                 assert one is gradient
         return tf.nest.flatten(taken)
-    tf.function(traced).get_concrete_function(step.signature(local.spec, 0))
+    tf.function(traced).get_concrete_function(worker_step.signature(local.spec, 0))
     keras.config.set_dtype_policy("float32")
     return seen
 

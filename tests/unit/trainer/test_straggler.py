@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from trainer.host_load import Load
-from trainer.records import PHASES
-from trainer.straggler import CAUSES, diagnose, own_work, slowest
+from trainer.host.host_load import Load
+from trainer.rundir.schemas import PHASES
+from trainer.rundir.straggler import CAUSES, diagnose, own_work, slowest
 
 
 def test_own_work_is_all_but_the_all_reduce():

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from tests.unit.samples import HISTORY
-from trainer import files
-from trainer.host_load import Load
-from trainer.metrics import Metrics
-from trainer.records import PHASES, read_history
-from trainer.telemetry import History, ProgressLines, Splits, StepLines
+from trainer.common import files
+from trainer.host.host_load import Load
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.schemas import PHASES, read_history
+from trainer.worker.telemetry import History, ProgressLines, Splits, StepLines
 
 
 def row(epoch, val_accuracy=0.5, **more):

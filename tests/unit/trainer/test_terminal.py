@@ -3,7 +3,7 @@
 import pytest
 
 from control import terminal_lines
-from trainer import terminal
+from trainer.common import safe_text
 
 MOVED = "a\x1b[2K\rb"
 
@@ -20,11 +20,11 @@ MOVED = "a\x1b[2K\rb"
     ],
 )
 def test_a_line_has_no_control_characters(text, shown):
-    assert terminal.printable(text) == shown
+    assert safe_text.printable(text) == shown
 
 
 def test_a_long_line_is_cut():
-    assert terminal.printable("é" * 30, 10) == "é" * 10 + "..."
+    assert safe_text.printable("é" * 30, 10) == "é" * 10 + "..."
 
 
 def test_lines_keep_their_ends_and_tabs():

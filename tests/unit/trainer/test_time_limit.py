@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.loop import Trainer
+from trainer.worker.loop import Trainer
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from trainer import tmux_socket
+from trainer.host import tmux_socket
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import json
 import types
 import numpy as np
 import tensorflow as tf
-from trainer.undoing import State, undone
+from trainer.user_code.undo import State, undone
 
 total, seen = 0, []
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from tests.project import await_until
-from trainer import user_script
-from trainer.errors import RESTART, ClusterError, LockstepError, PeerLost
-from trainer.member import Member, tf_config
-from trainer.user_script import Script, environment, keep, main, unpack
+from trainer.common.errors import RESTART, ClusterError, LockstepError, PeerLost
+from trainer.launch import user_script
+from trainer.launch.user_script import Script, environment, keep, main, unpack
+from trainer.network.member import Member, tf_config
 
-USER = Path(__file__).resolve().parents[3] / "trainer" / "user"
+USER = Path(__file__).resolve().parents[3] / "trainer" / "keras_fit" / "site"
 ENDPOINTS = ["10.0.0.1:12345", "[fe80::1]:12345"]
 
 
@@ -81,7 +81,7 @@ def test_the_environment_is_torchruns_without_locksteps_own_settings(script):
     }
     assert not {"PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS"} & made.keys()
     assert made["LOCKSTEP_OUTPUT"].endswith("runs/mine/workers/pi1/output")
-    assert made["PYTHONPATH"].split(os.pathsep)[0].endswith("trainer/user")
+    assert made["PYTHONPATH"].split(os.pathsep)[0].endswith("trainer/keras_fit/site")
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_pausing_script_goes_on(script, as_worker, monkeypatch, capfd, workers, 
 
 def test_error_after_a_loss_says_what_to_do(monkeypatch, capsys):
     """An error after the loss of a worker ends this one and says what to do."""
-    from trainer import distribute
+    from trainer.keras_fit import distribute
 
     codes = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
@@ -238,7 +238,7 @@ def test_output_through_a_link_is_left_out(tmp_path, capsys, name):
 
 
 def test_peers_need_what_the_launch_gives_them():
-    from trainer.distribute import Peers
+    from trainer.keras_fit.distribute import Peers
 
     assert Peers.from_environment({}) is None
     assert Peers.from_environment({"TF_CONFIG": json.dumps(tf_config(ENDPOINTS[:1], 0))}) is None
@@ -247,7 +247,7 @@ def test_peers_need_what_the_launch_gives_them():
 
 
 def test_whole_numbers_are_summed_exactly():
-    from trainer.distribute import Peers
+    from trainer.keras_fit.distribute import Peers
 
     others = np.array([[-1, 2**31 - 1, 0]], np.int32)
     halves = others.view(np.uint16).astype(np.float32).ravel()

@@ -15,8 +15,9 @@ import numpy as np
 import sys
 import tensorflow as tf
 from keras import layers, ops
-from trainer import distribute, rehearsal
-from trainer.member import Member
+from trainer.keras_fit import distribute
+from trainer.keras_step import rehearsal
+from trainer.network.member import Member
 
 keras.config.set_floatx("float64")
 X = np.random.default_rng(0).normal(size=(22, 5))

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from tests.unit.conftest import ROOT
-from trainer.asynchronous.server import SERVING
-from trainer.errors import FAILED, PREEMPTED
-from trainer.metrics import Metrics
-from trainer.watchdog import HEARTBEAT_S, STOPS, Watchdog
+from trainer.common.errors import FAILED, PREEMPTED
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import SERVING
+from trainer.worker.watchdog import HEARTBEAT_S, STOPS, Watchdog
 
 
 class Kept(Watchdog):
@@ -68,8 +68,8 @@ STUCK = """
 import sys, threading
 from pathlib import Path
 from tests.fake_clock import Hurried
-from trainer import watchdog
-from trainer.metrics import Metrics
+from trainer.worker import watchdog
+from trainer.rundir.metrics_log import Metrics
 
 metrics = Metrics(Path(sys.argv[1]))
 metrics.phase("joining")
@@ -90,8 +90,8 @@ def test_a_deadline_ends_a_process_that_hangs(tmp_path):
 ASKED = """
 import os, signal, sys
 from pathlib import Path
-from trainer import watchdog
-from trainer.metrics import Metrics
+from trainer.worker import watchdog
+from trainer.rundir.metrics_log import Metrics
 
 metrics = Metrics(Path(sys.argv[1]))
 dog = watchdog.Watchdog(metrics, start_deadline=60)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.common.errors import FAILED, RESTART
 from trainer.data.manifest import Published
-from trainer.errors import FAILED, RESTART
-from trainer.worker import Launch, _unforeseen, enter_output
+from trainer.worker.process import Launch, _unforeseen, enter_output
 
 SENT = "{{function_node __wrapped__Identity}} Unable to parse request\nAdditional GRPC error information from remote target /job:worker:"
 

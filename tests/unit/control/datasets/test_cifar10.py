@@ -20,12 +20,12 @@ from PIL import Image
 from control.datasets import cifar10, convert, publish, sources, tfrecords
 from tests.unit import forked
 from tests.unit.samples import ROOT, real_data
-from trainer import config as configs
-from trainer import schedule
-from trainer.data.cache import open_images
+from trainer.common.errors import DatasetError
+from trainer.common.files import sha256_file
+from trainer.config import schedule
+from trainer.config import schema as configs
+from trainer.data.image_cache import open_images
 from trainer.data.manifest import Published
-from trainer.errors import DatasetError
-from trainer.files import sha256_file
 
 SIZE = 100
 """Images of a batch in these archives; the real ones have 10,000."""
@@ -248,11 +248,11 @@ def test_other_places_are_refused(tmp_path):
 CONVERTED = """
 import json, os, sys, tarfile
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 from control.datasets import cifar10, convert
-from trainer.errors import DatasetError
-from trainer.files import sha256_file
+from trainer.common.errors import DatasetError
+from trainer.common.files import sha256_file
 import tensorflow as tf
 
 cifar10.BATCH = 100
@@ -341,12 +341,12 @@ def test_real_images_give_40000_10000_10000(tmp_path):
 HELPER = """
 import pickle, sys
 from pathlib import Path
-from trainer import worker
-worker.quiet_tensorflow()
+from trainer.worker import process
+process.quiet_tensorflow()
 import tensorflow as tf
 from control.datasets import tfrecords
-from trainer.errors import DatasetError
-from trainer.files import sha256_file
+from trainer.common.errors import DatasetError
+from trainer.common.files import sha256_file
 
 def feature(value):
     if isinstance(value, int):

@@ -13,7 +13,7 @@ from control.datasets.folder import Folder
 from control.datasets.idx import Idx
 from control.datasets.sources import detect, open_source
 from tests.unit.samples import idx_bytes, image_bytes
-from trainer.errors import DatasetError
+from trainer.common.errors import DatasetError
 
 
 def refusal(function, *arguments):

@@ -14,9 +14,9 @@ import pytest
 from control.datasets import cifar10, columns, csv_rows, examples, idx, image_check, parquet_rows, tfrecords
 from control.datasets.folder import Folder
 from control.datasets.sources import open_source
-from trainer.config import nearest
+from trainer.common.errors import DatasetError, LockstepError
+from trainer.common.suggest import nearest
 from trainer.data.columns import allow_open
-from trainer.errors import DatasetError, LockstepError
 
 MANY = 200_000
 

@@ -6,7 +6,7 @@ import pytest
 
 from control.datasets import image_check, publish
 from control.datasets.folder import Folder
-from trainer.errors import DatasetError
+from trainer.common.errors import DatasetError
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from PIL import Image
 from control.datasets import columns, new_examples, own
 from control.datasets.new_examples import Parts
 from tests.unit.samples import idx_bytes, image_bytes
+from trainer.common.errors import LockstepError
 from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, of_images
-from trainer.errors import LockstepError
-from trainer.predict import BLOCK, SPLIT
+from trainer.evaluation.predict import BLOCK, SPLIT
 
 TABLE = Spec(
     [{"age": 0, "name": 1, "paid": 2, "rooms": 3}, 4],

@@ -13,9 +13,9 @@ from control.datasets.sources import detect
 from control.runs import plan
 from tests.unit import forked
 from tests.unit.samples import image_bytes
-from trainer import own
+from trainer.common.errors import ConfigError, LockstepError
 from trainer.data.images import decode
-from trainer.errors import ConfigError, LockstepError
+from trainer.user_code import user_function
 
 MODEL = """import keras
 
@@ -49,7 +49,7 @@ def test_file_called_like_module_takes_no_ones_place(file):
         "from __future__ import annotations\nimport random\ndef build(size, classes):\n    return random.Random\n"
     )
     before = sys.modules["random"]
-    loaded = own.load("model", user_files.find("model", "random.py:build"))
+    loaded = user_function.load("model", user_files.find("model", "random.py:build"))
     assert loaded(0, 0) is before.Random
     assert sys.modules["random"] is before
 
@@ -107,17 +107,18 @@ def test_options_are_checked_by_name_without_running_file(file):
         "A classifier of images begins its parameters with (size, classes)"
     )
     assert refused(model_options.options_of, {"name": "own"}) == ("model.file: missing; give your own model as -e model=FILE.py:FUNCTION")
-    assert "keras" not in own.__dict__
+    assert "keras" not in user_function.__dict__
 
 
 BUILT = """
 import json, sys
 from pathlib import Path
-from trainer import models, worker
-worker.quiet_tensorflow()
-from trainer.errors import ConfigError
+from trainer import models
+from trainer.worker import process
+process.quiet_tensorflow()
+from trainer.common.errors import ConfigError
 from control.runs import model_errors
-from trainer import own as functions
+from trainer.user_code import user_function as functions
 HEAD = "import keras\\nfrom keras import layers\\nprint('chatter')\\n"
 CASES = {
     "fits": "return keras.Sequential([keras.Input(size), layers.Flatten(), layers.Dense(classes)])",

@@ -17,10 +17,10 @@ from control.datasets.tasks import publish as publish_dataset
 from control.remote import trainer_process
 from control.runs import plan
 from tests.unit.samples import image_bytes
-from trainer.data import cache, manifest
+from trainer.common.errors import DatasetError
+from trainer.common.files import sha256_file, write_json
+from trainer.data import image_cache, manifest
 from trainer.data.images import decode, fit
-from trainer.errors import DatasetError
-from trainer.files import sha256_file, write_json
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def put(root, packs, allow_bad=False, progress=lambda done, total: None):
 
 
 def opened(packs, made, size, limit, progress=lambda *_: None):
-    return cache.open_images(publish.place_of(packs, made.sha256), packs.parent / "caches", size, limit, progress)
+    return image_cache.open_images(publish.place_of(packs, made.sha256), packs.parent / "caches", size, limit, progress)
 
 
 def refused(root, packs, allow_bad=False):
@@ -277,7 +277,7 @@ def assert_pixels(root, made, images, size):
 
 
 @pytest.mark.parametrize("size", [(6, 6, 3), (5, 6, 1), (3, 2, 3)])
-@pytest.mark.parametrize(("limit", "kind"), [(100, cache.Cached), (0, cache.Decoded)])
+@pytest.mark.parametrize(("limit", "kind"), [(100, image_cache.Cached), (0, image_cache.Decoded)])
 def test_images_are_decoded_and_fitted(limit, kind, size, make_folder, packs):
     root = make_folder()
     (root / "train" / "dog" / "big.png").write_bytes(image_bytes(70, (20, 30)))
@@ -303,8 +303,8 @@ def test_raw_records_are_padded(limit, make_idx, packs):
 
 def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
     made, progress, built = put(make_folder(), packs), [], []
-    build = cache._build
-    monkeypatch.setattr(cache, "_build", lambda *arguments: built.append(arguments[3]) or build(*arguments))
+    build = image_cache._build
+    monkeypatch.setattr(image_cache, "_build", lambda *arguments: built.append(arguments[3]) or build(*arguments))
     for size in ((6, 6, 3), (6, 6, 3), (6, 6, 1)):
         opened(packs, made, size, 100, lambda done, total: progress.append((done, total)))
     assert built == [(6, 6, 3), (6, 6, 1)]
@@ -337,7 +337,7 @@ def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs):
     made = put(make_folder(), packs)
     assert 7 * 400 * 400 > 2**20 > 7 * 380 * 380
     kinds = [type(opened(packs, made, (side, side, 1), 1)[1]["train"]) for side in (380, 400)]
-    assert kinds == [cache.Cached, cache.Decoded]
+    assert kinds == [image_cache.Cached, image_cache.Decoded]
 
 
 # --- what others wrote into the shared folder
@@ -394,7 +394,7 @@ NAMES = ["labels", "a byte of a pack", "a byte of the digests", "an image with i
 @pytest.mark.parametrize(("attack", "message"), ATTACKS, ids=NAMES)
 def test_a_changed_dataset_is_not_used(attack, message, limit, place, tmp_path):
     def use():
-        images = cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)[1]
+        images = image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)[1]
         return images["train"].pixels(np.arange(5))
 
     attack(place.folder)
@@ -417,7 +417,7 @@ def test_a_changed_dataset_is_published_again(attack, message, keeps_time, place
     put(root, packs)
     assert publish.damaged_files(place) == []
     assert publish.published(listing, packs, False) is not None
-    assert_pixels(root, manifest.load(place), cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
+    assert_pixels(root, manifest.load(place), image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
 
 
 def quiet(*_):
@@ -437,7 +437,7 @@ def test_touched_dataset_is_read_once_and_kept(place, tmp_path, monkeypatch):
 @pytest.mark.parametrize("change", ["pixels", "pixels, time kept", "labels", "record", "file removed", "another dataset's"])
 def test_a_changed_cache_is_built_again(change, place, make_folder, tmp_path, capsys):
     caches, size = tmp_path / "caches", (6, 6, 3)
-    cache.open_images(place, caches, size, 100, quiet)
+    image_cache.open_images(place, caches, size, 100, quiet)
     (folder,) = (path for path in caches.iterdir() if path.is_dir())
     pixels = folder / "train-images.npy"
     if change.startswith("pixels"):
@@ -454,12 +454,12 @@ def test_a_changed_cache_is_built_again(change, place, make_folder, tmp_path, ca
     else:
         record = json.loads((folder / "cache.json").read_text())
         write_json(folder / "cache.json", {**record, "manifest": place.sha256[:16] + "0" * 48})
-    made, images = cache.open_images(place, caches, size, 100, quiet)
+    made, images = image_cache.open_images(place, caches, size, 100, quiet)
     assert f"{folder} was changed since it was built; it is built again" in capsys.readouterr().out
     assert_pixels(tmp_path / "pets", made, images, size)
 
 
 def test_an_untouched_cache_is_not_made_again(place, tmp_path, monkeypatch):
-    cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)
-    monkeypatch.setattr(cache, "_build", lambda *_: pytest.fail("built again"))
-    cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)
+    image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)
+    monkeypatch.setattr(image_cache, "_build", lambda *_: pytest.fail("built again"))
+    image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)

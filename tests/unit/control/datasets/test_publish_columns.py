@@ -14,9 +14,9 @@ from control.report import trained
 from control.runs import plan
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
+from trainer.common.errors import LockstepError
 from trainer.data import manifest
 from trainer.data.columns import open_columns
-from trainer.errors import LockstepError
 
 
 @pytest.fixture
@@ -383,7 +383,7 @@ os.chdir(sys.argv[1])
 import numpy as np
 from control.datasets import columns, own
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 columns.KEPT = Path("columns")
 HEAD = '''import numpy as np, tensorflow as tf, keras
 words = [np.arange(k % 4) for k in range(20)]

@@ -7,9 +7,9 @@ from control import configurations
 from control.datasets import class_counts, columns, own, publish, trial
 from control.datasets.sources import open_source
 from control.runs import plan
-from trainer import schedule
+from trainer.common.errors import ConfigError
+from trainer.config import schedule
 from trainer.data.columns import open_columns
-from trainer.errors import ConfigError
 
 DATA = """
 import numpy as np

@@ -5,7 +5,7 @@ import pytest
 from control.doctor.checks.ssh_errors import ssh
 from control.remote import answers
 from tests.unit.doctor_samples import doctor
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 CHANGED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @

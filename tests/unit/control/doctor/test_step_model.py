@@ -6,7 +6,7 @@ import pytest
 
 from control.doctor import step_model
 from control.doctor.step_model import Hosts, Trial, curve, step
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 NAMES = ["a", "b", "c"]
 NETWORK = {

@@ -3,7 +3,7 @@
 import pytest
 
 from control.lab import lab
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 MINE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 LIMITS = [10_000, 3_800, 3 * 2**30]

@@ -15,7 +15,7 @@ from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
 from control.task import Task
 from plugins.action.control import function
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 def action(module, **arguments):

@@ -6,7 +6,7 @@ import pytest
 
 from control.lab import lab_engine
 from control.lab.lab_engine import Engine
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.fixture

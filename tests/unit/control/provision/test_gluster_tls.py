@@ -14,7 +14,7 @@ from cryptography import x509
 from control.provision import provision, provisioning
 from control.provision.tasks import settings as provision_settings
 from tests.unit.fake_module import Module, ended, failed, load
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 gluster_tls = load("gluster_tls")
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed here")

@@ -22,7 +22,7 @@ from control.provision.tasks import settings as provision_settings
 from control.task import Task
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 GOOD = {
     "os_PRETTY_NAME": '"Debian GNU/Linux 12 (bookworm)"',

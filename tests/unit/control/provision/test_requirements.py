@@ -4,7 +4,7 @@ import pytest
 
 from control.provision import requirements, wheels
 from tests.unit.control.provision.test_wheels import PI, X86, A, make_wheel, pin
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 BASE = wheels.pins(pin("fixed", A))
 

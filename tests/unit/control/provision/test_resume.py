@@ -10,8 +10,8 @@ import pytest
 from control.runs.cluster import session_name
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.fake_module import Module, ended, failed, load
-from trainer.claims import session_command
-from trainer.supervision.child import MARK
+from trainer.host.claims import session_command
+from trainer.host.process import MARK
 from trainer.supervision.supervisor import FILE
 
 PROGRAM = ROOT / "roles" / "recovery" / "files" / "resume.py"

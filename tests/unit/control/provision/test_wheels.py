@@ -10,8 +10,8 @@ import pytest
 from control.provision import wheels
 from control.provision.wheels import Gathering, Target
 from tests.unit.conftest import ROOT
-from trainer.errors import LockstepError
-from trainer.files import sha256_file
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file
 
 X86 = Target("x86_64", "3.11.2", 36)
 PI = Target("aarch64", "3.12.1", 36)

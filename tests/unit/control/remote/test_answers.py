@@ -17,7 +17,7 @@ from control.remote.answers import believed
 from control.runs.tasks import launch as record
 from plugins.shared.answers import ORDERS, guard_ansible, refuse_orders
 from tests.unit import doctor_samples as samples
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 MODULES = sorted(path.stem for path in answers.MODULES.glob("*.py"))
 DIGEST = "70ce" * 16

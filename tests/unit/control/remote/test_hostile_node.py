@@ -16,9 +16,9 @@ from control.runs import admission, evaluations
 from tests.unit import hosts
 from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
-from trainer import records
-from trainer.errors import LockstepError
-from trainer.metrics import Metrics
+from trainer.common.errors import LockstepError
+from trainer.rundir import schemas
+from trainer.rundir.metrics_log import Metrics
 
 HISTORY = ",".join(COLUMNS) + "\n1,0.5,0.5,0.5,0.5,0.1,1,100\n"
 NUMBERS = {"metrics": {"loss": 0.5, "accuracy": 0.5}, "images_per_s": 100.0, "input_wait": 0.0, "seconds": 1.0}
@@ -345,23 +345,23 @@ def test_no_name_leads_out_of_the_run_directory(name, tmp_path):
 
 
 def test_every_record_that_a_worker_writes_is_known(tmp_path):
-    """A kind of record that is added to the trainer needs its line in trainer/records.py."""
+    """A kind of record that is added to the trainer needs its line in trainer/rundir/schemas.py."""
     metrics, row = Metrics(tmp_path / "metrics.jsonl"), dict(zip(COLUMNS, (1, *[0.5] * 7), strict=True))
     metrics.phase("joining", "note")
     metrics.heartbeat()
     metrics.record("steps", epoch=1, step=5, **NUMBERS)
     metrics.record("reduction", name="packed", why="why", measured=True)
     metrics.record("shares", told="told", parts=[1, 2], measured=True)
-    metrics.record("straggler", epoch=1, rank=1, cause="quota", **dict.fromkeys(records.STRAGGLER, 7))
+    metrics.record("straggler", epoch=1, rank=1, cause="quota", **dict.fromkeys(schemas.STRAGGLER, 7))
     metrics.warning("text")
-    metrics.record("split", epoch=1, step=5, **dict.fromkeys(records.PHASES, 0.1), step_seconds=0.5, images=3)
+    metrics.record("split", epoch=1, step=5, **dict.fromkeys(schemas.PHASES, 0.1), step_seconds=0.5, images=3)
     metrics.record("epoch", **row)
     metrics.record("staleness", epoch=1, staleness=[0, 3], calls=[7, 2], by_worker=[5, 4])
     metrics.record("evaluation", epoch=1, metrics={"loss": 0.5})
     metrics.record("generation", number=2, rank=0, hosts=["node1", "node3"])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     kinds = {json.loads(line)["kind"] for line in lines}
-    sources = "".join(path.read_text() for path in Path(records.__file__).parent.rglob("*.py"))
+    sources = "".join(path.read_text() for path in Path(schemas.__file__).parents[1].rglob("*.py"))
     written = set(re.findall(r'[.]record[(]\s*"(\w+)"', sources))
     assert kinds == set(worker_files.KINDS) == written
     assert worker_files.metrics(lines) == ([json.loads(line) for line in lines], 0)
@@ -373,7 +373,7 @@ def test_every_record_that_a_worker_writes_is_known(tmp_path):
 )
 def test_a_straggler_that_is_none(change):
     """The cause chooses the words that the control node fills in."""
-    record = {"t": 1.0, "kind": "straggler", "epoch": 1, "rank": 0, "cause": "load", **dict.fromkeys(records.STRAGGLER, 7)}
+    record = {"t": 1.0, "kind": "straggler", "epoch": 1, "rank": 0, "cause": "load", **dict.fromkeys(schemas.STRAGGLER, 7)}
     assert worker_files.metrics([json.dumps(record)]) == ([record], 0)
     assert worker_files.metrics([json.dumps(record | change)]) == ([], 1)
 

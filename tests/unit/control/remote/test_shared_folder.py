@@ -9,7 +9,7 @@ from ansible.errors import AnsibleActionFail
 from control.remote import shared_folder
 from control.remote.shared_folder import Item, SharedFolder
 from plugins.action import distribute
-from trainer.files import sha256_file
+from trainer.common.files import sha256_file
 
 
 class Host:

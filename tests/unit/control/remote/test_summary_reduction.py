@@ -5,7 +5,7 @@ import json
 import pytest
 
 from control.remote import worker_files
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 SUMMARY = {"state": "SUCCEEDED", **dict.fromkeys(("workers", "epochs_done", "epochs", "steps", "seconds_total", "seconds_training"), 1)}
 SENT = {"name": "powersgd", "why": "compressed", "sent_bytes": 127_528, "transport": "direct", "sums": [115_200, 12_344]}

@@ -16,8 +16,8 @@ from control.report import archive, facts, mistakes, own_files, render, repeatin
 from control.report.tasks import write as write_report
 from tests.project import ROOT
 from tests.unit.report_samples import make_archive, make_project, make_run
-from trainer.config import Report as Heading
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.config.schema import Report as Heading
 
 MINE = "import parts\n\n\ndef build():\n    pass\n"
 MODEL = {"name": "own", "file": "mine.py", "function": "build", "source": MINE, "parts.py": "WIDTH = 3\n"}

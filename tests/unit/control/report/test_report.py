@@ -31,9 +31,9 @@ from tests.unit.report_samples import (
     write_tests,
 )
 from tests.unit.samples import ERRORS
-from trainer import config as configs
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.config import schema as configs
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import ConfigError, LockstepError
 
 ROOT = Path(__file__).resolve().parents[4]
 TESTS = {1: 0.34, 3: 0.50, 5: 0.47}

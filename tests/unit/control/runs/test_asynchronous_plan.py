@@ -9,8 +9,8 @@ from ansible.errors import AnsibleFilterError
 from control import configurations
 from control.runs import asynchronous, planning
 from control.runs.cluster import check_hosts, ports, server_endpoints, tf_config
-from trainer.errors import ConfigError
-from trainer.files import write_json
+from trainer.common.errors import ConfigError
+from trainer.common.files import write_json
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
 

@@ -5,7 +5,7 @@ import pytest
 from control import project
 from control.runs.tasks import elsewhere
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 JOB = {"run": "r", "state": "running", "session": "r-w0", "ticket": ""}
 JOBS = {"pi1": {"jobs": [JOB]}, "pi2": {"jobs": []}, "pi3": {"unreachable": True}}

@@ -11,7 +11,7 @@ from control.runs.cluster import cluster_hosts
 from control.runs.plan import with_environment
 from plugins.filter.lockstep import FilterModule
 from tests.unit.conftest import ROOT
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 NASTY = "a b'c\"d$(touch hacked)`touch hacked`\\n;&|\n#é{{ 1 }}"
 

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from control.remote.worker_files import evaluation
 from control.runs import admission, evaluations, outcome
 from control.runs.outcome import Verdict
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 MATRIX = {"name": "", "classes": ["a", "b"], "confusion": [[3, 1], [0, 4]]}
 

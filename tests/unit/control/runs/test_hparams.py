@@ -13,9 +13,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from control import configurations
 from control.runs import hparams
-from trainer.config import Config
-from trainer.errors import LockstepError
-from trainer.files import write_json, write_text
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json, write_text
+from trainer.config.schema import Config
 
 SUMMARY = {
     "state": "SUCCEEDED",

@@ -5,7 +5,7 @@ import pytest
 from control import project
 from control.runs.tasks import deletion, several
 from control.task import Task
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.mark.parametrize("queued", [{}, {"rc": 0, "stdout": "", "stderr": ""}, {"rc": 2, "msg": "no squeue"}])

@@ -7,9 +7,9 @@ import pytest
 
 from control.configurations import to_dict as config_dict
 from control.runs import choices, launches
-from trainer import kept
-from trainer.config import Config, Reduction
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.config.schema import Config, Reduction
+from trainer.engine import measured_choices
 
 LOOPBACK = ["127.0.0.1", "127.0.0.1"]
 LAN = ["10.0.0.1", "10.0.0.2"]
@@ -66,7 +66,7 @@ def given(made, tmp_path):
     folder = tmp_path / "node"
     folder.mkdir(exist_ok=True)
     (folder / "cluster.json").write_text(json.dumps({"kept": made["kept"]}))
-    return kept.read(folder)
+    return measured_choices.read(folder)
 
 
 def test_what_first_run_measured_later_ones_are_given(scratch):
@@ -77,7 +77,7 @@ def test_what_first_run_measured_later_ones_are_given(scratch):
     # Another measurement, as a busy machine would give it, changes nothing.
     measure(plan(scratch, "second"), at=2000.0, reduction={"name": "packed"})
     third = plan(scratch, "third")
-    assert given(third, scratch) == kept.Kept("powersgd", None, "measured 1970-01-01 by run first")
+    assert given(third, scratch) == measured_choices.Kept("powersgd", None, "measured 1970-01-01 by run first")
     assert choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
 
 
@@ -160,7 +160,10 @@ def test_run_that_goes_on_is_not_measured_again(scratch):
 
 def test_the_loopback_is_never_measured(scratch):
     assert choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
-    assert kept.unmeasured(Reduction(), LOOPBACK, None, kept.Kept("powersgd")) == ("packed", "all workers are on this one machine")
+    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.Kept("powersgd")) == (
+        "packed",
+        "all workers are on this one machine",
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,17 +177,20 @@ def test_the_loopback_is_never_measured(scratch):
     ],
 )
 def test_one_machine(addresses, one):
-    assert kept.one_machine(addresses) is one
+    assert measured_choices.one_machine(addresses) is one
 
 
 def test_named_or_original_choice_comes_first(scratch):
     """What a person names or the run began with comes first."""
-    assert kept.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", kept.Kept("packed")) == ("half", "as configured")
-    assert kept.unmeasured(Reduction(), LAN, "packed", kept.Kept("powersgd"))[0] == "packed"
-    assert kept.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
-    assert kept.unmeasured(Reduction(), LAN, None, kept.Kept()) is None
+    assert measured_choices.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", measured_choices.Kept("packed")) == (
+        "half",
+        "as configured",
+    )
+    assert measured_choices.unmeasured(Reduction(), LAN, "packed", measured_choices.Kept("powersgd"))[0] == "packed"
+    assert measured_choices.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
+    assert measured_choices.unmeasured(Reduction(), LAN, None, measured_choices.Kept()) is None
     for method in (None, "powersgd"):
-        scaled = kept.unmeasured(Reduction(), LAN, method, kept.Kept("powersgd"), scaled=True)
+        scaled = measured_choices.unmeasured(Reduction(), LAN, method, measured_choices.Kept("powersgd"), scaled=True)
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
     assert choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
@@ -194,10 +200,10 @@ def test_named_or_original_choice_comes_first(scratch):
     "stored", [None, [], "x", {"method": "half"}, {"shares": [0, 1]}, {"shares": ["1"]}, {"shares": [True]}, {"method": 3, "shares": 4}]
 )
 def test_a_record_that_makes_no_sense_gives_nothing(stored):
-    assert kept.parse(stored) in (kept.Kept(), kept.Kept(origin=""))
+    assert measured_choices.parse(stored) in (measured_choices.Kept(), measured_choices.Kept(origin=""))
 
 
 def test_slurms_jobs_read_theirs_from_their_own_record(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"id": "x", "kept": {"method": "packed", "told": "t"}}))
-    assert kept.read(tmp_path) == kept.Kept("packed", None, "t")
-    assert kept.read(tmp_path / "none") == kept.Kept()
+    assert measured_choices.read(tmp_path) == measured_choices.Kept("packed", None, "t")
+    assert measured_choices.read(tmp_path / "none") == measured_choices.Kept()

@@ -8,7 +8,7 @@ import pytest
 from control.remote import lean
 from control.runs import launch_secret
 from tests.unit.conftest import ROOT, load_file
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from control.runs import launches, planning
 from control.runs.launches import launched_at, refuse_changes
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 def test_when_run_was_launched_is_in_its_record(tmp_path):

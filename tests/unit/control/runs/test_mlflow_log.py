@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from control.runs import mlflow_log
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 
 @pytest.fixture

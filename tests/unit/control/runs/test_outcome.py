@@ -6,8 +6,8 @@ from control.runs import outcome
 from control.runs.outcome import Verdict
 from control.runs.tasks import conclude as concluding
 from control.task import Task
-from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART
-from trainer.files import read_json, write_json
+from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART
+from trainer.common.files import read_json, write_json
 
 
 def test_verdict_survives_its_way_through_ansible():

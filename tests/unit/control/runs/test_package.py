@@ -64,7 +64,7 @@ def test_kept_archive_stays_and_a_changed_is_rebuilt(tmp_path):
 
 @pytest.mark.parametrize("change", ["content", "name", "new file", "removed"])
 def test_the_digest_changes_with_the_code_of_nodes(change, copy):
-    before, source = copy.sha256(), copy.root / "trainer" / "schedule.py"
+    before, source = copy.sha256(), copy.root / "trainer" / "config" / "schedule.py"
     if change == "content":
         source.write_text(source.read_text() + "# changed\n")
     elif change == "name":

@@ -17,14 +17,14 @@ from control.datasets.image_headers import shape_of
 from control.datasets.sources import Listing
 from control.runs import plan, preset
 from tests.unit.report_samples import write_history
-from trainer import config as configs
-from trainer import schedule
-from trainer.claims import RUN_NAME
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import write_json
+from trainer.config import schedule
+from trainer.config import schema as configs
 from trainer.data.images import decode
 from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import write_json
+from trainer.host.claims import RUN_NAME
 
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
 

@@ -13,8 +13,8 @@ from ansible.errors import AnsibleFilterError
 
 from control.runs import ports
 from control.runs.cluster import cluster_hosts, session_name
-from trainer.files import write_json
-from trainer.ports import holder, taken
+from trainer.common.files import write_json
+from trainer.host.ports import holder, taken
 
 HOSTS = {name: {"worker_port": "auto", "ansible_connection": "local", "worker_address": "127.0.0.1"} for name in ("w1", "w2")}
 

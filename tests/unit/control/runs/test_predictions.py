@@ -13,10 +13,10 @@ from control.runs import predictions
 from control.runs.predictions import Prediction
 from control.runs.tasks import prediction
 from control.task import Task
+from trainer.common.errors import ConfigError, LockstepError
 from trainer.data.spec import Leaf
-from trainer.errors import ConfigError, LockstepError
-from trainer.judging import Classes
-from trainer.predict import BLOCK
+from trainer.evaluation.measures import Classes
+from trainer.evaluation.predict import BLOCK
 
 PICTURES = Prediction(
     "pets",

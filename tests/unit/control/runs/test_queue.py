@@ -7,9 +7,9 @@ import pytest
 from control.remote.answers import believed
 from control.runs import queue
 from control.runs.outcome import Verdict
-from trainer.claims import TICKET
-from trainer.errors import LockstepError
-from trainer.supervision.turn import QUEUED
+from trainer.common.errors import LockstepError
+from trainer.host.claims import TICKET
+from trainer.rundir.phases import QUEUED
 
 HOSTS = [{"name": "pi1", "address": "10.0.0.1", "port": 12345, "direct_port": 13345}]
 HOSTS += [{"name": "pi2", "address": "fd00::2", "port": 12346, "direct_port": 13346}]
@@ -26,7 +26,7 @@ def test_queued_run_waits_and_starts_as_others():
     plan = {"run": "cnn", "nonce": "ab" * 16}
     assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
     waits = queue.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
-    assert waits[:2] == ["-m", "trainer.supervision.turn"]
+    assert waits[:2] == ["-m", "trainer.supervision.queue"]
     assert waits[3:] == worker
     place = json.loads(waits[2])
     assert (place["port"], place["ports"], place["ticket"], place["hosts"]) == (12346, [12346, 13346], "1-ab", ["pi1", "pi2"])

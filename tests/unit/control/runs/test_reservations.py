@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from control.runs import reservations
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from control.runs.cluster import posts
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
 from control.task import Task
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
 RECORD = {"hosts": HOSTS, "dataset": {"folder_name": "ab"}, "code": "trainer-1.zip"}

@@ -13,9 +13,9 @@ import yaml
 
 from control.runs import admission, plan, script
 from control.runs.outcome import Verdict, of_exit_code, state
-from trainer.errors import ConfigError
-from trainer.files import write_json
-from trainer.user_script import Script
+from trainer.common.errors import ConfigError
+from trainer.common.files import write_json
+from trainer.launch.user_script import Script
 
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
 EVIL = ["$(touch x)", "`touch x`", "{{ lookup('pipe', 'touch x') }}", "it's", 'a "b"', "two\nlines", "../..", "; rm -rf /", "--", "-e", ""]

@@ -15,7 +15,7 @@ from control.runs import admission, logs
 from tests.project import await_until
 from tests.read_only import read_only
 from tests.unit.conftest import ROOT
-from trainer import records
+from trainer.rundir import schemas
 
 VALUES = {
     **dict.fromkeys(("worker_root", "worker_code", "worker_caches"), "/nowhere"),
@@ -61,7 +61,7 @@ def test_only_a_launchs_own_lines_are_quoted(worker):
     for code in (1, 3):
         start(f"echo error of {code}; exit {code}").wait()
     lines = (folder / "worker.log").read_text().splitlines()
-    headers = [line for line in lines if line.startswith(records.HEADER)]
+    headers = [line for line in lines if line.startswith(schemas.HEADER)]
     assert [line.split(",")[0] for line in headers] == ["=== launch 1", "=== launch 2"]
     quoted = logs.shown(logs.of_last_launch(lines))
     assert (quoted[0], quoted[-1]) == (headers[1], "error of 3")

@@ -3,7 +3,7 @@
 import pytest
 
 from control.runs import status
-from trainer.supervision.supervisor import STANDING_BY
+from trainer.rundir.phases import STANDING_BY
 
 
 def seen(host: str, ended: int | None = None, alive: bool = False, records: bool = True) -> dict:

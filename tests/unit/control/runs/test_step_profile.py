@@ -5,7 +5,7 @@ import json
 import pytest
 
 from control.runs import step_profile
-from trainer.telemetry import PHASES
+from trainer.worker.telemetry import PHASES
 
 
 def sample(scale=1.0, **phases):

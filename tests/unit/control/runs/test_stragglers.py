@@ -3,7 +3,7 @@
 import pytest
 
 from control.runs import stragglers
-from trainer.straggler import CAUSES
+from trainer.rundir.straggler import CAUSES
 
 HOSTS = ["node1", "node2", "node3"]
 

@@ -7,7 +7,7 @@ import pytest
 from control import configurations
 from control.runs import supervision
 from plugins.filter.lockstep import FilterModule
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from control import project
 from control.runs import under_way
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from control import configurations, user_files
-from trainer import predict
+from trainer.common.files import write_text
 from trainer.data.spec import Leaf, Spec, of_images
-from trainer.files import write_text
-from trainer.rundir import snapshot_path
+from trainer.evaluation import predict
+from trainer.rundir.layout import snapshot_path
 
 ROW = Spec([{"miles": 0, "company": 1}, 2], (Leaf("x.miles", "float32", ()), Leaf("x.company", "string", ()), Leaf("y", "int32", ())))
 PAIR = Spec([[0, 1], 2], (Leaf("x[0]", "float32", (2,)), Leaf("x[1]", "int64", (None,)), Leaf("y", "float32", ())))

@@ -12,11 +12,11 @@ from control import configurations
 from control.serving import onnx_file, saved_model
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
-from trainer import predict
+from trainer.common.errors import LockstepError
+from trainer.common.files import sha256_file
 from trainer.data.spec import Leaf, of_images
-from trainer.errors import LockstepError
-from trainer.files import sha256_file
-from trainer.rundir import snapshot_path
+from trainer.evaluation import predict
+from trainer.rundir.layout import snapshot_path
 
 
 def snapshot(run, spec, classes):

@@ -7,7 +7,7 @@ import pytest
 
 from control.serving.signature import FILE
 from control.serving.versions import Model
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 CONTENT = {
     "run": "mine",

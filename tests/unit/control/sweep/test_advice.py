@@ -12,7 +12,7 @@ from control.sweep.advice import Extras, Gain
 from control.sweep.scaling import Work, fit
 from control.sweep.timings import WEAK
 from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 WORKS = [WEAK_WORK, STRONG_WORK]
 NOTHING = Extras()

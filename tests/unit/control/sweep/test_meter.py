@@ -8,7 +8,7 @@ import pytest
 
 from control.sweep import meter
 from tests.project import await_until
-from trainer.errors import LockstepError
+from trainer.common.errors import LockstepError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from control.sweep import timings
 from control.sweep.sweep import Wanted
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
-from trainer.errors import ConfigError, LockstepError
-from trainer.files import read_json, write_json, write_text
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import read_json, write_json, write_text
 
 NOWHERE = Path("/nowhere")
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]

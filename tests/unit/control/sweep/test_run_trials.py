@@ -12,8 +12,8 @@ from control.sweep import timings
 from control.sweep.tasks.run_trials import run_all
 from control.sweep.timing_trials import TimingBench as Bench
 from control.sweep.timings import Timing, Trial
-from trainer.errors import LockstepError
-from trainer.files import write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json
 
 TRIALS = [Trial("weak", 0, 3, workers, 1) for workers in (2, 1, 3)]
 

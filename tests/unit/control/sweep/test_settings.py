@@ -7,8 +7,8 @@ import pytest
 from control import configurations
 from control.sweep import settings, settings_plan
 from control.sweep.settings import MOST, Range
-from trainer.claims import RUN_NAME
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.host.claims import RUN_NAME
 
 BASE = configurations.to_dict(configurations.build(configurations.load(configurations.find("task_cnn"))))
 

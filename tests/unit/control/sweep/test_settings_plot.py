@@ -8,7 +8,7 @@ from PIL import Image
 
 from control.sweep import settings_plot
 from control.sweep.settings import Result
-from trainer.monitor import Monitor
+from trainer.rundir.best_epoch import Monitor
 
 # What matplotlib warns of; not of what other tests left, which is collected at any moment.
 pytestmark = pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -18,8 +18,8 @@ from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
 from control.sweep.tasks.run_trials import run_all
 from control.task import Task
-from trainer.errors import ConfigError
-from trainer.files import read_json, write_json, write_rows
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_rows
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, 6)]
 VARY = {"vary": "optimizer.learning_rate=0.1,0.01;train.batch_size=32,64", "workers": "2", "sweep": "pi", "config": "task_cnn"}

@@ -9,7 +9,7 @@ from control.campaign import remaining
 from control.sweep import sweep, timings
 from control.sweep.sweep import Wanted, order
 from control.sweep.timings import Timing, Trial
-from trainer.errors import ConfigError, LockstepError
+from trainer.common.errors import ConfigError, LockstepError
 
 WANTED = Wanted((1, 2, 3, 4, 5), 3, 3, (0,), "weak")
 

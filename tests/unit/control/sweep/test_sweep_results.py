@@ -10,7 +10,7 @@ from control.sweep.scaling import Work
 from control.sweep.sweep import run_name
 from control.sweep.timings import STRONG, WEAK
 from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 RECORD = {"name": "pi", "batch_size": 64, "global_batch": 320, "gradient_bytes": BYTES, "train_images": 6400}
 WEAK_WORK, STRONG_WORK = Work(WEAK, 64, BYTES, 6400), Work(STRONG, 320, BYTES, 6400)

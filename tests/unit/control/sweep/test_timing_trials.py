@@ -13,8 +13,8 @@ from control.children import Interrupted, Playbook
 from control.sweep import timing_trials, timings
 from control.sweep.timing_trials import TimingBench
 from control.sweep.timings import Trial
-from trainer.errors import LockstepError
-from trainer.files import write_json
+from trainer.common.errors import LockstepError
+from trainer.common.files import write_json
 
 TRIAL = Trial("weak", 0, 3, 2, 1)
 NODES = ["node1", "node2", "node3"]

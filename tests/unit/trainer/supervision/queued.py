@@ -6,8 +6,8 @@ from pathlib import Path
 
 from control.remote.worker_files import read_records
 from tests.ports import free_ports
-from trainer import claims
-from trainer.supervision.turn import QUEUED
+from trainer.host import claims
+from trainer.rundir.phases import QUEUED
 
 
 class Hosts:

@@ -12,10 +12,12 @@ from pathlib import Path
 from control.remote.worker_files import read_records
 from tests.fake_clock import FakeClock, FakeProcess
 from tests.ports import free_ports
-from trainer.metrics import Metrics
-from trainer.supervision.child import LET_IN, ROOM, Patience
-from trainer.supervision.newcomers import PAUSE_S
-from trainer.supervision.policy import Limits
+from trainer.host.process import LET_IN
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import ROOM
+from trainer.supervision.child import Patience
+from trainer.supervision.rejoin import PAUSE_S
+from trainer.supervision.restart_policy import Limits
 from trainer.supervision.supervisor import Post, Supervisor
 
 NAMES = ("first", "second", "third")

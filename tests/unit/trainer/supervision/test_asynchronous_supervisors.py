@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
-from trainer.errors import DONE, FAILED, PREEMPTED, RESTART
-from trainer.supervision import asynchronous
-from trainer.supervision.asynchronous import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
+from trainer.common.errors import DONE, FAILED, PREEMPTED, RESTART
+from trainer.supervision import parameter_server
 from trainer.supervision.child import Patience
-from trainer.supervision.newcomers import Door
-from trainer.supervision.policy import LOST, Limits, Report
+from trainer.supervision.parameter_server import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
+from trainer.supervision.rejoin import Door
+from trainer.supervision.restart_policy import LOST, Limits, Report
 from trainer.supervision.supervisor import Post
 
 SECRET = secrets.token_bytes(32)
@@ -75,7 +75,7 @@ def post(folder: Path, rank: int, servers=None) -> Post:
 
 
 def test_each_host_has_its_role_and_its_server(tmp_path):
-    chief, worker, both = (asynchronous.of(post(tmp_path, rank)) for rank in range(3))
+    chief, worker, both = (parameter_server.of(post(tmp_path, rank)) for rank in range(3))
     assert (type(chief), type(worker)) == (ChiefSupervisor, WorkerSupervisor)
     assert [one._cluster()["task"] for one in (chief, worker, both)] == [
         {"type": "chief", "index": 0},
@@ -88,10 +88,10 @@ def test_each_host_has_its_role_and_its_server(tmp_path):
 
 def test_hosts_apart_have_no_server_beside_them(tmp_path):
     given = dataclasses.replace(post(tmp_path, 2, {2: "10.0.0.3:12845"}), apart={2: "ps"})
-    server = asynchronous.of(given)
+    server = parameter_server.of(given)
     assert server._cluster()["task"] == {"type": "ps", "index": 0}
     assert server._more_arguments() == []
-    evaluator = asynchronous.of(dataclasses.replace(post(tmp_path, 2, {0: "10.0.0.1:12845"}), apart={2: "evaluator"}))
+    evaluator = parameter_server.of(dataclasses.replace(post(tmp_path, 2, {0: "10.0.0.1:12845"}), apart={2: "evaluator"}))
     assert evaluator._cluster() == {
         "cluster": {"chief": ENDPOINTS[:1], "worker": ENDPOINTS[1:2], "ps": ["10.0.0.1:12845"], "evaluator": ENDPOINTS[2:]},
         "task": {"type": "evaluator", "index": 0},
@@ -105,7 +105,7 @@ def test_all_start_again_without_an_absent_evaluator(tmp_path, addresses, clock)
     def meet(rank: int, folder: Path) -> None:
         folder.mkdir()
         given = dataclasses.replace(post(folder, rank, {0: "10.0.0.1:12845"}), peers=addresses, apart={2: "evaluator"})
-        decision, start = asynchronous.of(given, clock)._agree(lost, 60.0)
+        decision, start = parameter_server.of(given, clock)._agree(lost, 60.0)
         decided[rank] = decision
         start.close(trains=True)
 
@@ -120,7 +120,7 @@ def test_all_start_again_without_an_absent_evaluator(tmp_path, addresses, clock)
 
 def test_not_without_a_worker(tmp_path):
     given = dataclasses.replace(post(tmp_path, 0, {0: "10.0.0.1:12845"}), apart={2: "evaluator"})
-    supervisor = asynchronous.of(given)
+    supervisor = parameter_server.of(given)
     supervisor._enough_at = 0.0
     assert not supervisor._enough({0, 2})
     assert supervisor._enough({0, 1, 2})

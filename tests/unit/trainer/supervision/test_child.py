@@ -9,8 +9,9 @@ import pytest
 
 from tests.fake_clock import FakeProcess
 from tests.project import await_until
-from trainer.metrics import Metrics
-from trainer.supervision.child import LOOK_S, STACKS, STACKS_S, Child, Patience, Pulse
+from trainer.host.process import STACKS
+from trainer.rundir.metrics_log import Metrics
+from trainer.supervision.child import LOOK_S, STACKS_S, Child, Patience, Pulse
 
 PATIENT = Patience(silence=60.0, hang=60.0)
 
@@ -133,7 +134,7 @@ def test_long_steps_are_no_hang(tmp_path, clock):
 
 def test_a_child_dies_with_its_killed_parent(tmp_path):
     inner = (
-        "import os, signal; from trainer.supervision.child import die_with_parent; die_with_parent(os.getppid()); "
+        "import os, signal; from trainer.host.process import die_with_parent; die_with_parent(os.getppid()); "
         "print('up', flush=True); signal.pause()"
     )
     outer = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {inner!r}]); print(p.pid, flush=True); p.wait()"

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.ports import free_ports
-from trainer.supervision.newcomers import FINISHED, Admitted, Door, Finished, Visit
+from trainer.supervision.rejoin import FINISHED, Admitted, Door, Finished, Visit
 
 SECRET = secrets.token_bytes(32)
 

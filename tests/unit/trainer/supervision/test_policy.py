@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from trainer.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
-from trainer.files import write_json
-from trainer.supervision.policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe, may_go_on
+from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
+from trainer.common.files import write_json
+from trainer.supervision.restart_policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe, may_go_on
 from trainer.supervision.supervisor import History
 
 HOSTS = ("node1", "node2", "node3")

@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from tests.ports import free_ports
-from trainer.errors import RESTART, ClusterError
+from trainer.common.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
-from trainer.supervision.policy import Decision, Report
 from trainer.supervision.rendezvous import Start, Torn, agree, exchange
+from trainer.supervision.restart_policy import Decision, Report
 
 SECRET = secrets.token_bytes(32)
 OWN = Report(1, RESTART, 10, "training", "", 1.0, restarts=0, in_last_hour=0, fruitless=0, reached=-1, members=[0, 1])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.project import await_until
-from trainer.standby import LEAST_NICE
 from trainer.supervision.child import Standby
+from trainer.supervision.standby_process import LEAST_NICE
 
 ROOT = Path(__file__).parents[4]
 STATE = """
@@ -48,10 +48,10 @@ with open(sys.argv[1], "w") as stream:
 """
 STANDS_BY = """
 import os, sys
-from trainer import standby
-standby.MODULES, standby.LEAST_NICE = {modules}, {nice}
-standby.runpy.run_module = lambda name, **options: exec({state!r}, {{"__name__": options["run_name"]}})
-standby.main()
+from trainer.supervision import standby_process
+standby_process.MODULES, standby_process.LEAST_NICE = {modules}, {nice}
+standby_process.runpy.run_module = lambda name, **options: exec({state!r}, {{"__name__": options["run_name"]}})
+standby_process.main()
 """
 
 
@@ -72,7 +72,7 @@ def begin(modules=("decimal",), state=STATE, environment=None, nice=0):
 def test_nothing_tells_it_from_a_process_that_was_started_anew(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ONLY": "later"}
     fresh, taken = tmp_path / "fresh", tmp_path / "taken"
-    bond = "from trainer.supervision.child import die_with_parent; die_with_parent(os.getppid())"
+    bond = "from trainer.host.process import die_with_parent; die_with_parent(os.getppid())"
     subprocess.run([sys.executable, "-c", f"import os; {bond}\n{STATE}", str(fresh), "ä b"], env=environment, check=True)
     process = begin(environment={"ONLY": "before", "NEVER": "later"}).become([str(taken), "ä b"], environment)
     assert process.wait(120) == 0
@@ -143,7 +143,7 @@ def _catches(pid):
 def test_with_tensorflow_it_waits_with_one_thread_and_becomes_the_trainer(capfd):
     # As templates/run_worker.sh.j2 has it.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "OPENBLAS_NUM_THREADS": "1"}
-    program = "from trainer import standby; standby.LEAST_NICE = 0; standby.main()"
+    program = "from trainer.supervision import standby_process; standby_process.LEAST_NICE = 0; standby_process.main()"
     standby = Standby([sys.executable, "-c", program], environment)
     await_until(lambda: "_pywrap_tensorflow" in Path(f"/proc/{standby.pid}/maps").read_text(), 120, "TensorFlow")
     await_until(lambda: len(os.listdir(f"/proc/{standby.pid}/task")) == 1, 120, "the end of the import")

@@ -8,22 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, Run, post
+from trainer.host.process import LET_IN, MARK
+from trainer.rundir.phases import DOWN, REJOINING, STANDING_BY
 from trainer.supervision import supervisor as product
-from trainer.supervision.child import LET_IN, MARK, Pulse
-from trainer.supervision.policy import Elasticity, Limits
-from trainer.supervision.supervisor import (
-    DOWN,
-    FILE,
-    HANGUP_S,
-    MISSED_S,
-    REJOINING,
-    SAVE_S,
-    SIGNALLED,
-    STANDING_BY,
-    TELL_S,
-    Asked,
-    Supervisor,
-)
+from trainer.supervision.child import Pulse
+from trainer.supervision.restart_policy import Elasticity, Limits
+from trainer.supervision.supervisor import FILE, HANGUP_S, MISSED_S, SAVE_S, SIGNALLED, TELL_S, Asked, Supervisor
 from trainer.supervision.supervisor import MADE_ROOM as ROOM_WAS_MADE
 
 ELASTIC = {"elastic": Elasticity(wait=2.0, least=1)}

@@ -16,9 +16,10 @@ import pytest
 from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from tests.project import await_until
-from trainer.errors import PREEMPTED
-from trainer.supervision.child import MARK
-from trainer.supervision.supervisor import DOWN, FILE, REJOINING, STANDING_BY
+from trainer.common.errors import PREEMPTED
+from trainer.host.process import MARK
+from trainer.rundir.phases import DOWN, REJOINING, STANDING_BY
+from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
 LONG_S = 120
@@ -26,8 +27,8 @@ WORKER = """
 import os, pathlib, signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(42))
-from trainer.metrics import Metrics
-from trainer.supervision.child import die_with_parent
+from trainer.rundir.metrics_log import Metrics
+from trainer.host.process import die_with_parent
 generation, parent = sys.argv[2], int(sys.argv[4])
 die_with_parent(parent)
 own, peers = {own!r}, {peers!r}

@@ -13,11 +13,11 @@ import threading
 import pytest
 
 from tests.unit.trainer.supervision.queued import Hosts
-from trainer import claims
-from trainer.errors import PREEMPTED
-from trainer.supervision.child import MARK
+from trainer.common.errors import PREEMPTED
+from trainer.host import claims
+from trainer.host.process import MARK
+from trainer.supervision.queue import RETURN_S, Called, Place, Turn
 from trainer.supervision.supervisor import FILE
-from trainer.supervision.turn import RETURN_S, Called, Place, Turn
 
 
 class Threads(Hosts):

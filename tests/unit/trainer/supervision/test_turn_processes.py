@@ -14,10 +14,11 @@ import pytest
 
 from tests.project import await_until
 from tests.unit.trainer.supervision.queued import Hosts
-from trainer import claims
-from trainer.errors import FAILED, PREEMPTED, RESTART
-from trainer.supervision.child import MARK
-from trainer.supervision.supervisor import DOWN, FILE
+from trainer.common.errors import FAILED, PREEMPTED, RESTART
+from trainer.host import claims
+from trainer.host.process import MARK
+from trainer.rundir.phases import DOWN
+from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
 TMUX = """#!/bin/sh
@@ -29,8 +30,8 @@ esac
 PROGRAM = """
 import sys
 from tests.fake_clock import Hurried
-from trainer.supervision import turn
-sys.exit(turn.main(Hurried({hurry})))
+from trainer.supervision import queue
+sys.exit(queue.main(Hurried({hurry})))
 """
 WORKER = """
 import os, signal

@@ -1,0 +1,1 @@
+"""Engines: what trains a job's model call by call, and the measurements that set it up."""

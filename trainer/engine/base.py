@@ -1,0 +1,264 @@
+"""What trains a run's model: its traced calls, and the state that they change; Keras' own `fit` calls them."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.checkpoint import starting_weights
+from trainer.config.schema import Train
+from trainer.data.batch import Batch, Call
+from trainer.engine import keras_loop
+from trainer.engine.job import Job
+from trainer.keras_step import keras_metrics, whole_batch
+from trainer.keras_step.optimizer import inner
+from trainer.network.agreement import Agreement
+from trainer.reduction.cost_model import Choice
+from trainer.step import worker_step
+from trainer.user_code.callbacks import Callbacks, Loop
+
+Rows = tuple[np.ndarray, dict[str, float] | None]
+"""A row of sums for each step of a call, and the seconds of the parts of a profiled step."""
+
+
+class Engine:
+    """The calls that train a model, and validate it."""
+
+    _drawn: list[np.ndarray] | None = None
+    """By how much a batch of the validation moves each random generator; None: not known yet."""
+
+    _others: Sequence[tf.Variable] = ()
+    """Variables of a compiled model's own code that Keras does not know."""
+    _takes_one = True
+    """Whether a step can be tried on a single example."""
+
+    def __init__(self, job: Job, steps: worker_step.Steps, choice: Choice, shares: Sequence[int] = ()):
+        """Trace nothing yet.
+
+        Args:
+            job: of the run.
+            steps: of the model, whose cluster is connected.
+            choice: of how gradients are sent.
+            shares: each worker's part of a step, by rank.
+        """
+        config = job.config
+        self.steps, self.model, self.choice, self.shares = steps, steps.local.model, choice, list(shares)
+        self.memory, self.feeds_all, self.from_chief = steps.memory, steps.feeds_all, steps.from_chief
+        self.warmup = config.reduction.warmup_steps if steps.memory else 0
+        """How many of the run's first steps send uncompressed."""
+        self._in_a_call, self._cluster = config.train.steps_per_call, steps.local.cluster
+        self._test_logs = None if steps.logs is None else keras_metrics.StepLogs()
+        self._test_call = worker_step.make_test_call(steps.local, self._test_logs)
+        self._make_calls()
+        self.profile_every = config.telemetry.profile_every if self.profiled_call else 0
+        """Every how many steps one is profiled; 0: none."""
+        job.metrics.record("reduction", name=choice.name, why=choice.why, measured=choice.measured)
+
+    def _make_calls(self) -> None:
+        """Make the calls that train, which are traced when they are called first."""
+        self._train_call, self.profiled_call = worker_step.make_train_call(self.steps), self.steps.profiled()
+        self._warmup_call = worker_step.make_train_call(self.steps.uncompressed) if self.warmup else self._train_call
+
+    @property
+    def _training_calls(self) -> list[Any]:
+        """Those that train, in the same order on all workers."""
+        return [self._train_call, *([self._warmup_call] if self.warmup else [])]
+
+    @property
+    def variables(self) -> list[Any]:
+        """What training changes and a state holds, known once it is traced."""
+        return [*self.steps.variables, *self._others]
+
+    @functools.cached_property
+    def seeds(self) -> list[tf.Variable]:
+        """States of the model's random generators: see `Local.seeds`."""
+        return self.steps.local.seeds
+
+    @property
+    def rate(self) -> float | None:
+        """The current learning rate of a compiled model's own optimizer; None: each step is given one."""
+        return self.steps.rate
+
+    def trace(self) -> None:
+        """Prepare all calls without a trace in the weights, so that no step waits for tracing or connections."""
+        while True:
+            try:
+                for call in self._training_calls:
+                    call.get_concrete_function()
+                break
+            except whole_batch.SeesAll as error:
+                assert self.steps.local.placements is not None
+                self.steps.local.placements.see_all(error)
+                self._make_calls()
+        self._others = [] if self.steps.local.placements is None else self._unknown()
+        if self.steps.undoable:
+            self._try(*self._training_calls)
+        # After the first call, unless that call could be profiled itself.
+        if self.profile_every <= self._in_a_call:
+            self.trace_profiled()
+
+    def _unknown(self) -> list[tf.Variable]:
+        """Variables of the traced step that are none of the model, its metrics or its optimizers."""
+        known = [*self.model.variables, *keras_metrics.states(self.model)]
+        mine = {id(one) for one in [*(variable.value for variable in known), *self.steps.variables, *self.memory]}
+        traced = self._train_call.get_concrete_function()
+        # The function's own list has another order in each process.
+        places = {id(captured): place for place, captured in enumerate(traced.captured_inputs)}
+        return sorted((one for one in traced.variables if id(one) not in mine), key=lambda one: places[id(one.handle)])
+
+    def trace_profiled(self) -> None:
+        """Trace what profiles a step, if it is not yet."""
+        if self.profile_every and self.profiled_call and not self.profiled_call.traced:
+            self._try(self.profiled_call)
+
+    def _try(self, *calls: Callable[..., Any]) -> None:
+        """Run calls with one blank example, and undo them. A step may need more rows, or an even number: then its first one is slower."""
+        if self._takes_one:
+            try:
+                with self.undone() as (blank, rate):
+                    for call in calls:
+                        call(blank, rate)
+            except tf.errors.InvalidArgumentError:
+                self._takes_one = False
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Undo the steps run inside: restore everything that training changes. Yields what a step of one blank example takes."""
+        changed = [*self.variables, *self.memory]
+        before = [np.array(variable.numpy()) for variable in changed]
+        try:
+            yield worker_step.blank(self.steps.local.spec), np.zeros(1, np.float32)
+        finally:
+            for variable, value in zip(changed, before, strict=True):
+                variable.assign(value)
+
+    def follow_chief(self) -> bool:
+        """Let all workers take the chief's weights after each step from now on, False if they can't, or do; all call it at once."""
+        begins = self.from_chief.begin()
+        if begins:
+            self._make_calls()
+        return begins
+
+    @property
+    def weights(self) -> list[Any]:
+        """The model's weights, in Keras' order."""
+        return [weight.value for weight in self.model.weights]
+
+    @functools.cached_property
+    def validates_in_order(self) -> bool:
+        """Whether a batch of the validation may depend on those before it, as where a loss keeps a moving mean."""
+        return self.steps.local.placements is not None and bool(worker_step.kept_by_losses(self.model))
+
+    @functools.cached_property
+    def validates(self) -> bool:
+        """Whether validation gives any metric."""
+        return keras_metrics.validates(self.model, worker_step.rows(self.steps.local.validated or self.steps.local.spec))
+
+    def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
+        """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""
+        return Callbacks(given, self.model, epochs, steps, is_chief)
+
+    def load(self, path: Path, given: dict[str, str], train: Train) -> list[str]:
+        """Load initial weights from a file, as `initial.load`; return the layers that keep their own."""
+        left = starting_weights.load(self.model, path, given, train.skip_mismatch, train.weights_by_name, train.optimizer_state)
+        for optimizer in [] if train.optimizer_state else self.steps.optimizers:
+            starting_weights.begin_again(optimizer)
+        return left
+
+    @property
+    def averages(self) -> bool:
+        """Whether `fit` puts a moving average in the place of the weights at its end."""
+        optimizer = inner(self.model.optimizer)
+        return isinstance(optimizer, keras.optimizers.Optimizer) and bool(optimizer.use_ema)
+
+    def fit(self, loop: Loop, callbacks: Callbacks, first: int, batches: int) -> None:
+        """See `fitting.fit`."""
+        keras_loop.fit(self.model, loop, callbacks, first, batches)
+
+    def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
+        """The values of variables, TensorFlow's."""
+        return [variable.numpy() for variable in variables]
+
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
+        """Run the steps of a call, the first of which is `number` of the run; return the rows of those that have ended since."""
+        if call.taken_apart and self.profiled_call:
+            return self.profiled_call(batch, rates)
+        train = self._warmup_call if number < self.warmup else self._train_call
+        return train(batch, rates).numpy(), None
+
+    def settle(self) -> list[np.ndarray]:
+        """Wait for all steps that `train` has begun; the rows of those that it did not return, in any number of arrays."""
+        return []
+
+    def record(self, epoch: int) -> None:
+        """Record what is to be known of the steps of an epoch."""
+
+    def offer(self, epoch: int) -> None:
+        """Let the hosts that only evaluate have the snapshot of an epoch."""
+
+    def evaluated(self, over: Callable[[], bool]) -> list[int]:  # noqa: ARG002
+        """Wait for those hosts, until it is `over`; the epochs that they have not evaluated then."""
+        return []
+
+    @functools.cached_property
+    def results(self) -> keras_metrics.Results:
+        """Of training, once it is traced."""
+        return keras_metrics.Results(self.model, self.steps.logs)
+
+    @functools.cached_property
+    def validation_results(self) -> keras_metrics.Results:
+        """Of validation."""
+        if self._test_logs is None:
+            return self.results
+        self._test_call.get_concrete_function()
+        return keras_metrics.Results(self.model, self._test_logs)
+
+    def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], last: int, earlier: np.ndarray | None = None) -> np.ndarray:
+        """The sums of the metrics' states over batches, each with its number; each draws what it would draw after those before it.
+
+        What is no metric follows: of batch number `last`, after those of `earlier` sums and the others here; or zeros.
+        """
+        metrics, before = keras_metrics.size(self.model), self._seeds()
+        sums = np.zeros(self.validation_results.size)
+        for number, data in batches:
+            if number and before and self._drawn is None:
+                self.test(data)
+                self._note_drawn(before)
+            for variable, value, drawn in zip(self.seeds, before, self._drawn or before, strict=True):
+                variable.assign(value + number * drawn if number else value)
+            if number == last and self.validation_results.follow_states:
+                self.validation_results.show(sums if earlier is None else sums + earlier)
+            row = self.test(data)
+            sums[:metrics] += row[:metrics]
+            if number == last:
+                sums[metrics:] = row[metrics:]
+            if self._drawn is None:
+                self._note_drawn(before)
+        for variable, value in zip(self.seeds, before, strict=True):
+            variable.assign(value)
+        return sums
+
+    def _note_drawn(self, before: Sequence[np.ndarray]) -> None:
+        """Note what a batch drew, which is the same for all."""
+        self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
+
+    def validated(self, cluster: Agreement, batches: int) -> None:
+        """All batches of a validation were drawn for, each by some worker; all workers call it."""
+        if self.seeds:
+            drawn = np.concatenate(self._drawn or [0 * value for value in self._seeds()]).astype(np.int32)
+            most = cluster.gather(drawn).max(axis=0)
+            for variable, value, one in zip(self.seeds, self._seeds(), np.split(most, len(self.seeds)), strict=True):
+                variable.assign(value + batches * one)
+
+    def _seeds(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in self.seeds]
+
+    def test(self, data: tuple[Any, ...]) -> np.ndarray:
+        """The sums of the metrics' states over a batch, then what is no metric."""
+        sums: np.ndarray = self._cluster.local(self._test_call(data)).numpy()
+        return sums

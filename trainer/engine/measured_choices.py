@@ -1,0 +1,71 @@
+"""Measurements for a model on a set of hosts, kept until the user asks for new ones.
+
+Two measurements may disagree, especially on a busy machine, and a different reduction or a different division of a step's images
+trains different weights. So the control node keeps what the first run measured and passes it to later runs in their record.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.common.files import read_json
+from trainer.config.schema import Reduction
+from trainer.network.member import one_machine
+
+SENT = {"packed": "as they are", "half": "in 16 bits", "powersgd": "compressed (PowerSGD)"}
+METHODS = ("packed", "powersgd")
+"""The methods that `auto` may choose."""
+RECORDS = ("cluster.json", "run.json")
+"""Where a worker finds the record: in runs of train.yml, and in Slurm jobs."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An earlier choice."""
+
+    method: str | None = None
+    """`packed` or `powersgd`; None if not measured."""
+    shares: list[int] | None = None
+    """Each worker's share of a step, by rank; None if not measured."""
+    origin: str = ""
+    """When and by which run: `measured 2026-11-23 by run r`."""
+
+
+def read(run: Path) -> Kept:
+    """The choice in a run's record; empty if there is none or it is invalid."""
+    for name in RECORDS:
+        if (run / name).is_file():
+            return parse(read_json(run / name).get("kept"))
+    return Kept()
+
+
+def parse(stored: Any) -> Kept:
+    """The entry `kept` of a record."""
+    if not isinstance(stored, dict):
+        return Kept()
+    method, shares = stored.get("method"), stored.get("shares")
+    sound = isinstance(shares, list) and all(type(share) is int and share > 0 for share in shares)
+    return Kept(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
+
+
+def unmeasured(
+    asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None, scaled: bool = False
+) -> tuple[str, str] | None:
+    """The method for several workers and the reason for it; None if it must be measured.
+
+    `addresses` have no ports; `before` is the method that a resumed run began with, `kept` the measurements of an earlier run.
+    `scaled`: the optimizer scales the loss. What PowerSGD keeps of one step is of another scale in the next, and infinite for ever after an
+    overflow.
+    """
+    if asked.name != "auto":
+        return asked.name, "as configured"
+    if scaled:
+        return "packed", "the optimizer scales the loss by a factor that changes"
+    if before:
+        return before, "as when the run began"
+    if one_machine(addresses):
+        return "packed", "all workers are on this one machine"
+    if kept and kept.method:
+        return kept.method, kept.origin
+    return None

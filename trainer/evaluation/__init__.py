@@ -1,0 +1,1 @@
+"""Test metrics, predictions, and what an evaluation measures of them."""

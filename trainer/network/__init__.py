@@ -1,0 +1,1 @@
+"""Workers among themselves: who takes part, handshakes, sums over all of them."""

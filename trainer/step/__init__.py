@@ -1,0 +1,1 @@
+"""The traced functions that train and test a model on one worker."""

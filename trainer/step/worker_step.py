@@ -1,0 +1,533 @@
+"""The inner loop: one traced call runs several synchronous steps and returns to Python once.
+
+Each worker's gradient is the gradient of the sum of its local losses, divided by the global batch size.
+Summed over the workers it is the mean over all images, so uneven local batches are weighted exactly.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.common.patching import replaced
+from trainer.data.batch import Batch
+from trainer.data.spec import Leaf, Spec, mapped, of_images
+from trainer.keras_step import additive, keras_metrics, rehearsal, whole_batch
+from trainer.keras_step.mixed_processors import ALONE, FromChief, changing
+from trainer.keras_step.optimizer import Rule, penalties_apart
+from trainer.models import keras_methods
+from trainer.network.cluster import Cluster
+from trainer.reduction import chain, method
+from trainer.reduction.chain import Chain, Stopwatch
+
+SEEDS_APART = 1_000_003
+"""Distance between the seeds of two devices' generators."""
+DRAWS = 256
+"""Upper bound on how often a generator is called per step."""
+
+
+def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = None) -> Batch:
+    """A `Batch` of several steps, starting at step 0, in which every example counts.
+
+    Args:
+        data: of the steps.
+        total: size of the global batch, if larger.
+        spec: of the examples, if a dimension of theirs varies.
+    """
+    steps, batch = tf.nest.flatten(data)[0].shape[:2]
+    places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
+    totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
+    sides = [spec.unpack(data)[leaf].shape[2 + axis] for leaf, axis in spec.varying] if spec else []
+    every = np.tile(np.array(sides, np.int32), (steps, 1))
+    return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0), every)
+
+
+def blank(spec: Spec, examples: int = 1, sides: Sequence[int] | None = None) -> Batch:
+    """The batch of one step whose examples are zeros, or empty strings; `sides` is how long they are where a shape varies, by default 1."""
+    lengths = iter(sides or [1] * len(spec.varying))
+    arrays = [
+        np.zeros(
+            (1, examples, *(next(lengths) if size is None else size for size in leaf.shape)),
+            object if leaf.dtype == "string" else leaf.dtype,
+        )
+        for leaf in spec.leaves
+    ]
+    return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
+
+
+def trimmed(spec: Spec, batch: Batch) -> Batch:
+    """One step's batch, padded to its own longest example: in a call of several steps, it is padded to the longest of all."""
+    if not spec.varying:
+        return batch
+    values = spec.unpack(batch.data)
+    for place, (leaf, axis) in enumerate(spec.varying):
+        values[leaf] = values[leaf][(*[slice(None)] * (1 + axis), slice(batch.sides[place]))]
+    return batch._replace(data=spec.pack(values))
+
+
+def _same(data: Any) -> Any:
+    return data
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a worker computes in a step before anything is sent; called in replica context.
+
+    It sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over the global
+    batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
+    stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
+    """
+
+    cluster: Cluster
+    model: keras.Model
+    """Compiled."""
+    spec: Spec
+    """Of the examples that a step is fed."""
+    augment: Callable[[Batch], Any] = operator.attrgetter("data")
+    """Returns the data that the model sees."""
+    validated: Spec | None = None
+    """Of the examples that validation is fed, where they differ."""
+    as_validated: Callable[[Any], Any] = _same
+    """Returns the data that the model sees in validation."""
+    l2_in_update: bool = True
+    """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
+    placements: rehearsal.Placements | None = None
+    """Of layers, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
+
+    def __call__(self, batch: Batch) -> list[tf.Tensor]:
+        """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
+        batch = trimmed(self.spec, batch)
+        if self.cluster.devices == 1:
+            return self.forward_backward(batch)
+        count, device = tf.shape(batch.weights)[0], self.cluster.device()
+        first, last = count * device // self.cluster.devices, count * (device + 1) // self.cluster.devices
+        # With fewer images than devices, a device without an image takes one with weight 0.
+        start = tf.minimum(first, count - 1)
+        mine = slice(start, tf.maximum(last, start + 1))
+        counts = tf.cast(last > first, tf.float32)
+        data, weights, places = mapped(lambda array: array[mine], batch[:3])
+        return self.forward_backward(batch._replace(data=data, weights=weights * counts, places=places))
+
+    def forward_backward(self, batch: Batch) -> list[tf.Tensor]:
+        """`[sums, *gradients, *statistics]` for a whole batch."""
+        model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
+        first = batch.places[0]
+        rows = whole_batch.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
+        part = additive.Apart(model, self.cluster.group, rows, None if self.placements is None else self.placements.layout)
+        share = tf.cast(part.share, count.dtype)
+        scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
+        for variable in model.trainable_variables:
+            # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
+            scope.state_mapping[id(variable)] = variable.value
+        with (
+            penalties_apart(model) if self.l2_in_update else contextlib.nullcontext(),
+            replaced(model, "get_metrics_result", dict),
+            # What sees the whole batch is the same on all workers, and changes where Keras changes it.
+            scope if self.placements is None else contextlib.nullcontext(),
+        ):
+            added = additive.Added.of(model, part, model.train_step, data)
+        # A model may cut weights off from its loss (stop_gradient): they stay as they are.
+        found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
+        gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
+        # Flat, because a reduction may round or compress anything with several dimensions.
+        kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in self.statistics]
+        sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
+        return [sums, *gradients, *kept]
+
+    @functools.cached_property
+    def forward_backward_call(self) -> Callable[..., Any]:
+        """See `make_forward_backward_call`."""
+        return make_forward_backward_call(self)
+
+    @property
+    def seeds(self) -> list[tf.Variable]:
+        """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
+        return [] if self.placements is None else [variable.value for variable in seeds(self.model)]
+
+    @property
+    def statistics(self) -> list[keras.Variable]:
+        """Of the model, those that workers share."""
+        return statistics(self.model) if self.placements is None else []
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """As `shapes`, of what a worker sends."""
+        return shapes(self.model, self.statistics)
+
+    def test(self, data: tuple[Any, ...], logs: keras_metrics.StepLogs | None = None) -> tf.Tensor:
+        """The `test_sums` of a batch of validation."""
+        return test_sums(self.model, not self.l2_in_update, self.as_validated(data), self.placements is not None, logs)
+
+    @property
+    def test_signature(self) -> list[Any]:
+        """What `test` takes, for tracing."""
+        return [rows(self.validated or self.spec)]
+
+    def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
+        """The state of each of the model's random generators: its initial state, offset per step and device."""
+        return [
+            (variable, variable.value + tf.cast(offset(self.cluster.replica(), batch.number), variable.dtype))
+            for variable in seeds(self.model)
+        ]
+
+
+def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
+    """What a device adds to a random generator's initial state at a step, `[2]` int64."""
+    return tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(number, tf.int64) * DRAWS])
+
+
+def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
+    """A gradient as one tensor: zeros if there is none."""
+    if gradient is None:
+        return tf.zeros(variable.shape, variable.dtype)
+    return tf.convert_to_tensor(gradient.local if isinstance(gradient, whole_batch.Parted) else gradient)
+
+
+def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
+    """The model of logits, with its loss and metric whatever it had; the optimizer only hands over gradients.
+
+    Args:
+        model: of images.
+        soft: whether labels are probabilities `[classes]`; of these the most probable one decides what is accurate.
+    """
+    losses, metrics = keras.losses, keras.metrics
+    loss = (losses.CategoricalCrossentropy if soft else losses.SparseCategoricalCrossentropy)(from_logits=True)
+    accuracy = (metrics.CategoricalAccuracy if soft else metrics.SparseCategoricalAccuracy)(name="accuracy")
+    model.compile(optimizer=keras.optimizers.SGD(), loss=loss, metrics=[accuracy], jit_compile=False)
+    spec = of_images(model.input_shape[1:])
+    build(model, Spec(spec.structure, (spec.leaves[0], Leaf("label", "float32", model.output_shape[1:]))) if soft else spec)
+    return model
+
+
+def build(model: keras.Model, spec: Spec) -> None:
+    """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
+    own, optimizer = keras_methods.overridden(model), model.optimizer
+    # A step of the model's own builds it with the variables that it trains.
+    leaves_it = "train_step" in own and isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
+    try:
+        with replaced(optimizer, "built", True) if leaves_it else contextlib.nullcontext():
+            model._symbolic_build(data_batch=spec.pack([keras.KerasTensor((None, *leaf.shape), leaf.dtype) for leaf in spec.leaves]))
+    except Exception:
+        # Such a step may apply the loss to something else than y.
+        if not own:
+            raise
+
+
+def statistics(model: keras.Model) -> list[keras.Variable]:
+    """What a model itself updates in training: the non-trainable variables of layers that are not frozen, if they are numbers."""
+    layers = [layer for layer in model._flatten_layers() if layer.trainable]
+    every = [variable for layer in layers for variable in layer._non_trainable_variables]
+    return [variable for variable in every if (kind := tf.as_dtype(variable.dtype)).is_floating or kind.is_integer]
+
+
+def shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    """A worker's part of a move of all: whole numbers, such as a count of steps, are shared as floats."""
+    part = moved if moved.dtype.is_floating else tf.cast(moved, tf.float32)
+    return part * tf.cast(share, part.dtype)
+
+
+def as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The sum of all workers' parts of a move, in the variable's type."""
+    return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
+
+
+def flattened(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Tensors as vectors of float32."""
+    return [tf.reshape(tf.cast(one, tf.float32), [-1]) for one in tensors]
+
+
+def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
+    """By how much a forward pass changed a variable; zeros if it did not."""
+    value = scope.get_current_value(variable)
+    return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
+
+
+def seeds(model: keras.Model) -> list[keras.Variable]:
+    """States of a model's random generators, such as Dropout's, and of those of its losses."""
+    others = {id(variable) for variable in model.weights}
+    of_losses = [one.state for one in _in_losses(model, keras.random.SeedGenerator)]
+    return [*(variable for variable in model.variables if id(variable) not in others), *of_losses]
+
+
+def kept_by_losses(model: keras.Model) -> list[keras.Variable]:
+    """What losses keep, such as a moving mean."""
+    return _in_losses(model, keras.Variable)
+
+
+def _in_losses(model: keras.Model, kind: type) -> list[Any]:
+    losses = [one for one in additive.compiled_with(model) if isinstance(one, keras.losses.Loss)]
+    return [value for one in losses for value in vars(one).values() if isinstance(value, kind)]
+
+
+class Steps(abc.ABC):
+    """The synchronous steps of a model, as `make_train_call` repeats them."""
+
+    local: Local
+    from_chief: FromChief
+    """Whether all workers take the chief's weights after each step."""
+    memory: Sequence[Any] = ()
+    """What differs between workers: see `reduction.Method`."""
+    logs: keras_metrics.StepLogs | None = None
+    """What a step of the model's own returns, known once it is traced; None: Keras' own returns its metrics."""
+    feeds_all = False
+    """Whether each worker is fed the whole batch."""
+    undoable = False
+    """Whether a step changes `variables` and `memory` only, so that one on made-up rows can be undone."""
+    adds_up = True
+    """Whether all that workers compute alike is the optimizer's update."""
+
+    @property
+    @abc.abstractmethod
+    def optimizers(self) -> list[Any]:
+        """The Keras optimizers that the model's function made."""
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> float | None:
+        """The current learning rate of a compiled model's own optimizer; None: each step is given one."""
+
+    @property
+    @abc.abstractmethod
+    def slots(self) -> list[Any]:
+        """What optimizers keep, of TensorFlow."""
+
+    @property
+    def variables(self) -> list[Any]:
+        """What training changes and a state holds, known once it is traced; of TensorFlow."""
+        every = [*(weight.value for weight in self.local.model.weights), *self.local.seeds, *self.slots]
+        return list({id(variable): variable for variable in every}.values())
+
+    @abc.abstractmethod
+    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """A step in a traced function, outside replica context; its row: `SUMS`, then the states of the model's metrics, float32."""
+
+    def total(self, rows: tf.Tensor) -> tf.Tensor:
+        """Rows of several steps, summed over all workers, if a step has not."""
+        return rows
+
+    @property
+    def uncompressed(self) -> "Steps":
+        """These with all gradients as they are."""
+        return self
+
+    def profiled(self) -> "ProfiledCall | None":
+        """A call that times the parts of a step, where it has such."""
+        return None
+
+
+@dataclass(frozen=True)
+class Parts(Steps):
+    """Steps in parts, of which any reduction may be one; each function is called in replica context."""
+
+    local: Local
+    optimizer: Rule
+    reduction: Chain
+    from_chief: FromChief = ALONE
+    memory: Sequence[Any] = ()
+    undoable = True
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """See `Steps`."""
+        return [] if self.local.l2_in_update else [self.local.model.optimizer]
+
+    @property
+    def rate(self) -> float | None:
+        """See `Steps`."""
+        return self.optimizer.rate
+
+    @property
+    def slots(self) -> list[Any]:
+        """See `Steps`."""
+        return list(self.optimizer.slots)
+
+    @property
+    def uncompressed(self) -> "Parts":
+        """See `Steps`."""
+        cluster = self.local.cluster
+        return dataclasses.replace(self, reduction=chain.make(method.plain(), cluster.group.sum, cluster.direct))
+
+    def profiled(self) -> "ProfiledCall":
+        """See `Steps`."""
+        return ProfiledCall(self)
+
+    def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        """See `Steps`."""
+        return in_replica(self.local.cluster, self._step, rate, batch)
+
+    def _step(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
+        return self.apply(self.reduction(self.reduction.take(self.local(batch))), rate)
+
+    def apply(self, values: list[Any], rate: tf.Tensor) -> tf.Tensor:
+        """Update the weights and the model's statistics; return the global sums."""
+        (sums, *others), model = values, self.local.model
+        count = len(model.trainable_variables)
+        self.optimizer.apply(others[:count], rate)
+        for variable, moved in zip(self.local.statistics, others[count:], strict=True):
+            move = as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
+            tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
+        self.from_chief.take([variable.value for variable in changing(model)])
+        # Only these sums outlive the step, and the step after next reuses the memory.
+        return tf.raw_ops.DeepCopy(x=sums)
+
+
+def in_replica(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a traced step returns on this worker's first device."""
+    return cluster.local(cluster.run(function, arguments))
+
+
+def signature(spec: Spec, steps: int) -> Batch:
+    """TensorSpecs of a batch for tracing; `steps` is 1 to include a dimension for several steps, else 0."""
+    several = [None] * steps
+    fields = {
+        "weights": ([*several, None], tf.float32),
+        "places": ([*several, None], tf.int32),
+        "total": (several, tf.float32),
+        "number": (several, tf.int32),
+        "asks": ([], tf.float32),
+        "sides": ([*several, len(spec.varying)], tf.int32),
+    }
+    return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
+
+
+def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
+    """TensorSpecs of any number of examples, with dimensions before it."""
+    return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])
+
+
+def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
+    """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
+
+    def compute(batch: Batch) -> list[Any]:
+        return take(local(batch))
+
+    return _traced(local.cluster, compute, [signature(local.spec, 0)])
+
+
+def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -> list[tuple[int, ...]]:
+    """Shapes of the gradients, then of the model's statistics that workers share, flattened: only gradients may be compressed."""
+    kept = [(variable.value.shape.num_elements(),) for variable in (statistics(model) if shared is None else shared)]
+    return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
+
+
+def make_train_call(steps: Steps) -> Any:
+    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns each step's row, `[steps, columns]`."""
+    # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
+    run = tf.autograph.experimental.do_not_convert(steps.run)
+
+    @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)])
+    def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
+        count = tf.shape(rates)[0]
+        rows = tf.TensorArray(tf.float32, size=count, infer_shape=True)
+        for index in tf.range(count):
+            tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+            rows = rows.write(index, run(rates[index], batches.at(index)))
+        return steps.total(rows.stack())
+
+    return call
+
+
+class ProfiledCall:
+    """A call of one step whose parts run one after the other, each awaited; all workers call it at the same step.
+
+    The resulting weights are bit for bit those of `make_train_call`. Parts are timed from Python because TensorFlow's own
+    clock (`tf.timestamp`) refuses to run with deterministic ops.
+    """
+
+    def __init__(self, parts: Parts):
+        """Trace nothing yet."""
+        local, sent = parts.local, parts.reduction
+        self._forward_backward = make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
+        self._cluster = local.cluster
+        self._reduction = sent.profiled(functools.partial(_traced, self._cluster))
+        self._apply = _traced(self._cluster, parts.apply)
+        self.traced = False
+        """Whether it has been called before: the first call traces."""
+
+    def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
+        """As a `make_train_call` of one step; also returns the seconds of each part of `Stopwatch`, None for the first call: it traces."""
+        watch = Stopwatch(self._cluster.settle)
+        batch = batches.at(0)
+        values = self._reduction(watch.time("forward_backward", self._forward_backward, batch), watch)
+        sums = watch.time("apply", self._apply, values, rates[0])
+        seconds, self.traced = watch.seconds if self.traced else None, True
+        return self._cluster.local(sums).numpy()[np.newaxis], seconds
+
+
+def _traced(cluster: Cluster, part: Callable[..., Any], signature: list[Any] | None = None) -> Callable[..., Any]:
+    # Without the part's own name, TensorFlow takes all parts for one function that is retraced repeatedly, and warns.
+    @functools.wraps(part)
+    def call(*arguments: Any) -> Any:
+        return cluster.run(part, arguments)
+
+    return tf.function(call, input_signature=signature, autograph=False)
+
+
+def make_test_call(local: Local, logs: keras_metrics.StepLogs | None = None) -> Any:
+    """A traced function of a batch's data without collectives, called on this worker: see `test_sums`."""
+    run = local.cluster.run if not local.cluster.on_host else lambda function, arguments: function(*arguments)
+
+    # In replica context, a mirrored metric's state is this worker's; elsewhere TensorFlow would sum it over all.
+    def call(data: tuple[Any, ...]) -> Any:
+        return run(functools.partial(local.test, logs=logs), [data])
+
+    return tf.function(call, input_signature=local.test_signature, autograph=False)
+
+
+def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:
+    """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
+
+    Args:
+        model: compiled.
+        l2_in_loss: whether penalties of weights count in the loss.
+        data: a batch.
+        draws: whether random generators, and what losses keep, go on, as those of LSTM's dropout do in Keras, too; else they stay.
+        logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
+    """
+    states = keras_metrics.states(model)
+    # Weights, too: for their regularizers.
+    given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
+    scope, count = keras.StatelessScope(list(given.values()), collect_losses=True), keras_metrics.loss_count(model)
+    quiet = replaced(model, "get_metrics_result", dict) if logs is None else contextlib.nullcontext()
+    with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), quiet, scope:
+        returned = model.test_step(data)
+        tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
+        values = [] if logs is None else logs.read(model, returned, tracks_loss)
+    for variable in [*seeds(model), *kept_by_losses(model)] if draws else ():
+        if (value := scope.get_current_value(variable)) is not None:
+            variable.assign(value)
+    return tf.concat([tf.zeros([0]), *flattened([*(_moved(scope, variable) for variable in states), *values])], axis=0)
+
+
+@contextlib.contextmanager
+def predictions(model: keras.Model) -> Iterator[list[Any]]:
+    """While a step of validation is traced: yields what the model gives, one nest; empty if a step of the model's own hides it."""
+    predicted: list[Any] = []
+    compute = model.compute_metrics
+
+    def noting(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        predicted[:] = [y_pred]
+        return compute(x, y, y_pred, sample_weight=sample_weight)
+
+    with replaced(model, "compute_metrics", noting):
+        yield predicted
+
+
+def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """A function of `(images, labels)` without collectives: logits `[batch, classes]`, losses `[batch]`."""
+    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
+
+    @tf.function(input_signature=specification, autograph=False)
+    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = tf.cast(model(images, training=False), tf.float32)
+        return logits, tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    return call

@@ -1,0 +1,85 @@
+"""Import what a worker needs, wait, then become `python -m trainer ARGUMENTS`: the import takes most of the time of a restart.
+
+A supervisor starts this process beside its worker (`trainer.supervision.child`) and writes to a pipe what it is to become. Until then it
+takes only what processor time is left over, is the first to go when memory is short, has no thread and no device of TensorFlow's, and ends
+with its supervisor. From then on nothing tells it from a process that was started with these arguments, except its command line.
+"""
+
+import argparse
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from trainer.common.errors import RESTART
+from trainer.host.process import die_with_parent
+from trainer.worker.backend import MODULES
+
+LEAST_NICE = 19
+OOM = Path("/proc/self/oom_score_adj")
+FIRST_TO_GO = 500
+"""What is added to the score by which the kernel chooses whom to kill."""
+
+
+def main() -> None:
+    """Import, wait, become what the pipe says; end if the supervisor closes it."""
+    line = argparse.ArgumentParser(prog="python -m trainer.supervision.standby_process", description=__doc__)
+    line.add_argument("--pipe", type=int, required=True, help="descriptor from which the order comes, as JSON")
+    line.add_argument("--parent", type=int, required=True, help="process id of the supervisor")
+    given = line.parse_args()
+    die_with_parent(given.parent)
+    # Nothing is to be said of an end that somebody asked for.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    score = _raise_score()
+    # As in a worker, for the same reason.
+    gc.disable()
+    # A thread's nice value is its own, and nobody but root may lower one again: it goes with this thread.
+    thread = threading.Thread(target=_import)
+    thread.start()
+    with open(given.pipe, "rb") as pipe:
+        order = pipe.read()
+    if not order:
+        os._exit(0)
+    thread.join()
+    if score is not None:
+        OOM.write_text(score, encoding="ascii")
+    signal.signal(signal.SIGINT, before)
+    _become(**json.loads(order))
+
+
+def _import() -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_NICE)
+        for name in MODULES:
+            importlib.import_module(name)
+    except BaseException:
+        # A worker that is started anew shows whether it is more than a lack of memory.
+        traceback.print_exc()
+        os._exit(RESTART)
+
+
+def _raise_score() -> str | None:
+    """Be the first that the kernel kills when memory is short; the score before, None if that can't be."""
+    with contextlib.suppress(OSError, ValueError):
+        before = OOM.read_text(encoding="ascii").strip()
+        OOM.write_text(str(min(1000, int(before) + FIRST_TO_GO)), encoding="ascii")
+        return before
+    return None
+
+
+def _become(arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments
+    runpy.run_module("trainer", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The worker process: it joins the cluster, trains, records, and ends."""

@@ -1,0 +1,592 @@
+"""One worker's training: join, restore, then Keras' own `fit`, whose steps, validations and records are these, and the end."""
+
+import functools
+import gc
+import json
+import math
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.checkpoint.background_save import PART, STATE, StateSaving
+from trainer.checkpoint.resume import Resuming
+from trainer.checkpoint.states import Memories, States, save_snapshot
+from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
+from trainer.config import schedule
+from trainer.data.batch import Batch, Call
+from trainer.data.feeder import calls
+from trainer.data.partition import share
+from trainer.engine import batch_shares, measured_choices
+from trainer.engine.job import Job
+from trainer.host.process import MARK
+from trainer.network.agreement import Agreed, digest
+from trainer.network.member import named
+from trainer.rundir import best_epoch
+from trainer.rundir.best_epoch import RESTORED
+from trainer.rundir.full_disk import Saver
+from trainer.rundir.layout import existing_epochs, prune, snapshot_name, snapshot_path, wanted
+from trainer.rundir.phases import ROOM
+from trainer.step.stop_and_save import SAVE, STOP, SUMS, requests
+from trainer.worker import backend
+from trainer.worker.recorder import Recorder
+
+if TYPE_CHECKING:
+    from trainer.engine.base import Rows
+    from trainer.keras_step.keras_metrics import Results
+    from trainer.network.cluster import Cluster
+    from trainer.user_code.callbacks import Restored
+
+VALIDATION_BATCH = 128
+"""As `validation_batch_size` of Keras' `fit`."""
+ROUNDING = 1e-3
+"""Differences of weights up to this, relative to the largest, may be those of rounding."""
+
+
+class Interrupted(Exception):
+    """All workers agreed to leave `fit`: to stop, or to start again with a host that was lost."""
+
+    def __init__(self, code: int):
+        """Take PREEMPTED or RESTART."""
+        super().__init__()
+        self.code = code
+
+
+class Trainer:
+    """One worker's training; the `Loop` of its callbacks."""
+
+    def __init__(self, job: Job, cluster: "Cluster"):
+        """Build the model and everything around it under the strategy's scope."""
+        self.job, self.cluster = job, cluster
+        config = job.config
+        job.metrics.phase("connecting")
+        cluster.connect(config.reduction.transport)
+        job.metrics.phase("building")
+        self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
+        self.resuming = Resuming(cluster, self.states, job.metrics.warning)
+        self.engine = backend.engine(job, cluster, self.resuming.newest, measured_choices.read(job.run))
+        self.model = self.engine.model
+        self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
+        self.saver = Saver(job.metrics.warning, self._make_room)
+        self._last: tuple[str, int, dict[str, Any]] | None = None
+        """Name, epoch and row of the snapshot of the current weights; None inside an epoch."""
+        self._unrecorded = 0.0
+        """Seconds of calls since a step has ended."""
+        self._logs: dict[str, Any] = {}
+        """Of the epoch so far, as `fit` gives them to callbacks."""
+        self._feed: Iterator[Any] = iter(())
+        self._begun = 0
+        """Steps of the epoch that have begun."""
+        self._by_block = False
+        """Whether a call takes no more steps than lie between two hooks of batches."""
+        self._stops = self._saves = False
+        """What was asked with the last call, and not done yet."""
+        self._epoch_rate = 0.0
+        """Learning rate of the epoch, before callbacks change it at the epoch's end."""
+        self._row: dict[str, Any] = {}
+        """Of history.csv, of the epoch that ended last."""
+        self._tested = np.zeros(0)
+        """Sums of the metrics' states over the validation so far."""
+        self._warn_once = functools.cache(job.metrics.warning)
+        self._apart: Sequence[int] = ()
+        """Ranks whose weights differed from the chief's when they were last compared."""
+        self._prepare_data()
+
+    def _prepare_data(self) -> None:
+        shares, rank = ([1], 0) if self.engine.feeds_all else (self.engine.shares, self.cluster.member.rank)
+        self._feeder = self.job.feeder(shares, rank)
+        # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
+        held_out = np.sort(self.job.manifest.order[: self.job.counts.validation_images])
+        batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
+        self._validation = batches if self.engine.validates else []
+
+    def run(self) -> int:
+        """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
+        self.job.metrics.phase("tracing")
+        self.engine.trace()
+        gc.freeze()
+        gc.enable()
+        self.job.metrics.phase("restoring")
+        counts, given = self.job.counts, self.job.config.train.callbacks
+        self.callbacks = self.engine.callbacks(given, counts.epochs, counts.steps_per_epoch, self.cluster.member.is_chief)
+        self.variables = [*self.engine.variables, *self.callbacks.variables]
+        self._load_initial_weights()
+        self.progress = self.resuming.restore(self.variables, self.memories)
+        # Any workers may be lost, and any of the others be the next chief.
+        saved, copy = self.progress.step, "all" if self.job.config.recovery.elastic else self.job.config.checkpoint.copy
+        self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
+        self._remember()
+        self._seconds_before = self.progress.seconds_total
+        self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
+        self._stalled = self._has_stalled(self.recorder.history.rows)
+        # A layer may hold non-finite values from the start, such as a mask of -inf.
+        self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
+        self._same_weights("at the start")
+        self._summary("RUNNING")
+        stopped, self._training_since, self._saved_at = False, time.monotonic(), time.monotonic()
+        if self.cluster.member.is_chief:
+            self._offer_existing()
+        if self.progress.finished and not self._is_over():
+            what = f"what {self.progress.restored} restored" if self.progress.restored else "the moving average of the weights"
+            why = f"{what} had taken the place of the weights at the end of the epochs asked for before"
+            self.progress.inexact, self.progress.finished, self.progress.restored = [*self.progress.inexact, why], False, ""
+        try:
+            if not self._is_over():
+                self._fit()
+        except Interrupted as interrupted:
+            if interrupted.code == RESTART:
+                return RESTART
+            stopped = True
+        return self._end(stopped)
+
+    def _fit(self) -> None:
+        epoch, done = divmod(self.progress.step, self.job.counts.steps_per_epoch)
+        self.callbacks.attach(self, self.progress.callbacks, done)
+        self.engine.fit(self, self.callbacks, epoch, len(self._validation))
+
+    def _offer_existing(self) -> None:
+        """Offer snapshots to evaluators again, of which they may have lost some; they know those that they have evaluated."""
+        done = self.progress.step // self.job.counts.steps_per_epoch
+        for epoch in existing_epochs(self.job.run):
+            if epoch <= done:
+                self.engine.offer(epoch)
+
+    def _make_room_for_host(self) -> None:
+        """End all workers with this epoch, whose state is saved, if they are to start again with a host that was lost."""
+        if self.job.config.recovery.elastic and self._any(self.job.room_asked()):
+            self.saving.settle()
+            self.job.metrics.phase("ended", ROOM)
+            raise Interrupted(RESTART)
+
+    def _load_initial_weights(self) -> None:
+        """On the chief, whose weights all workers start with, unless there is a state."""
+        job, given = self.job, self.job.config.train.weights
+        if not given or not self.cluster.member.is_chief or self.resuming.begun:
+            return
+        if job.weights is None:
+            raise LockstepError(f"weights={given['file']}: the run has no state yet, and the file is not there. Fix: -e weights=FILE")
+        left = self.engine.load(job.weights, given, job.config.train)
+        if left:
+            print(f"weights={given['file']}: {len(left)} layers keep their own initial weights: {', '.join(left)}", flush=True)
+
+    def _is_over(self) -> bool:
+        return self.progress.ended or self._stalled or self.progress.step >= self.job.counts.total_steps
+
+    def _has_stalled(self, rows: Sequence[dict[str, Any]]) -> bool:
+        train = self.job.config.train
+        return best_epoch.stalled(rows, train.monitor, train.patience)
+
+    def _remember(self) -> None:
+        """Store what was measured in the state, so that a resumed run keeps it."""
+        if self.cluster.member.workers > 1:
+            self.progress.method = self.engine.choice.name
+        if self.job.config.train.batch_sizes == batch_shares.CALIBRATED:
+            self.progress.shares = self.engine.shares
+
+    def epoch_begins(self, epoch: int) -> None:
+        """See `Loop`."""
+        done = self.progress.step - epoch * self.job.counts.steps_per_epoch
+        self._last, self._begun = None, done
+        # A callback may have asked for the end before the first batch; `fit` takes that one.
+        asked = self.callbacks.anywhere and self._any(bool(self.model.stop_training))
+        self._by_block = self.callbacks.per_batch or asked
+        self.job.metrics.phase("training", f"epoch {epoch + 1}")
+        self._feed = self._timed(self._feeder.epoch(self.job.plan(epoch + 1), self._calls(epoch + 1)))
+        if self.progress.metrics:
+            # `fit` has reset them.
+            self.engine.results.show(self.progress.metrics)
+
+    def train(self, last: int) -> dict[str, Any]:
+        """See `Loop`. Without hooks of batches, a call may take the steps of several."""
+        while self._begun <= last and (fed := next(self._feed, None)) is not None:
+            (call, batch), waited = fed
+            self._begun = call.first + call.steps
+            self._call(self.job.counts.epoch_of(self.progress.step), call, batch, waited)
+            self.engine.trace_profiled()
+            if self._saves and self._begun <= last:
+                self._save_inside()
+        return self._logs
+
+    def batch_ends(self) -> None:
+        """See `Loop`."""
+        if self._by_block:
+            self._ends(self._any(bool(self.model.stop_training)))
+        if self._ends_inside():
+            self.model.stop_training = True
+            if rows := self.engine.settle():
+                self._record(self.job.counts.epoch_of(self.progress.step), np.concatenate(rows), 0.0, self.engine.rate or 0.0)
+        if self._saves:
+            self._save_inside()
+
+    def _ends(self, ended: bool) -> None:
+        self.progress.ended, self.progress.ended_by = ended, self.callbacks.ended_by if ended else ""
+
+    def _ends_inside(self) -> bool:
+        """Whether no more steps follow in this epoch, though it has more."""
+        progress, counts = self.progress, self.job.counts
+        return progress.ended or (progress.step >= counts.total_steps and progress.step % counts.steps_per_epoch > 0)
+
+    def _save_inside(self) -> None:
+        """Save the state, as was asked, and stop if that was asked, too; at the end of an epoch its record comes first."""
+        if self._epoch_is_over():
+            return
+        self._saves = False
+        self._follow_chief()
+        self._check_weights()
+        self.job.metrics.phase("saving", f"step {self.progress.step}")
+        self._save_state()
+        self.job.metrics.phase("training", f"epoch {self.job.counts.epoch_of(self.progress.step)}")
+        if self._stops:
+            raise Interrupted(PREEMPTED)
+
+    def steps_end(self) -> None:
+        """See `Loop`."""
+        self._follow_chief()
+        self._epoch_rate = self._rate(self.job.counts.epoch_of(self.progress.step - 1))
+
+    def _epoch_is_over(self) -> bool:
+        return self.progress.ended or self._ends_epoch(self.progress.step)
+
+    def _ends_epoch(self, step: int) -> bool:
+        return step % self.job.counts.steps_per_epoch == 0 or step >= self.job.counts.total_steps
+
+    def _calls(self, epoch: int) -> Iterator[Call]:
+        counts, config = self.job.counts, self.job.config
+        offset = (epoch - 1) * counts.steps_per_epoch
+        first, last = self.progress.step - offset, min(counts.steps_per_epoch, counts.total_steps - offset)
+        uneven = last * counts.global_batch > counts.train_images and last == counts.steps_per_epoch
+        every, profile_every = config.checkpoint.every_steps, self.engine.profile_every
+        # Hooks of batches are called between calls.
+        block = self.callbacks.block if self._by_block else counts.steps_per_epoch
+        for start in range(first // block * block, last, block):
+            end = min(start + block, last)
+            given = config.train.steps_per_call, uneven and end == last, every, offset, profile_every, self.engine.warmup
+            yield from calls(max(first, start), end, *given)
+
+    @staticmethod
+    def _timed(feed: Any) -> Any:
+        """Pairs of the next batches and the seconds spent waiting for them."""
+        while True:
+            begun = time.monotonic()
+            fed = next(feed, None)
+            if fed is None:
+                return
+            yield fed, time.monotonic() - begun
+
+    def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> None:
+        begun = time.monotonic()
+        rates = self._rates(epoch, call)
+        rows, parts = self._train(call, batch, rates)
+        (self._stops, save), every = requests(rows), self.job.config.checkpoint.every_steps
+        begun_steps = (epoch - 1) * self.job.counts.steps_per_epoch + call.first + call.steps
+        self._saves = self._stops or save or bool(every and begun_steps % every == 0)
+        if self._saves or self._ends_epoch(begun_steps):
+            rows = np.concatenate([rows, *self.engine.settle()])
+        seconds = time.monotonic() - begun
+        self._check_finite(rows, rates)
+        self._unrecorded += seconds + waited
+        if len(rows):
+            self._record(epoch, rows, waited, float(rates[-1]))
+        self.recorder.split(epoch, call, batch, parts, seconds, waited)
+        self.saving.check()
+
+    def _record(self, epoch: int, rows: np.ndarray, waited: float, rate: float) -> None:
+        """Count steps that have ended, with the seconds since others did."""
+        seconds, self._unrecorded = self._unrecorded, 0.0
+        images = float(rows[:, 1].astype(np.float64).sum())
+        self._add(rows, images, seconds)
+        self._logs = self._results(self.engine.results, self.progress.metrics)
+        self.recorder.call(epoch, len(rows), images, seconds, waited, rate, self._logs)
+
+    def _results(self, results: "Results", sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
+        """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
+        if self.callbacks.any:
+            results.show(sums)
+        logs = results(sums)
+        return self._of_chief(logs) if self.engine.from_chief.on else logs
+
+    def _of_chief(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """The chief's logs: a callback decides by them on each worker."""
+        arrays = self.cluster.from_chief([np.asarray(value, np.float64) for value in logs.values()])
+        return {name: array if array.ndim else float(array) for name, array in zip(logs, arrays, strict=True)}
+
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> "Rows":
+        stop = self.job.stop_asked() or self._out_of_time()
+        asks = np.float32(STOP * stop + SAVE * self._save_is_due())
+        return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
+
+    def _save_is_due(self) -> bool:
+        """On the chief, which asks all workers to save, so that they do after the same step."""
+        every = self.job.config.checkpoint.every_seconds
+        late = every is not None and time.monotonic() - self._saved_at >= every
+        return late and self.cluster.member.is_chief and not self.saving.busy
+
+    def _add(self, rows: np.ndarray, images: float, seconds: float) -> None:
+        progress = self.progress
+        progress.step += len(rows)
+        progress.metrics = self.engine.results.summed(progress.metrics, rows[:, len(SUMS) :]).tolist()
+        progress.images, progress.images_total = progress.images + images, progress.images_total + images
+        progress.seconds += seconds
+
+    def _rate(self, epoch: int) -> float:
+        """The learning rate at the start of an epoch; of a compiled model's own optimizer, the current one."""
+        rate = self.engine.rate
+        return schedule.learning_rate(self.job.config, self.job.counts, epoch - 1) if rate is None else rate
+
+    def _rates(self, epoch: int, call: Call) -> np.ndarray:
+        counts, own = self.job.counts, self.engine.rate
+        if own is not None:
+            return np.full(call.steps, own, np.float32)
+        steps = range(call.first, call.first + call.steps)
+        times = (epoch - 1 + number / counts.steps_per_epoch for number in steps)
+        return np.array([schedule.learning_rate(self.job.config, counts, at) for at in times], np.float32)
+
+    def _out_of_time(self) -> bool:
+        limit = self.job.config.train.time_limit
+        return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
+
+    def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
+        """Refuse a loss that is no number; another metric may be none, and a later update go on."""
+        names = self.engine.results.columns
+        losses = [len(SUMS) + column for column, name in enumerate(names) if name.endswith("loss")]
+        bad = np.argwhere(~np.isfinite(rows[:, losses]))
+        if len(bad) and not self.callbacks.ends_at_nan:
+            index, column = int(bad[0][0]), losses[bad[0][1]]
+            number, rate = self.progress.step + index + 1, float(rates[min(index, len(rates) - 1)])
+            raise Diverged(f"the {names[column - len(SUMS)]} became {rows[index, column]} at step {number} with {self._fix(rate)}")
+
+    def _check_update(self, value: float, what: str) -> None:
+        """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
+        if not math.isfinite(value) and not self.callbacks.ends_at_nan:
+            step, counts = self.progress.step, self.job.counts
+            rate = schedule.learning_rate(self.job.config, counts, (step - 1) / counts.steps_per_epoch)
+            raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
+
+    def _fix(self, rate: float) -> str:
+        how = "in compile(optimizer=...)" if self.engine.rate is not None else f"-e set=optimizer.learning_rate={rate / 10:g}"
+        lower = f"learning rate {rate:g}; lower it ({how}) under another run name, or see whether the plan warns of NaN in the data"
+        narrow = self.engine.choice.name == "half" and self.job.config.reduction.dtype == "float16"
+        return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
+
+    def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
+        """See `Loop`; the last epoch is recorded when the training ends, which may change the weights."""
+        epoch += 1
+        if self.cluster.member.workers > 1 and self.engine.profile_every:
+            self.recorder.compare(epoch, self.cluster)
+        self.engine.record(epoch)
+        self._check_update(float(logs.get("val_loss", 0.0)), "the validation loss")
+        self._check_weights()
+        self._row = self.recorder.row(epoch, logs, self._epoch_rate)
+        if not self._is_over():
+            asked = bool(self.model.stop_training)
+            self._ends(self._any(asked) if self.callbacks.anywhere else asked)
+        self._stalled = self._has_stalled([*self.recorder.history.rows, self._row])
+        if self._is_over():
+            self.model.stop_training = True
+        else:
+            self._finish_epoch(epoch)
+            if self._stops:
+                raise Interrupted(PREEMPTED)
+            self._make_room_for_host()
+
+    def train_ends(self, restored: "Restored | None") -> None:
+        """See `Loop`."""
+        self.progress.finished = self.engine.averages or restored is not None
+        if restored is not None:
+            self.progress.restored = restored.name
+            self._row[RESTORED] = restored.epoch
+        self._finish_epoch(self._row["epoch"])
+
+    def _finish_epoch(self, epoch: int) -> None:
+        progress, row = self.progress, self._row
+        if progress.step % self.job.counts.steps_per_epoch == 0:
+            progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
+        self._saves = False
+        self.job.metrics.phase("saving", f"epoch {epoch}")
+        # Its thread frees space on a full disk, and so may what follows.
+        self.saving.settle()
+        self.recorder.events(row)
+        if self.cluster.member.is_chief:
+            self._snapshot(epoch, row)
+        self.recorder.add(row)
+        if self.cluster.member.is_chief:
+            prune(self.job.run, self.job.config.checkpoint.snapshots, self.recorder.history.rows, self.job.config.train.monitor)
+        self._summary("RUNNING")
+        self._save_state()
+        self.recorder.epoch(row)
+
+    def _snapshot(self, epoch: int, row: dict[str, Any]) -> None:
+        policy = self.job.config.checkpoint.snapshots
+        if wanted(policy, self.recorder.history.rows, row, self.job.config.train.monitor):
+            self._last = snapshot_name(policy, epoch), epoch, row
+            path, size = snapshot_path(self.job.run, epoch), _size(self.engine.weights)
+            if self.saver.save(self._last[0], path, size, lambda: save_snapshot(self.model, self.job.run, epoch)):
+                self.engine.offer(epoch)
+
+    def validates(self, epoch: int) -> bool:
+        """See `Loop`."""
+        return (epoch + 1) % self.job.config.train.validate_every == 0 or self._is_over()
+
+    def test(self, first: int, last: int) -> dict[str, Any]:
+        """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
+        if first == 0:
+            self.job.metrics.phase("validating")
+        results, count, rank = self.engine.validation_results, len(self._validation), self.cluster.member.rank
+        if self.callbacks.per_test_batch or self.engine.validates_in_order:
+            self._test(first, last + 1)
+        elif first == 0:
+            # The last batch may show what all before it have left in the metrics.
+            alone = int(results.follow_states)
+            sums = self._validated(*share(count - alone, self.engine.shares, rank), count - 1)
+            self._tested = self.cluster.sum(sums.astype(np.float32))
+            if alone:
+                self._test(count - 1, count)
+        if last == count - 1:
+            self.engine.validated(self.cluster, count)
+        return self._results(results, self._tested)
+
+    def _test(self, start: int, stop: int) -> None:
+        """Add the batches of the validation from `start` to `stop`, all of them on each worker."""
+        before = self._tested if start else np.zeros(self.engine.validation_results.size)
+        sums = self._validated(start, stop, stop - 1, before)
+        self._tested = self.engine.validation_results.summed(before, sums[np.newaxis])
+
+    def _validated(self, start: int, stop: int, *more: Any) -> np.ndarray:
+        """See `Engine.validate`, of the batches from `start` to `stop`."""
+        batches = enumerate(self._validation[start:stop], start)
+        return self.engine.validate(((number, self.job.examples.gather(batch)) for number, batch in batches), *more)
+
+    def _trained(self) -> None:
+        """Add the time since the last call; it includes validation and saving, during which steps wait."""
+        now = time.monotonic()
+        self.progress.seconds_training += now - self._training_since
+        self._training_since = now
+
+    def _check_weights(self) -> None:
+        largest = (np.abs(array).max(initial=0) for array, number in zip(self._weights(), self._numbers, strict=True) if number)
+        self._check_update(float(np.max([0.0, *largest])), "a weight")
+
+    def _save_state(self) -> None:
+        self._trained()
+        arrays = self._agreed()
+        self.progress.seconds_total, self.progress.history = self._seconds_total(), self.recorder.history.rows
+        self.progress.callbacks = self._remembered()
+        self.saving.save(lambda: [*arrays, *self.engine.read(self.callbacks.variables)], self.progress)
+        self._saved_at = time.monotonic()
+
+    def _remembered(self) -> list[dict[str, Any]]:
+        """What callbacks keep, which is the chief's: some that write are there alone."""
+        states = self.callbacks.state()
+        if not self.callbacks.anywhere:
+            return states
+        for name, why in self.callbacks.forgotten.items() if self.cluster.member.is_chief else ():
+            self._warn_once(f"callbacks: {name} is not saved in the state ({why}): after a restart it has its initial value")
+        marks = self.cluster.gather([zlib.crc32(json.dumps(one).encode()) >> 1 for one in states])
+        apart = np.flatnonzero((marks != marks[0]).any(axis=0)).tolist()
+        if apart:
+            chiefs = json.loads(self.cluster.text_from_chief(json.dumps([states[place] for place in apart])))
+            states = [chiefs[apart.index(place)] if place in apart else one for place, one in enumerate(states)]
+        return states
+
+    def _agreed(self) -> list[np.ndarray]:
+        """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""
+        arrays = self.engine.read(self.engine.variables)
+        if self.cluster.member.workers == 1:
+            return arrays
+        agreed = self.cluster.agreed(arrays)
+        self.progress.digests = [agreed.digest] * self.cluster.member.workers
+        if agreed.others:
+            self._assign(agreed.arrays)
+            self.progress.digests = self.cluster.digests(digest(self.engine.read(self.engine.variables)))
+            self._tell_apart(agreed)
+        return agreed.arrays
+
+    def _follow_chief(self) -> None:
+        """Where processors round differently, take what the chief's optimizer keeps: its steps gave the others only weights."""
+        if self.engine.from_chief.on:
+            self._assign(self.cluster.from_chief(self.engine.read(self.engine.variables)))
+
+    def _assign(self, arrays: Sequence[np.ndarray]) -> None:
+        for variable, array in zip(self.engine.variables, arrays, strict=True):
+            variable.assign(array)
+
+    def _tell_apart(self, agreed: Agreed) -> None:
+        who, step = named(self.cluster.member.hosts, agreed.others), self.progress.step
+        rounding = agreed.most < ROUNDING
+        small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
+        why = f"at step {step:,} the weights of {who} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
+        more = ", and take them after each step from now on" if rounding and self.engine.follow_chief() else ""
+        if self._apart != agreed.others and self.cluster.member.is_chief:
+            self.job.metrics.warning(f"{why}; all workers go on with the chief's{more}")
+        self._apart = agreed.others
+        if not any("differed from the chief's" in reason for reason in self.progress.inexact):
+            self.progress.inexact = [*self.progress.inexact, why]
+
+    def _any(self, mine: bool) -> bool:
+        """Whether it is so on any worker."""
+        return bool(self.cluster.sum(np.array([mine], np.int32))[0] > 0)
+
+    def _make_room(self) -> bool:
+        """Delete what this worker can do without; its newest intact state stays."""
+        unfinished = list((self.job.run / "checkpoints").glob(".part-*")) if self.cluster.member.is_chief else []
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        return self.saving.free() or bool(unfinished)
+
+    def _save_again(self) -> None:
+        """Retry what a run exists for: state, snapshot and history."""
+        if not self.saving.complete or self.saving.saved != self.progress.step:
+            self._save_state()
+            self.saving.settle()
+        if self._last is not None and self._last[0] in self.saver.missing:
+            self._snapshot(*self._last[1:])
+        if "history.csv" in self.saver.missing:
+            self.recorder.add(self.recorder.history.rows[-1])
+
+    def _wait_for_evaluators(self) -> None:
+        if left := self.engine.evaluated(lambda: self.job.stop_asked() or self._out_of_time()):
+            epochs = ",".join(map(str, left))
+            fix = f"Fix: ansible-playbook evaluate.yml -e run={self.job.run.name} -e epoch={epochs}"
+            self.job.metrics.warning(f"epochs {epochs} are not evaluated: no evaluator has answered, or the run was stopped. {fix}")
+
+    def _seconds_total(self) -> float:
+        return self._seconds_before + time.monotonic() - self.job.started
+
+    def _weights(self) -> list[np.ndarray]:
+        return self.engine.read(self.engine.weights)
+
+    def _same_weights(self, when: str) -> list[str]:
+        digests = self.cluster.digests(digest(self._weights()))
+        if len(set(digests)) > 1:
+            table = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(digests))
+            raise ClusterError(f"weights differ between workers {when}: {table}")
+        return digests
+
+    def _end(self, stopped: bool) -> int:
+        self._trained()
+        by_rank = self._same_weights("at the end")
+        self.saving.settle()
+        stopped = stopped and not self._is_over()
+        # One worker's is enough: the others may be asked later, and only the chief looks at the clock.
+        asked = self._any((self.job.own / MARK).exists() or self._out_of_time())
+        state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
+        self._save_again()
+        if not stopped:
+            self._wait_for_evaluators()
+        needed = [PART, STATE, "history.csv", "summary.json", *([self._last[0]] if self._last is not None else [])]
+        self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
+        self.cluster.sum(np.zeros(1, np.float32))
+        self.saver.check(needed, f"at step {self.saving.saved:,}" if self.saving.saved else "from the start")
+        self.job.metrics.phase("ended", state)
+        return PREEMPTED if stopped else DONE
+
+    def _summary(self, state: str, by_rank: list[str] | None = None) -> None:
+        if self.cluster.member.is_chief:
+            self.recorder.summary(state, self._stalled, self._seconds_total(), self.engine.choice, self.engine.shares, by_rank)
+
+
+def _size(arrays: Sequence[Any]) -> int:
+    """Bytes of tensors or arrays, all of 32-bit numbers."""
+    return sum(4 * math.prod(array.shape) for array in arrays)

@@ -1,0 +1,198 @@
+"""The worker process: from a run directory on this node to an exit code of `trainer.common.errors`."""
+
+import faulthandler
+import gc
+import importlib
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from trainer.common.errors import DIVERGED, FAILED, RESTART, Diverged, LockstepError, PeerLost
+from trainer.common.files import full, read_secret, shortage
+from trainer.config import loading, schedule
+from trainer.data.manifest import Published, await_published
+from trainer.data.open_examples import open_examples
+from trainer.engine.job import Job
+from trainer.host.process import STACKS
+from trainer.network.peer_watch import STOPPED_ANSWERING, PeerWatch
+from trainer.parameter_server.processes import serve, start_server
+from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
+from trainer.rundir.full_disk import FIX, Log, Reserve
+from trainer.rundir.layout import output_of, part_of, recorded
+from trainer.rundir.metrics_log import CACHING, Metrics
+from trainer.rundir.phases import LOG, SERVING
+from trainer.worker import backend
+from trainer.worker.loop import Trainer
+from trainer.worker.watchdog import Watchdog
+
+PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "CancelledError")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a worker is started with: the options of `python -m trainer train`."""
+
+    run: Path
+    host: str
+    """Its name in the inventory."""
+    published: Published
+    caches: Path
+    threads: int
+    gpus: int
+    direct_port: int
+    """For these three see `trainer.network.cluster.Cluster`."""
+    start_deadline: float
+    """Seconds that the others may take to start."""
+    weights: Path | None = None
+    generation: int = 1
+    """Counts the starts of all workers in one launch: one of another generation is kept out."""
+    elapsed: float = 0.0
+    """Seconds since the launch."""
+    server: int | None = None
+    """Index of the parameter server that runs beside this process; None: none does."""
+
+    @property
+    def own(self) -> Path:
+        """This worker's part of the run directory."""
+        return part_of(self.run, self.host)
+
+
+def main(launch: Launch) -> int:
+    """Train as one worker of the cluster that TF_CONFIG describes."""
+    faulthandler.register(STACKS, all_threads=True)
+    # Importing and tracing create only long-lived objects: see `load_tensorflow`.
+    gc.disable()
+    sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
+    reserve = Reserve(launch.own / ".part-reserve")
+    metrics = Metrics(launch.own / "metrics.jsonl", reserve)
+    metrics.phase("starting")
+    watchdog = Watchdog(metrics, launch.start_deadline, FAILED if launch.generation <= 1 else RESTART)
+    watchdog.start()
+    try:
+        task = Task.from_environment()
+        if task is not None and launch.server is not None:
+            start_server(task, launch.server, launch.threads, launch.own / LOG)
+        if task is not None and task.role in (WORKER, SERVER):
+            metrics.phase("joining")
+            serve(task, launch.threads, lambda: metrics.phase(SERVING))
+        if launch.generation > 1:
+            metrics.phase("waiting for the shared folder")
+            await_published(launch.published, launch.start_deadline)
+        if task is not None and task.role == EVALUATOR:
+            _evaluate(launch, metrics, task)
+        return _train(launch, metrics, watchdog, task)
+    except Diverged as error:
+        print(f"error: {error}", file=sys.stderr)
+        return DIVERGED
+    except PeerLost as error:
+        print(f"error: {error}; this worker ends so that all can start again", file=sys.stderr)
+        return RESTART
+    except LockstepError as error:
+        reserve.release()
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        reserve.release()
+        return _unforeseen(error, launch.run)
+    finally:
+        reserve.release()
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _evaluate(launch: Launch, metrics: Metrics, task: Task) -> NoReturn:
+    """Evaluate the chief's snapshots until this process is ended from outside."""
+    from trainer.evaluation.evaluate import Test
+    from trainer.network.cluster import set_threads
+    from trainer.parameter_server.evaluator import follow
+
+    set_threads(launch.threads)
+    test = Test.of_run(launch.run, launch.published, launch.caches, metrics)
+    follow(task, test, launch.own, read_secret(launch.own), metrics)
+
+
+def _unforeseen(error: Exception, run: Path) -> int:
+    """Report what ended this worker; return its exit code."""
+    if full(error):
+        print(f"error: {shortage(Path(getattr(error, 'filename', None) or run), error)}. {FIX}", file=sys.stderr)
+        return FAILED
+    traceback.print_exception(error)
+    if _is_a_peers(error):
+        print("error: another worker was lost; this one ends so that all can start again", file=sys.stderr)
+        return RESTART
+    return FAILED
+
+
+def _is_a_peers(error: Exception) -> bool:
+    """Whether an error of TensorFlow's comes from the loss of another process, or of what was sent to it.
+
+    On five hosts, a parameter server's chief once got `INTERNAL: Unable to parse request` of an intact request.
+    """
+    sent = type(error).__name__ == "InternalError" and "Additional GRPC error information" in str(error)
+    return sent or type(error).__name__ in PEER_ERRORS
+
+
+def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | None = None) -> int:
+    started = time.monotonic()
+    run, own = launch.run, launch.own
+    config = loading.build(loading.load(run / "config.yml"))
+    metrics.phase(CACHING)
+    manifest, examples = open_examples(launch.published, launch.caches, config.data, metrics.caching)
+    metrics.phase("joining")
+    # TensorFlow runs from here on; anything that forks or does not need it comes before.
+    cluster = backend.join(task, launch.threads, launch.gpus, launch.direct_port)
+    member = cluster.member
+    cluster.check_generation(launch.generation)
+    watchdog.catch_signals()
+
+    def lost(rank: int) -> None:
+        message = f"rank {rank} ({member.hosts[rank]}) {STOPPED_ANSWERING}"
+        watchdog.end(RESTART, f"error: {message}; this worker ends so that all can start again")
+
+    watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], backend.ask, lost)
+    watch.start()
+    launched = recorded(run).get("counts", {}).get("workers")
+    workers = member.workers if task is None else launched or member.workers
+    counts = schedule.counts(config, workers, manifest.count("train"), manifest.held_out, launched)
+    stop_asked, room_asked, elapsed = watchdog.stop_asked.is_set, watchdog.room_asked.is_set, launch.elapsed
+    job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, launch.weights, room_asked)
+    if config.train.callbacks:
+        enter_output(launch, member.is_chief)
+    try:
+        code = Trainer(job, cluster).run()
+    except Exception as error:
+        # TensorFlow replaces an exception raised inside a step with one of its own.
+        if cluster.direct is not None and cluster.direct.lost is not None and backend.is_error(error):
+            raise cluster.direct.lost from None
+        raise
+    watchdog.ignore_signals()
+    watch.stop()
+    return code
+
+
+def enter_output(launch: Launch, is_chief: bool) -> None:
+    """Let what callbacks write by relative names be collected: the chief's files are the run's."""
+    folder = output_of(launch.run.absolute(), launch.host, is_chief)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    os.environ["LOCKSTEP_OUTPUT"] = str(folder)
+
+
+def quiet_tensorflow() -> None:
+    """Keep TensorFlow's start-up chatter out of worker.log; errors stay."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def load_tensorflow() -> None:
+    """Import TensorFlow ahead of the modules that need it, without its start-up chatter."""
+    quiet_tensorflow()
+    # An import creates only long-lived objects; scanning them repeatedly takes 1.3 of 3.4 s of processor time.
+    gc.disable()
+    for name in backend.LIBRARIES:
+        importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
