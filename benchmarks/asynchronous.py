@@ -20,9 +20,9 @@ from benchmarks import script
 from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
-from control import plots, text
+from control.common import plotting, text
 from control.remote.worker_files import chief_records
-from control.runs.asynchronous import calls_by_staleness, staleness
+from control.runs.results.staleness import calls_by_staleness, staleness
 from trainer.rundir.schemas import read_history
 
 FOLDER = ROOT / ".lockstep" / "asynchronous"
@@ -132,18 +132,18 @@ def elapsed(history: History) -> list[float]:
 
 def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
     """Validation loss over the seconds of training steps."""
-    with plots.picture(path) as figure:
-        axes = plots.one_panel(figure, "Synchronous and asynchronous training", f"five nodes, {case}", "validation loss")
+    with plotting.picture(path) as figure:
+        axes = plotting.one_panel(figure, "Synchronous and asynchronous training", f"five nodes, {case}", "validation loss")
         for number, (way, history) in enumerate(curves.items()):
-            axes.plot(elapsed(history), [one["val_loss"] for one in history], label=way, **plots.line_style(number))
+            axes.plot(elapsed(history), [one["val_loss"] for one in history], label=way, **plotting.line_style(number))
         axes.set_xlabel("seconds of training steps")
         axes.legend()
 
 
 def draw_staleness(calls: Mapping[str, Mapping[int, int]], path: Path) -> None:
     """How many calls had which staleness, by case."""
-    with plots.picture(path) as figure:
-        axes = plots.one_panel(figure, "How stale the gradients are", "asynchronous training", "share of all calls")
+    with plotting.picture(path) as figure:
+        axes = plotting.one_panel(figure, "How stale the gradients are", "asynchronous training", "share of all calls")
         width = 0.8 / len(calls)
         for number, (case, counted) in enumerate(calls.items()):
             values = sorted(counted)

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import script
-from control import text
-from control.datasets.column_writer import Writer
+from control.common import text
+from control.datasets.listing.column_writer import Writer
 from trainer.data.columns import Columns, map_at_random
 from trainer.data.spec import Leaf, Spec
 

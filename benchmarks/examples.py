@@ -22,7 +22,7 @@ from benchmarks import script
 from benchmarks.analysis import epochs
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 from trainer.rundir.schemas import read_history
 
 FILE = ROOT / ".lockstep" / "examples.csv"

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import script
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 
 PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 LIMIT = 1e-3

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.script import ROOT
-from control.lab.lab import CPU_PERIOD_US, OWNER_LABEL, owner
-from control.lab.lab_engine import Engine, find
+from control.lab.containers import Engine, find
+from control.lab.lab_inventory import CPU_PERIOD_US, OWNER_LABEL, owner
 from trainer.common.errors import LockstepError
 
 

@@ -12,7 +12,7 @@ from benchmarks import script
 from benchmarks.lab_nodes import MEMORY, Lab, nodes_of_script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 
 RUN = "leftover"
 LOOKS = {

@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks import script
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 from control.remote.worker_files import chief_records
-from control.runs.plan import latest_run
+from control.runs.results.run_names import latest_run
 from trainer.common.errors import LockstepError
 
 TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"

@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 
 import numpy as np
 
-from control import text
+from control.common import text
 from trainer.data.partition import EpochPlan
 
 BUCKETS = (1, 4, 16, 64)

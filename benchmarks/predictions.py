@@ -17,10 +17,10 @@ from typing import NamedTuple
 from benchmarks import script
 from benchmarks.launch_time import delete, play
 from benchmarks.script import ROOT
-from control import text
-from control.doctor.prediction import Percent
+from control.campaign.timings import typical_rate
+from control.common import text
 from control.remote.worker_files import chief_records
-from control.sweep.timings import typical_rate
+from control.runs.results.expected_speed import Percent
 from trainer.common.errors import LockstepError
 
 FIRST = 64

@@ -29,9 +29,8 @@ import numpy as np
 
 from benchmarks import script
 from benchmarks.analysis import pictures
-from control import text
-from control.remote import checked_code
-from control.runs import package
+from control.common import text
+from control.remote import checked_code, trainer_package
 from trainer.common.files import sha256_file
 from trainer.data import image_cache, manifest
 from trainer.data.feeder import Feeder, calls
@@ -139,8 +138,8 @@ def decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
 
 def started(folder: Path, rounds: int) -> Row:
     """Time to start a Python that imports only what its start needs."""
-    archive = package.TRAINER.build(folder / "code")
-    checked = checked_code.command(sys.executable, str(archive), package.TRAINER.sha256(), str(folder / "caches"))
+    archive = trainer_package.TRAINER.build(folder / "code")
+    checked = checked_code.command(sys.executable, str(archive), trainer_package.TRAINER.sha256(), str(folder / "caches"))
     plain = {**os.environ, "PYTHONPATH": str(archive)}
     commands = (([sys.executable], plain), (checked, dict(os.environ)))
     ways = [functools.partial(subprocess.run, [*argv, "-c", "pass"], env=environment, check=True) for argv, environment in commands]

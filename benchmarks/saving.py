@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import script
-from control import text
+from control.common import text
 from trainer.checkpoint.background_save import StateSaving
 from trainer.checkpoint.states import Memories, Progress, States
 from trainer.network.agreement import Agreement

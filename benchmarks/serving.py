@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks import script
-from control import project, text
+from control.common import project, text
 from control.serving import protocol
 from control.serving.signature import Exported, versions
 from trainer.data.spec import STRING, Leaf
@@ -180,7 +180,7 @@ def _alone(exported: Exported) -> Callable[[int], float]:
     """A function from a number of rows to the median seconds that Keras' own `predict` of the snapshot takes for them."""
     import keras
 
-    from control.runs.trained_model import Trained
+    from control.runs.predict.trained_model import Trained
 
     trained = Trained.of(project.RUNS / exported.run)
     model, spec = trained.snapshot(exported.epoch).model, trained.spec

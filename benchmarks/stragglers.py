@@ -23,7 +23,7 @@ from benchmarks import script
 from benchmarks.lab_nodes import Lab, nodes_of_script
 from benchmarks.launch_time import PLAYBOOK, delete
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 from control.remote.worker_files import chief_records
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json

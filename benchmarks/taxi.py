@@ -22,7 +22,7 @@ from scipy.stats import rankdata
 
 from benchmarks import script
 from benchmarks.script import ROOT
-from control import text
+from control.common import text
 from trainer.evaluation.measures import Calibration
 from trainer.rundir.layout import snapshot_path
 from trainer.rundir.schemas import read_history

@@ -28,7 +28,7 @@ from matplotlib.patches import Patch
 
 from benchmarks import script
 from benchmarks.script import ROOT
-from control.plots import picture
+from control.common.plotting import picture
 
 BATCH = 64
 SENDING = "sending, and waiting for the other worker"

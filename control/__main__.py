@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from control import configurations
+from control.common import configurations
 from trainer.command_line import DATA, PATH, TEXT, Command, CommandLine, integers, published
 from trainer.common.errors import DONE
 
@@ -22,11 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("control", __doc__)
     line.add("plan", plan)
-    line.add("parameters", answering("control.runs.model.examine", "load_tensorflow"))
+    line.add("parameters", answering("control.runs.planning.examine_model.examine", "load_tensorflow"))
     line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *READING)
     line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
     line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
-    line.add("new-examples", answering("control.runs.predictor.prepare", "quiet_tensorflow"))
+    line.add("new-examples", answering("control.runs.predict.prediction_job.prepare", "quiet_tensorflow"))
     line.add("export", answering("control.serving.saved_model.export", "load_tensorflow"))
     line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port", "--memory", "--seconds"), required=True))
     line.add("serve-engine", serve_engine, ("--folder", PATH), *integers(("--memory", "--channel"), required=True))
@@ -51,7 +51,8 @@ def answering(path: str, prepare: str) -> Command:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Read a request as JSON on standard input and print the plan as JSON."""
-    from control.runs import plan as planning
+    from control.runs.planning import plan as planning
+    from control.runs.planning import plan_request
     from trainer.worker import process
 
     process.quiet_tensorflow()  # a user's own file may import it
@@ -59,14 +60,14 @@ def plan(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
 
-    print(json.dumps(planning.make(planning.Request.parsed(json.load(sys.stdin)), progress)))
+    print(json.dumps(planning.make(plan_request.Request.parsed(json.load(sys.stdin)), progress)))
     return DONE
 
 
 def publish(arguments: argparse.Namespace) -> int:
     """Publish a dataset; print progress lines, then the digest and what was left out as JSON."""
-    from control.datasets import publish as publishing
-    from control.datasets.sources import open_source
+    from control.datasets.listing.registry import open_source
+    from control.datasets.publishing import publish as publishing
     from trainer.data.spec import noun
 
     def progress(checked: int, total: int) -> None:
@@ -81,7 +82,7 @@ def publish(arguments: argparse.Namespace) -> int:
 
 def convert(arguments: argparse.Namespace) -> int:
     """Rewrite a dataset as TFRecords; print progress lines, then what was written as JSON. `--check`: only read the source."""
-    from control.datasets import convert as converting
+    from control.datasets.publishing import to_tfrecords as converting
     from trainer.worker import process
 
     process.quiet_tensorflow()
@@ -99,7 +100,7 @@ def batch(arguments: argparse.Namespace) -> int:
     from trainer.worker import process
 
     process.load_tensorflow()
-    from control.datasets import batch as making
+    from control.datasets.publishing import one_batch as making
 
     config = configurations.build(configurations.load(arguments.config))
     making.write(config, published(arguments), arguments.images, arguments.number, arguments.out)
@@ -131,7 +132,7 @@ def serve_engine(arguments: argparse.Namespace) -> int:
 
 def index_records(arguments: argparse.Namespace) -> int:
     """Write an index of the images in a folder of TFRecords."""
-    from control.datasets import tfrecords
+    from control.datasets.sources import tfrecords
     from trainer.worker import process
 
     process.quiet_tensorflow()

@@ -41,7 +41,7 @@ from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 
 import control.__main__
-from control import command_line, project
+from control.common import command_line, project
 from plugins.callback import lockstep
 
 OWN = ("control", *constants.add_internal_fqcns(("add_host", "validate_argument_spec")))

@@ -49,7 +49,7 @@ class Commands(Project):
     """A scratch project whose commands run in process, as far as they touch no host."""
 
     constants: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """Constants of the code, as `control.datasets.cifar10:BATCH`, that are others here."""
+    """Constants of the code, as `control.datasets.sources.cifar10:BATCH`, that are others here."""
 
     def run_here(self, command: str, *arguments: str) -> Ended:
         """Run a command until it ends, or would touch a host."""

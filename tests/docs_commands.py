@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 from PIL import Image
 
-from control import command_line, operator_variables
+from control.common import command_line, operator_variables
 from tests import doc_pages
 from tests.ports import free_ports, worker_ports
 from tests.project import ROOT, Project, copy_project

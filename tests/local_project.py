@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from control.common.host_names import session_name
 from control.remote.tmux import MARK, SOCKET
 from control.remote.worker_files import read_records
-from control.runs.cluster import session_name
 from tests.ports import worker_ports
 from tests.project import ROOT, Project, await_until, copy_project
 from trainer.common.files import write_json

@@ -41,7 +41,13 @@ ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 """For programs so small that threads cost more than they save."""
 PLAYBOOK = "ansible-playbook"
 COMMANDS = ("ansible.cli.playbook", "ansible.executor.task_executor", "ansible.plugins.strategy.linear", "ansible.plugins.callback.default")
-PLANNING = ("control.__main__", "control.runs.plan", "control.runs.model", "control.runs.tasks.plan", "control.runs.tasks.conclude")
+PLANNING = (
+    "control.__main__",
+    "control.runs.planning.plan",
+    "control.runs.planning.examine_model",
+    "control.runs.tasks.plan",
+    "control.runs.tasks.conclude",
+)
 WORKERS = ("trainer.cli", "trainer.worker.process", "trainer.worker.loop")
 _FORKS = multiprocessing.get_context("forkserver")
 _PREPARED = spawn.get_preparation_data
@@ -265,7 +271,7 @@ def _replace_environment(environment: Mapping[str, str]) -> None:
 @functools.cache
 def with_tensorflow(code: Path = ROOT) -> Server:
     """A server of a copy of the project that trains with TensorFlow."""
-    return Server(code, [*backend.MODULES, "trainer.cli", "control.runs.model", "control.runs.plan"])
+    return Server(code, [*backend.MODULES, "trainer.cli", "control.runs.planning.examine_model", "control.runs.planning.plan"])
 
 
 def around_the_stub(code: Path) -> Server:

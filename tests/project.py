@@ -106,7 +106,7 @@ class Project:
         return json.loads((self.run(name) / "summary.json").read_text())
 
 
-STUBS = {"tests/stub_worker.py": "trainer/worker/backend.py", "tests/stub_model.py": "control/runs/model.py"}
+STUBS = {"tests/stub_worker.py": "trainer/worker/backend.py", "tests/stub_model.py": "control/runs/planning/examine_model.py"}
 """What takes whose place, so that nothing of a training needs TensorFlow."""
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from control import campaign, text
+from control.campaign import store
+from control.common import text
 from trainer.common.errors import ConfigError
 
 REFERENCE = "packed"
@@ -68,7 +69,7 @@ def methods(asked: str) -> list[str]:
     return names
 
 
-STORE = campaign.Store(Row)
+STORE = store.Store(Row)
 
 
 def compared(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from benchmarks.analysis.accuracy import REFERENCE, Row, Training
-from control.plots import picture
+from control.common.plotting import picture
 
 COLOURS = ("#444444", "#0b4f8a", "#d98200", "#3f9c6b", "#7a1f5c", "#a33a00", "#8a8a8a", "#2aa5b8")
 

@@ -5,13 +5,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from control import project, text
-from control.campaign import refuse_other
-from control.command_line import as_typed
-from control.runs import package
+from control.campaign.store import refuse_other
+from control.common import project, text
+from control.common.command_line import as_typed
+from control.remote import trainer_package
 from trainer.common.files import read_json
 
-CODE = package.Archive("benchmarks", ("benchmarks/node", "trainer"))
+CODE = trainer_package.Archive("benchmarks", ("benchmarks/node", "trainer"))
 RESULTS = project.ROOT / "benchmarks" / "results"
 """Has one folder per measurement: results.csv, summary.json, a picture."""
 ROWS, MEASUREMENTS, PLAN = "results.csv", "measurements.jsonl", "plan.json"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos.injection import STAGES, Row
-from control import text
-from control.plots import picture
+from control.common import text
+from control.common.plotting import picture
 
 GOAL_S, WORST_S = 30, 90
 COLOUR = "#0b4f8a"

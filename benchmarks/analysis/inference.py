@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.analysis import benchmark
 from benchmarks.analysis.passes import Conclusion, Group, Picture, differ, grouped
-from control.text import count
+from control.common.text import count
 
 SPARE = 0.1
 """Idle cores below this fraction of the busy ones are too few for another device."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.analysis import benchmark
 from benchmarks.analysis.passes import Conclusion, Group, Picture, differ, grouped
-from control.text import count
+from control.common.text import count
 
 GAIN = 0.03
 """More loaders are worthwhile if they gain more than this fraction; less is within the spread of passes."""

@@ -10,9 +10,10 @@ from typing import Any
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from benchmarks.analysis.benchmark import ROWS
-from control import plots
-from control.campaign import SUMMARY
-from control.text import Number, count, table
+from control.campaign.store import SUMMARY
+from control.common import plotting
+from control.common.text import Number, count, table
+from control.sweep.scaling import scaling_plots
 from trainer.common.files import write_json, write_rows
 
 FACTS = ("model", "cores", "cpu_quota", "cpus", "os", "machine", "memory", "load", "governors", "temperature", "throttled")
@@ -168,29 +169,29 @@ def draw(groups: Sequence[Group], picture: Picture, host: str, path: Path) -> No
         name = ", ".join(count(value, name.removesuffix("s")) for name, value in group.conditions.items() if name != picture.x)
         lines.setdefault(name, []).append(group)
     positions = sorted({group[picture.x] for group in groups})
-    with plots.picture(path, 3.0 + 1.2 * len(picture.panels)) as figure:
+    with plotting.picture(path, 3.0 + 1.2 * len(picture.panels)) as figure:
         all_axes = figure.subplots(len(picture.panels), 1, sharex=True, squeeze=False)[:, 0]
-        plots.write_title(figure, picture.title)
+        plotting.write_title(figure, picture.title)
         all_axes[0].set_title(host, loc="left", color="#333333")
         for axes, (label, of) in zip(all_axes, picture.panels.items(), strict=True):
             for index, (name, some) in enumerate(lines.items()):
                 spreads = [of(group) for group in some]
                 means, deviations = [one.mean for one in spreads], [one.deviation for one in spreads]
-                axes.errorbar([one[picture.x] for one in some], means, deviations, label=name, mfc="white", **plots.line_style(index))
+                axes.errorbar([one[picture.x] for one in some], means, deviations, label=name, mfc="white", **plotting.line_style(index))
             axes.set_ylabel(label)
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-            plots.start_at_zero(axes)
+            plotting.start_at_zero(axes)
         axes.set_xlabel(picture.label)
         if picture.logarithmic:
             axes.set_xscale("log")
             axes.xaxis.set_minor_locator(NullLocator())
-        if len(positions) < plots.MANY_TICKS:
+        if len(positions) < scaling_plots.MANY_TICKS:
             axes.set_xticks(positions, [f"{position:,}" for position in positions])
         if len(lines) > 1:
             axes.legend()
         repeats = len(groups[0].seconds.values)
         note = f"Means of {repeats} passes; bars: ± standard deviation." if repeats > 1 else "One pass each: no bars."
-        plots.footnote(figure, f"{note} A warm-up is left out.")
+        plotting.footnote(figure, f"{note} A warm-up is left out.")
 
 
 @dataclass(frozen=True)

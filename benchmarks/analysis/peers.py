@@ -1,7 +1,7 @@
 """What `benchmarks/peers.yml` measures: the systems, and the cells, measured one after another. Pure functions.
 
 A cell is one system on a number of workers at one link rate in one round. Rounds are randomised blocks, as in a
-sweep (`control.sweep.sweep`): all systems see the same machine, in an order drawn from the seed.
+sweep (`control.sweep.scaling.design`): all systems see the same machine, in an order drawn from the seed.
 """
 
 import random
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from control.lab import lab
-from control.operator_variables import integer
-from control.sweep import sweep
+from control.common.operator_variables import integer
+from control.lab import lab_inventory
+from control.sweep.scaling import design
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 
@@ -134,7 +134,7 @@ class Settings:
 
 def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
     """What to measure."""
-    numbers = sweep.numbers("workers", options.get("workers", f"1-{hosts}"))
+    numbers = design.numbers("workers", options.get("workers", f"1-{hosts}"))
     if max(numbers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
     chosen = links(str(options.get("links", LAB_LINKS if is_lab else NO_LIMIT)))
@@ -149,7 +149,7 @@ def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
 
 def links(text: str) -> tuple[str, ...]:
     """Link rates as `tc` writes them, or `none`; each once, in the order given."""
-    return tuple(dict.fromkeys(lab.link_rate(part.strip()) for part in text.split(",")))
+    return tuple(dict.fromkeys(lab_inventory.link_rate(part.strip()) for part in text.split(",")))
 
 
 def systems(text: Any) -> tuple[str, ...]:

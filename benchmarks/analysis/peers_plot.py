@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from benchmarks.analysis.peers import BOUND, IDEAL, NO_LIMIT, OURS, SYSTEMS
 from benchmarks.analysis.peers_results import Point, Results, heading, shown_link
-from control.plots import picture
+from control.common.plotting import picture
 
 PANEL_IN, BARS_IN, CURVES_IN = 5.0, 0.34, 3.9
 COLOURS = {OURS: "#0b4f8a", IDEAL: "#8a8a8a", BOUND: "#b5b5b5"}

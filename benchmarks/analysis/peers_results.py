@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 from benchmarks.analysis.peers import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
-from control import campaign, text
+from control.campaign import store
+from control.common import text
+from control.runs.results import failure_text
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
@@ -103,7 +105,13 @@ def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
     bad = [one for one in ends if one["exit"] != 0] or list(ends)
     one = min(bad, key=lambda each: (each["exit"] == PEER_GONE, each["exit"] is None))
     code = one["exit"]
-    how = "ended without an exit code" if code is None else "took too long" if code == 124 else f"exit code {code}{text.signal_name(code)}"
+    how = (
+        "ended without an exit code"
+        if code is None
+        else "took too long"
+        if code == 124
+        else f"exit code {code}{failure_text.signal_name(code)}"
+    )
     return f"{one['host']}: {how}: {telling(one['lines'])}"
 
 
@@ -114,7 +122,7 @@ def telling(lines: Sequence[str]) -> str:
     return ((errors or text_lines)[-1] if text_lines else "no output")[:300]
 
 
-STORE = campaign.Store(Row)
+STORE = store.Store(Row)
 
 
 class Range(NamedTuple):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis.peers import HOROVOD, TORCH
-from control import project
+from control.common import project
 from control.provision import wheels
-from control.runs.package import Archive
+from control.remote.trainer_package import Archive
 from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file, write_text
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from control.datasets import publish
-from control.datasets.folder import Folder
+from control.datasets.publishing import publish
+from control.datasets.sources.folder import Folder
 from trainer.common.files import FOLDER
 from trainer.data.manifest import Published
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.chaos.faults import CHIEF, FAULTS
-from control import campaign
+from control.campaign import store
 from trainer.rundir.phases import REJOINING
 
 FIRST = 60
@@ -79,7 +79,7 @@ class Row:
         return self.equal is not None
 
 
-STORE = campaign.Store(Row)
+STORE = store.Store(Row)
 
 
 def schedule(names: Sequence[str], hosts: Sequence[str], number: int, seed: int, spacing: int) -> list[Injection]:

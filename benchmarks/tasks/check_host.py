@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from control.task import Task
+from control.common.task import Task
 from trainer.common.errors import LockstepError
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from benchmarks.analysis import benchmark, inference, loader, passes
-from control import project, text
-from control.task import Task
+from control.common import project, text
+from control.common.task import Task
 
 
 def conclude(task: Task) -> dict[str, Any]:

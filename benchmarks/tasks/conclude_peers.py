@@ -7,9 +7,9 @@ from typing import Any
 from benchmarks.analysis import peers_plot, peers_results
 from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers_results import Results
-from control import project, text
-from control.campaign import SUMMARY
-from control.task import Task
+from control.campaign.store import SUMMARY
+from control.common import project, text
+from control.common.task import Task
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
 

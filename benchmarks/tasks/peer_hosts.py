@@ -8,12 +8,12 @@ from ansible.utils.display import Display
 
 from benchmarks.analysis import peers_results, peers_wheels
 from benchmarks.analysis.benchmark import ROWS
-from control import command_line
-from control.campaign import SUMMARY, refuse_other
-from control.progress import Line
-from control.provision import provisioning, wheels
-from control.runs.cluster import thread_share
-from control.task import Task
+from control.campaign.store import SUMMARY, refuse_other
+from control.common import command_line
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.provision import findings, wheels
+from control.runs.hosts.inventory_hosts import thread_share
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 
@@ -30,7 +30,7 @@ def judge(task: Task) -> dict[str, Any]:
     hardware = {}
     for host in hosts:
         name = host["name"]
-        seen, facts = provisioning.parse(looked[name].get("output", "")), probed[name].get("facts")
+        seen, facts = findings.parse(looked[name].get("output", "")), probed[name].get("facts")
         if facts is None:
             raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
         refuse_busy(name, seen.sessions)
@@ -64,7 +64,7 @@ def refuse_busy(host: str, sessions: list[str]) -> None:
         )
 
 
-def _wheels(seen: provisioning.Look) -> dict[str, Any]:
+def _wheels(seen: findings.Look) -> dict[str, Any]:
     """Python and kind of wheels; empty if peers can't be installed."""
     target, python = seen.target, seen.python
     return {

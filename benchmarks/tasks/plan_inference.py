@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.analysis import benchmark, passes
-from control import command_line, configurations, model_options, project, text
-from control.operator_variables import integer
-from control.runs import planning
-from control.runs.plan import latest_run
-from control.runs.snapshot_choice import choose_epochs
-from control.sweep import sweep
-from control.task import Task
+from control.common import command_line, configurations, model_options, project, text
+from control.common.operator_variables import integer
+from control.common.task import Task
+from control.runs.planning import plan_command
+from control.runs.results.run_names import latest_run
+from control.runs.results.snapshot_choice import choose_epochs
+from control.sweep.scaling import design
 from trainer.common.errors import ConfigError
 from trainer.rundir.layout import snapshot_path
 
@@ -21,7 +21,7 @@ def plan_inference(task: Task) -> dict[str, Any]:
     """Validate the options, resolve them, show the plan. Returns the facts `bench` and `cluster`: the first host."""
     options = command_line.operator_options("benchmarks/inference", task.task_vars)
     settings = settings_of(options)
-    host = planning.hosts(task.task_vars)[0]
+    host = plan_command.hosts(task.task_vars)[0]
     model = model_of(options, project.RUNS)
     bench = benchmark.new("inference", options, settings, model["config_yaml"], of=model["of"])
     bench["snapshot"] = model["snapshot"]
@@ -35,8 +35,8 @@ def plan_inference(task: Task) -> dict[str, Any]:
 
 def settings_of(options: dict[str, Any]) -> dict[str, Any]:
     """Devices, batch sizes, passes."""
-    devices = sweep.numbers("devices", options.get("devices", "1,2"))
-    batches = sweep.numbers("batches", options.get("batches", "32,128,512"))
+    devices = design.numbers("devices", options.get("devices", "1,2"))
+    batches = design.numbers("batches", options.get("batches", "32,128,512"))
     if batches[0] < devices[-1]:
         raise ConfigError(f"batches={options.get('batches')}: a batch of {batches[0]} can't be cut for {devices[-1]} devices; ask for more")
     return {"devices": devices, "batches": batches, "passes": integer("passes", options.get("passes", 5))}

@@ -5,13 +5,13 @@ from typing import Any
 from ansible.utils.display import Display
 
 from benchmarks.analysis import benchmark, passes, pictures
-from control import command_line, project, text
-from control.datasets.sources import detect
-from control.operator_variables import integer
-from control.progress import Line
-from control.runs import planning
-from control.sweep import sweep
-from control.task import Task
+from control.common import command_line, project, text
+from control.common.operator_variables import integer
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.datasets.listing.registry import detect
+from control.runs.planning import plan_command
+from control.sweep.scaling import design
 from trainer.common.errors import ConfigError
 
 PICTURES = 4000
@@ -23,16 +23,16 @@ def plan_loader(task: Task) -> dict[str, Any]:
     Returns the facts `bench`, `plan` (whose dataset is published) and `cluster`: the first host.
     """
     options = command_line.operator_options("benchmarks/loader", task.task_vars)
-    loaders = sweep.numbers("loaders", options.get("loaders", "1-4"))
+    loaders = design.numbers("loaders", options.get("loaders", "1-4"))
     limit = integer("limit", options["limit"]) if "limit" in options else None
     settings: dict[str, Any] = {"loaders": loaders, "passes": integer("passes", options.get("passes", 5)), "limit": limit}
-    hosts = planning.hosts(task.task_vars)[:1]
+    hosts = plan_command.hosts(task.task_vars)[:1]
     dataset = _dataset(task, options, limit)
     if dataset is None:
         return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
     # The plan of a training run on that folder; only its dataset and configuration are used.
     asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
-    plan = planning.make(asked, hosts, "benchmarks", 1, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make(asked, hosts, "benchmarks", 1, task.arguments["packs"], not task.check_mode)
     bench = benchmark.new(
         "loader",
         options,

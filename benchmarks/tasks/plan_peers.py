@@ -8,11 +8,11 @@ from typing import Any
 from benchmarks.analysis import benchmark, peers_results, peers_wheels
 from benchmarks.analysis.benchmark import ROWS
 from benchmarks.analysis.peers import COMMAND, OWN, PEER, SYSTEMS, Wanted, cells, settings, wanted
-from control import children, command_line, project, text
-from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
-from control.runs import planning
-from control.runs.cluster import check_absolute
-from control.task import Task
+from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
+from control.common import child_playbooks, command_line, project, text
+from control.common.task import Task
+from control.runs.hosts.inventory_hosts import check_absolute
+from control.runs.planning import plan_command
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
 
@@ -30,7 +30,7 @@ def plan_peers(task: Task) -> dict[str, Any]:
 
     Returns the facts `peers_plan` (with `folder` and `cells` left to measure) and `cluster`.
     """
-    options, hosts = command_line.operator_options(COMMAND, task.task_vars), planning.hosts(task.task_vars)
+    options, hosts = command_line.operator_options(COMMAND, task.task_vars), plan_command.hosts(task.task_vars)
     state = str(options.get("state", "present"))
     if state not in ("present", "absent"):
         raise ConfigError(f"state={state}: it must be present or absent")
@@ -38,7 +38,7 @@ def plan_peers(task: Task) -> dict[str, Any]:
         check_absolute({"peers_path": str(options["peers_path"])})
     if state == "absent":
         return {"ansible_facts": {"peers_plan": {"state": state, "peers_path": options.get("peers_path")}, "cluster": hosts}}
-    children.refuse_questions()
+    child_playbooks.refuse_questions()
     if not task.check_mode:
         with alone():
             pass

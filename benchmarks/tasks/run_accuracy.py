@@ -11,16 +11,18 @@ from benchmarks.analysis import accuracy, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.analysis.accuracy_plot import draw
 from benchmarks.analysis.benchmark import PLAN, ROWS
-from control import command_line, configurations, project, text
-from control.campaign import SUMMARY, Pace, check_name, measure, remaining
-from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
-from control.operator_variables import integer
-from control.progress import Line
-from control.runs import cluster, package, planning, run_results
-from control.runs.evaluations import accuracy_by_epoch
-from control.runs.plan import overrides
-from control.sweep import sweep
-from control.task import Task
+from control.campaign.store import SUMMARY, Pace, check_name, measure, remaining
+from control.common import command_line, configurations, host_names, project, text
+from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
+from control.common.operator_variables import integer
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.remote import trainer_package
+from control.runs.planning import plan_command
+from control.runs.planning.resolve import overrides
+from control.runs.results import run_summary
+from control.runs.results.evaluations import accuracy_by_epoch
+from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
 from trainer.rundir.layout import recorded
@@ -45,7 +47,7 @@ class RunAccuracy(Task):
         """Plan, train what is missing, evaluate the results."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
-        self.comparison = plan(options, planning.hosts(self.task_vars))
+        self.comparison = plan(options, plan_command.hosts(self.task_vars))
         folder = Path(self.comparison["folder"])
         left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / ROWS))
         Display().display(shown(self.comparison, len(left)))
@@ -104,7 +106,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         configurations.build(configurations.override(configurations.load(configurations.find(config)), overrides(options)))
     refuse_compared(str(options.get("set", "")))
     methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
-    seeds = sweep.numbers("seeds", options.get("seeds", "1-3"))
+    seeds = design.numbers("seeds", options.get("seeds", "1-3"))
     workers = integer("workers", options.get("workers", len(hosts)))
     comparison = {
         "name": name,
@@ -116,10 +118,10 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "seeds": list(seeds),
         "epochs": integer("epochs", options.get("epochs", 10)),
         "workers": workers,
-        "hosts": [cluster.label(host) for host in hosts[:workers]],
+        "hosts": [host_names.label(host) for host in hosts[:workers]],
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
-        "code": package.TRAINER.sha256()[:16],
+        "code": trainer_package.TRAINER.sha256()[:16],
         "trainings": accuracy.trainings(named, methods, seeds),
     }
     benchmark.earlier("accuracy", comparison, ALIKE)
@@ -140,7 +142,7 @@ def refuse_compared(given: str) -> None:
 
 def row_of(training: Training, run: Path) -> Row:
     """The row of a finished and evaluated run."""
-    summary, tested = run_results.read_summary(run), accuracy_by_epoch(run / "evaluations.csv")
+    summary, tested = run_summary.read_summary(run), accuracy_by_epoch(run / "evaluations.csv")
     last, best = summary["epochs_done"], summary["best"]["epoch"]
     speed = summary["images_per_s"], summary["seconds_training"]
     return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)

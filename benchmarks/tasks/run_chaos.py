@@ -16,14 +16,16 @@ from benchmarks.analysis.benchmark import PLAN, ROWS
 from benchmarks.chaos import injection
 from benchmarks.chaos.faults import FAULTS, Scene, popen
 from benchmarks.chaos.injection import CHECKPOINT_EVERY, STEPS_PER_CALL, STORE, Begun, Injection, Row, schedule, steps
-from control import command_line, project, text
-from control.campaign import SUMMARY, check_name, remaining
-from control.children import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
-from control.operator_variables import integer
-from control.progress import Line
+from control.campaign.store import SUMMARY, check_name, remaining
+from control.common import command_line, host_names, project, text
+from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
+from control.common.operator_variables import integer
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.remote import trainer_package
 from control.remote.worker_files import metrics, read_records
-from control.runs import cluster, package, planning, run_results
-from control.task import Task
+from control.runs.planning import plan_command
+from control.runs.results import run_summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
 from trainer.rundir.layout import recorded
@@ -59,7 +61,7 @@ class RunChaos(Task):
         """Plan, train, disturb, conclude."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
-        self.plan = plan(options, planning.hosts(self.task_vars))
+        self.plan = plan(options, plan_command.hosts(self.task_vars))
         self.folder = benchmark.RESULTS / self.plan["name"]
         rows = STORE.read(self.folder / ROWS)
         rounds = {number: remaining(scheduled(self.plan, number), rows) for number in range(1, self.plan["rounds"] + 1)}
@@ -92,7 +94,7 @@ class RunChaos(Task):
     def _undisturbed(self) -> str:
         run = f"{self.plan['name']}-undisturbed"
         self._play("train", run, self._options())
-        return str(run_results.read_summary(project.RUNS / run)["weights_sha256"])
+        return str(run_summary.read_summary(project.RUNS / run)["weights_sha256"])
 
     def _options(self) -> dict[str, Any]:
         settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]), self.plan["spacing"])}
@@ -113,7 +115,7 @@ class RunChaos(Task):
         except BaseException:
             self._play("stop", run, {}, check=False, heed=False)
             raise
-        summary = run_results.read_summary(project.RUNS / run)
+        summary = run_summary.read_summary(project.RUNS / run)
         equal = code == 0 and summary["weights_sha256"] == self.plan["digest"]
         workers = {name: read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
         untils = [*(one.began for one in times[1:]), time.time()]
@@ -201,10 +203,10 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "spacing": integer("spacing", options.get("spacing", 100)),
         **{key: options.get(key) for key in TRAINED},
         "set": str(options.get("set", "")),
-        "hosts": [cluster.label(host) for host in hosts],
+        "hosts": [host_names.label(host) for host in hosts],
         "names": [host["name"] for host in hosts],
         "cpus": float(options.get("cpus", 0.3)),
-        "code": package.TRAINER.sha256()[:16],
+        "code": trainer_package.TRAINER.sha256()[:16],
     }
     # The undisturbed training of a benchmark that is continued.
     return made | {key: value for key, value in benchmark.earlier("chaos", made, ALIKE).items() if key == "digest"}

@@ -14,11 +14,11 @@ from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
 from benchmarks.analysis.peers import COMMAND, SYSTEMS, TRAIN, Cell, Settings
 from benchmarks.analysis.peers_results import Row
 from benchmarks.tasks.conclude_peers import conclude
-from control import command_line, project
-from control.campaign import Pace, alone, measure
-from control.children import Interrupted, Playbook, heeding_signals, last_lines
-from control.progress import Line
-from control.task import Task
+from control.campaign.store import Pace, alone, measure
+from control.common import command_line, project
+from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines
+from control.common.progress_line import Line
+from control.common.task import Task
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, sha256_file
 

@@ -1,3 +1,3 @@
-"""Datasets: sources, publishing, conversion."""
+"""Datasets: sources, publishing, conversion. Sources register themselves."""
 
-from control.datasets import fashion_mnist, folder, idx, own, tables, tfrecords  # noqa: F401 - sources register themselves
+from control.datasets.sources import fashion_mnist, folder, idx, python_function, tables, tfrecords  # noqa: F401

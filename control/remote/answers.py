@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from control.project import ROOT
+from control.common.project import ROOT
 from control.remote import worker_files
 from control.remote.worker_files import Check, count, each, holding, none_or, number, text
 from trainer.common.errors import LockstepError

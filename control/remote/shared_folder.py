@@ -14,7 +14,7 @@ from pathlib import Path
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from control import project
+from control.common import project
 from control.remote.upload import with_progress
 from trainer.common.files import read_json, sha256_file, write_json
 from trainer.common.safe_text import printable

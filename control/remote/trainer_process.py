@@ -7,8 +7,8 @@ import sys
 import tempfile
 from typing import Any
 
-from control import project
-from control.progress import Line
+from control.common import project
+from control.common.progress_line import Line
 from trainer.common.errors import REFUSAL, LockstepError
 
 

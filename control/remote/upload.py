@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from control.progress import Line
+from control.common.progress_line import Line
 from trainer.common.files import sha256_file
 from trainer.common.safe_text import printable
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from control.terminal_lines import printable_lines
+from control.common.terminal_lines import printable_lines
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json
 from trainer.common.safe_text import printable

@@ -1,17 +1,18 @@
 """How accuracy changed, which epoch is best, and the results on the test examples. Pure functions.
 
-The verdict on the epochs is that of `control.runs.course`.
+The verdict on the epochs is that of `control.runs.results.course`.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from control.common.text import count, listed
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
 from control.report.metrics import TIE
-from control.runs.course import OVERFITTING, Trend
-from control.text import count, go_on, listed
+from control.runs.results.course import OVERFITTING, Trend
+from control.runs.results.next_steps import go_on
 from trainer.rundir.best_epoch import best_row
 
 RULE = (

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from control.remote.trainer_package import EPOCH
 from control.report import own_files, repeating
 from control.report.blocks import Block, Link, Section, Table, Text, code
 from control.report.facts import Run
-from control.runs.package import EPOCH
 from trainer.common.files import replacing
 from trainer.rundir.layout import snapshot_path
 

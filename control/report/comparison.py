@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from control.common.text import listed
 from control.report import settings
 from control.report.accuracy import margin
 from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
-from control.runs.cluster import trains
-from control.text import listed, metric_name
+from control.runs.hosts.inventory_hosts import trains
+from control.runs.results.metric_text import metric_name
 from trainer.data.spec import noun
 from trainer.rundir.best_epoch import Monitor
 from trainer.rundir.schemas import VALIDATION

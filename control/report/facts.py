@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import configurations
+from control.common import configurations
 from control.remote import worker_files
-from control.runs import run_results
-from control.runs.course import Course, judge
-from control.runs.evaluations import FIRST, LAST
-from control.text import model_name
+from control.runs.results import run_summary
+from control.runs.results.course import Course, judge
+from control.runs.results.evaluations import FIRST, LAST
+from control.runs.results.metric_text import model_name
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json
 from trainer.data.spec import noun
@@ -115,7 +115,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the outcome is recorded."""
-        return run_results.has_ended(self.summary)
+        return run_summary.has_ended(self.summary)
 
     def untested(self) -> list[int]:
         """Epochs of `marked` without a row in evaluations.csv; empty if there are no test images, or the model has no loss."""

@@ -5,9 +5,10 @@ Pure functions. A classifier's are in `control.report.accuracy`.
 
 from collections.abc import Sequence
 
+from control.common.text import count, listed
 from control.report.blocks import Block, Picture, Section, Table, Text, moment
 from control.report.facts import Run
-from control.text import count, listed, metric_name
+from control.runs.results.metric_text import metric_name
 from trainer.rundir.schemas import VALIDATION, metric_values
 
 TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"

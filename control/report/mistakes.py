@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from control.common.text import count
 from control.report.blocks import Block, Gallery, Picture, Table, Text, percent, plain
 from control.report.facts import Run
-from control.runs import evaluations
-from control.text import count
+from control.runs.results import evaluations
 
 MOST_ROWS, LONGEST_NAME = 100, 30
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from control import user_files
+from control.common import user_files
 from control.report.facts import Run
 from trainer.common.errors import ConfigError
 from trainer.user_code.user_function import Function

@@ -4,20 +4,19 @@ Every sentence with a figure comes from a file; if one is missing, the sentence 
 same files give the same report, byte for byte.
 """
 
-import contextlib
-import filecmp
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control import plots
+from control.common import plotting
+from control.common.text import listed
 from control.report import accuracy, archive, comparison, metrics, mistakes, repeating, sweeps, trained
 from control.report.blocks import Section, code, plain
 from control.report.facts import Run
-from control.report.render import Renderer, Report, dark
-from control.text import listed
-from trainer.common.files import replacing, write_text
+from control.report.page import Renderer, Report, dark
+from control.runs.results import run_plots
+from trainer.common.files import write_text
 from trainer.config.schema import Report as Heading
 
 COMPARED = "pictures/compare.png"
@@ -77,20 +76,20 @@ def draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     (into / "pictures").mkdir()
     for run in request.runs:
-        plots.history(run.history, into / _file("history", run), run.monitor)
+        run_plots.history(run.history, into / _file("history", run), run.monitor)
         if phases := trained.step_medians(run):
-            plots.split(phases, into / _file("split", run))
+            run_plots.split(phases, into / _file("split", run))
         for key, drawn in mistakes.drawn(run).items():
             shutil.copyfile(drawn, into / _file(key, run))
         for file, wrong in mistakes.pictures(run).items():
             (into / file).parent.mkdir(parents=True, exist_ok=True)
             mistakes.draw(wrong, into / file)
     if len(request.runs) > 1 and (decides := comparison.measure(request.runs)):
-        plots.compare({run.name: run.history for run in request.runs}, into / COMPARED, decides)
+        run_plots.compare({run.name: run.history for run in request.runs}, into / COMPARED, decides)
     for picture in sweeps.pictures(request.sweep) if request.sweep else []:
         shutil.copyfile(picture, into / sweeps.copied(picture))
     for picture in sorted((into / "pictures").iterdir()):
-        plots.darken(picture, into / dark(f"pictures/{picture.name}"))
+        plotting.darken(picture, into / dark(f"pictures/{picture.name}"))
 
 
 def compose(request: Request, parts: archive.Parts, into: Path) -> Report:
@@ -128,37 +127,3 @@ def _short(request: Request) -> list[str]:
 def _file(kind: str, run: Run) -> str:
     """Name of a run's picture beside the report; with no `-` in the kind, no two have the same."""
     return f"pictures/{kind}-{run.name}.png"
-
-
-def changes(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
-    """Names of files in `fresh` that differ from those in `folder`, and of old files there that match a pattern of `stale`."""
-    names = [path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file()]
-    changed = [name for name in names if not (folder / name).is_file() or not filecmp.cmp(fresh / name, folder / name, shallow=False)]
-    return sorted([*changed, *_stale(folder, names, stale)])
-
-
-def _stale(folder: Path, names: Sequence[str], patterns: Sequence[str]) -> set[str]:
-    every = {path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern)}
-    return every.difference(names)
-
-
-def put_changed(fresh: Path, folder: Path, stale: Sequence[str] = ()) -> list[str]:
-    """Make these changes, each file whole; returns their names."""
-    changed = changes(fresh, folder, stale)
-    # The zip comes last: once it exists, the pages that it holds exist, too.
-    for name in sorted(changed, key=lambda name: (name.endswith(".zip"), name)):
-        if (fresh / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / name) as part:
-                shutil.copyfile(fresh / name, part)
-        else:
-            _remove(folder / name, folder)
-    return changed
-
-
-def _remove(path: Path, folder: Path) -> None:
-    """Remove a file, and the folders below `folder` that are empty without it."""
-    path.unlink()
-    for parent in path.parents[: len(path.relative_to(folder).parts) - 1]:
-        with contextlib.suppress(OSError):
-            parent.rmdir()

@@ -6,11 +6,11 @@ A key without effect is left out: `adam` has no momentum, whatever the file says
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control import configurations
+from control.common import configurations
+from control.common.text import count, listed
 from control.report.blocks import code, plain
 from control.report.facts import Run
-from control.runs.cluster import trains
-from control.text import count, listed
+from control.runs.hosts.inventory_hosts import trains
 from trainer.config import schema as configs
 
 ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {

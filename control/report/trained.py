@@ -4,13 +4,15 @@ from typing import Any
 
 import yaml
 
-from control import text
+from control.common import host_names
+from control.common.text import count, listed
 from control.report import own_files, settings
 from control.report.blocks import File, Picture, Section, Table, Text, code, percent, plain, spent
 from control.report.facts import Run
 from control.report.own_files import OwnFiles
-from control.runs import cluster, step_profile, stragglers
-from control.text import count, listed
+from control.runs.hosts import inventory_hosts
+from control.runs.results import step_profile, stragglers
+from control.runs.show import result_text
 from trainer.data.spec import Spec
 from trainer.rundir.best_epoch import RESTORED
 
@@ -80,7 +82,7 @@ def _outcome(run: Run) -> list[str]:
     epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
     epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
     steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
-    early = [f"It ended early: {plain(why)}." for _, why in text.early(summary)]
+    early = [f"It ended early: {plain(why)}." for _, why in result_text.early(summary)]
     return [f"State: {summary['state']}, {epochs}{steps}.", *early, *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
 
 
@@ -119,11 +121,11 @@ def _weights(summary: dict[str, Any]) -> list[str]:
 def place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
     hosts = run.cluster["hosts"]
-    return f"{len(cluster.trains(hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
+    return f"{len(inventory_hosts.trains(hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
 
 
 def _here(run: Run) -> bool:
-    return cluster.on_one_machine([cluster.label(host) for host in run.cluster["hosts"]])
+    return host_names.on_one_machine([host_names.label(host) for host in run.cluster["hosts"]])
 
 
 def _together(run: Run) -> str:

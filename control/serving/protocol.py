@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from control.datasets.image_headers import stated_size
+from control.datasets.listing.image_headers import stated_size
 from control.serving import examples
 from control.serving.refusals import BadRequest
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported

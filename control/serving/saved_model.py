@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from control.runs.trained_model import Trained
+from control.runs.predict.trained_model import Trained
 from control.serving import onnx_file, protocol
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, named, next_version
 from trainer.common.errors import LockstepError

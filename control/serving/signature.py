@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from control import text
-from control.datasets.specs import DTYPES
+from control.common import text
+from control.datasets.listing.specs import DTYPES
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 from trainer.data.spec import Leaf

@@ -5,10 +5,11 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import project
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
-from control.runs import generations, run_results, supervision
+from control.common import project
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
+from control.runs.hosts import supervisor_command
+from control.runs.results import generations, run_summary
 from plugins.shared.action import Action
 
 
@@ -20,7 +21,7 @@ class ActionModule(Action):
     ) -> dict[str, Any]:
         """With `former`, what a host wrote that is not the last chief; else what the last chief wrote."""
         into = Path(local)
-        if not (supervision.is_elastic(into) and project.is_users(into)):
+        if not (supervisor_command.is_elastic(into) and project.is_users(into)):
             return {}
         # Every watcher has noted its worker's last generation by now.
         is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host
@@ -36,7 +37,7 @@ class ActionModule(Action):
 
     def _of_former(self, worker: Worker, into: Path) -> list[str]:
         """Snapshots of epochs that the last chief's history has and this machine lacks; event files that are new."""
-        kept = run_results.missing_snapshots(into)
+        kept = run_summary.missing_snapshots(into)
         return [
             *worker.collect(into, "checkpoints", wanted=kept.__contains__),
             *worker.collect(into, "logs", wanted=lambda name: not (into / name).exists()),

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from control.task import Task
+from control.common.task import Task
 from plugins.shared.action import Action
 
 

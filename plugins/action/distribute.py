@@ -5,8 +5,8 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
+from control.remote import trainer_package
 from control.remote.shared_folder import Item, SharedFolder
-from control.runs import package
 from plugins.shared.action import Action
 from trainer.common.files import sha256_file
 
@@ -49,8 +49,8 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
         AnsibleActionFail: the code's digest is unknown.
     """
     code, dataset = packs.parent / "code" / run["code"], run["dataset"]
-    if run["code"] == package.TRAINER.file_name(package.TRAINER.sha256()):
-        package.TRAINER.build(code.parent)
+    if run["code"] == trainer_package.TRAINER.file_name(trainer_package.TRAINER.sha256()):
+        trainer_package.TRAINER.build(code.parent)
     sha256 = run.get("code_sha256") or (sha256_file(code) if code.is_file() else "")
     if not sha256:
         raise AnsibleActionFail(

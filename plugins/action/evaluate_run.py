@@ -7,13 +7,13 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
-from control import project
-from control.children import heeding_signals
-from control.remote import lean
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
+from control.common import project
+from control.common.child_playbooks import heeding_signals
+from control.remote import modules
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
-from control.runs import evaluations, run_results, snapshot_choice
+from control.runs.results import evaluations, run_summary, snapshot_choice
 from plugins.shared.action import Action
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
@@ -39,7 +39,7 @@ class ActionModule(Action):
         pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
         evaluations.append(into / "evaluations.csv", evaluated)
         what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
-        over = run_results.has_ended(run_results.read_summary(into))
+        over = run_summary.has_ended(run_summary.read_summary(into))
         return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)}
 
     def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
@@ -55,7 +55,7 @@ class ActionModule(Action):
             raise AnsibleActionFail(f"evaluation failed on {run}'s chief; the last lines of its log:\n  {last}")
 
     def _end(self, worker: Worker) -> None:
-        lean.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
+        modules.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
 
 
 def _read(path: Path) -> dict[str, Any]:

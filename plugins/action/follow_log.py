@@ -7,9 +7,9 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control.operator_variables import integer
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
+from control.common.operator_variables import integer
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
 from plugins.shared.action import Action
 
 WAIT_S = 1.0

@@ -5,7 +5,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
-from control.remote import lean
+from control.remote import modules
 from plugins.shared.action import Action
 
 
@@ -16,7 +16,7 @@ class ActionModule(Action):
         """Run the probe between two readings of the clock."""
         before = time.time()
         try:
-            result = lean.execute(self, "host_probe", arguments, bool(self._task.check_mode))
+            result = modules.execute(self, "host_probe", arguments, bool(self._task.check_mode))
         except AnsibleActionFail as error:
             # A host whose Python does not answer is also a finding: judged like one that SSH does not reach.
             return {"unreachable": True, "msg": str(error)}

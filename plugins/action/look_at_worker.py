@@ -4,12 +4,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from control import project
-from control.operator_variables import integer
-from control.remote.feed import HostUnreachable
-from control.remote.remote import WORKER_LOG, Worker, of_fault
-from control.runs import generations, run_results, status, supervision
-from control.runs.cluster import posts
+from control.common import project
+from control.common.operator_variables import integer
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import WORKER_LOG, Worker, of_fault
+from control.runs.hosts import supervisor_command
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.results import generations, run_summary
+from control.runs.show import status
 from plugins.shared.action import Action
 from trainer.rundir import layout
 
@@ -19,12 +21,12 @@ AGAIN_S = 1.0
 
 def _concluded(folder: Path) -> bool:
     """Whether the outcome is already recorded here; the chief of a failed run still says RUNNING."""
-    return run_results.read_summary(folder)["state"] not in (None, "RUNNING")
+    return run_summary.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
 def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     """Whether a worker is the chief; in an elastic run that is another after the first was lost."""
-    if not supervision.is_elastic(folder):
+    if not supervisor_command.is_elastic(folder):
         return rank == 0
     marks = project.PRIVATE / "watch" / folder.name
     if seen["generation"]:

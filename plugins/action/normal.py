@@ -7,7 +7,7 @@ from typing import Any
 from ansible.plugins import action
 from ansible.plugins.action import ActionBase
 
-from control.remote import lean
+from control.remote import modules
 
 
 def ansibles() -> Any:
@@ -28,7 +28,7 @@ class ActionModule(Normal):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run the module that the task names."""
-        if lean.sends(self._task.action):
+        if modules.sends(self._task.action):
             result, self.task_vars = ActionBase.run(self, tmp, task_vars), task_vars or {}
-            return {**result, **lean.execute(self, self._task.action, self._task.args, bool(self._task.check_mode))}
+            return {**result, **modules.execute(self, self._task.action, self._task.args, bool(self._task.check_mode))}
         return dict(super().run(tmp, task_vars))

@@ -7,9 +7,9 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from benchmarks.analysis import peers
-from control.remote import checked_code, lean, worker_files
+from control.remote import checked_code, log_lines, modules, worker_files
 from control.remote.tmux import SOCKET
-from control.runs import cluster, logs
+from control.runs.hosts import inventory_hosts
 from plugins.shared.action import Action
 from trainer.common.files import write_json
 
@@ -24,16 +24,16 @@ class ActionModule(Action):
 
     def act(self, cell: dict[str, Any], host: str, session: str, folder: str, **paths: str) -> dict[str, Any]:
         """Start, wait, fetch; the session is always ended."""
-        rank = cluster.rank(cell["hosts"], host)
+        rank = inventory_hosts.rank(cell["hosts"], host)
         script = peers.start_script(_job(cell, rank, host, folder, paths))
-        lean.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]})
+        modules.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]})
         try:
             start = {"name": session, "argv": ["bash", "run.sh"], "chdir": folder}
-            if not lean.require(self, "tmux_session", start)["changed"]:
+            if not modules.require(self, "tmux_session", start)["changed"]:
                 raise AnsibleActionFail(f"{host}: session {session} is left of another cell; see tmux ls there")
             end = self._wait(folder, session, int(cell["deadline"]) + AFTER_S)
         finally:
-            lean.require(self, "tmux_session", {"name": session, "state": "absent", "grace": 2})
+            modules.require(self, "tmux_session", {"name": session, "state": "absent", "grace": 2})
         write_json(Path(cell["out"]) / f"{rank}.json", {"host": host, "rank": rank, **end})
         return {}
 
@@ -53,7 +53,7 @@ def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str
     """What `peers.start_script` writes: a cell's program with its arguments."""
     cell, common = peers.Cell(**job["cell"]), peers.Settings(**job["settings"])
     threads = int(job["threads"][host])
-    argv = peers.arguments(cell, rank, [cluster.endpoint(one) for one in job["hosts"]], common, threads)
+    argv = peers.arguments(cell, rank, [inventory_hosts.endpoint(one) for one in job["hosts"]], common, threads)
     environment = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": 1,
@@ -74,7 +74,7 @@ def parse(output: str) -> dict[str, Any]:
     """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
     parts = [part.strip("\n") for part in output.split(MARK)]
     if len(parts) != 4:
-        return {"exit": None, "result": None, "lines": logs.shown(output.split("\n"))[-5:]}
+        return {"exit": None, "result": None, "lines": log_lines.shown(output.split("\n"))[-5:]}
     _, code, result, log = parts
     read = worker_files.answer(result, "result.json") if result else None
-    return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": logs.shown(log.split("\n"))}
+    return {"exit": int(code) if code.strip().isdecimal() else None, "result": read, "lines": log_lines.shown(log.split("\n"))}

@@ -6,10 +6,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
-from control import configurations
-from control.remote import lean
+from control.common import configurations
+from control.remote import modules
 from control.remote.upload import with_progress
-from control.runs import predictions
+from control.runs.predict import predictions
 from plugins.shared.host_job import HostJob, Job
 from trainer.evaluation.predict import CONFIG, DATA, MODEL
 from trainer.rundir import layout
@@ -47,7 +47,7 @@ class ActionModule(HostJob):
     def _send(self, host: str, folder: str, part: Path, snapshot: Path, files: dict[str, tuple[str, str]]) -> None:
         """Send the start script, the configuration, the snapshot and the rows."""
         written = [{"path": f"{folder}/{name}", "content": content, "mode": mode} for name, (content, mode) in files.items()]
-        lean.require(self, "worker_files", {"files": written})
+        modules.require(self, "worker_files", {"files": written})
         if not snapshot.is_file():
             raise AnsibleActionFail(f"{snapshot} was removed after this command had begun; run it again")
         with_progress(self, "the snapshot", host).file(snapshot, f"{folder}/{MODEL}")

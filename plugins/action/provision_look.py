@@ -4,7 +4,7 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 
-from control.provision import provisioning
+from control.provision import findings
 from plugins.shared.action import Action
 
 
@@ -13,7 +13,7 @@ class ActionModule(Action):
 
     def act(self, root: str, packages: list[str], record: str, python: str = "") -> dict[str, Any]:
         """Look."""
-        script = provisioning.look_script(root, packages, [python] if python else provisioning.PYTHONS, record)
+        script = findings.look_script(root, packages, [python] if python else findings.PYTHONS, record)
         password = bool(self._play_context.become_pass or self.task_vars.get("ansible_become_password"))
         result = {"wanted": packages, "password": password}
         try:

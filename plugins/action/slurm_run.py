@@ -10,14 +10,16 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
-from control import text
-from control.progress import Line, Progress
-from control.remote import lean, worker_files
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
+from control.common import text
+from control.common.progress_line import Line
+from control.remote import log_lines, modules, worker_files
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
 from control.remote.worker_files import read_records
-from control.runs import launches, logs, outcome, reservations, run_results
-from control.runs.outcome import Verdict
+from control.runs.launch import launches, reservations
+from control.runs.results import outcome, run_summary
+from control.runs.results.outcome import Verdict
+from control.runs.show.progress import Progress
 from plugins.shared.action import Action
 from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.common.safe_text import printable
@@ -87,7 +89,7 @@ class ActionModule(Action):
             {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
             {"path": f"{self.job}/train.sbatch", "content": script, "mode": "0750"},
         ]
-        lean.require(self, "worker_files", {"files": files})
+        modules.require(self, "worker_files", {"files": files})
         # Files of an earlier job of the run: its nodes may have been others.
         self._shell(f"rm -f {shlex.quote(self.job)}/workers/*/exit.json {shlex.quote(self.job)}/workers/*/metrics.jsonl", "rm")
         number = self._shell(f"sbatch --parsable {shlex.quote(self.job)}/train.sbatch", "sbatch").strip().partition(";")[0]
@@ -123,7 +125,7 @@ class ActionModule(Action):
     def _goes_on(self, verdicts: list[Verdict]) -> bool:
         """Whether a job that ended well, or was told to end, left something to train."""
         well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
-        return well and (run_results.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
+        return well and (run_summary.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
@@ -174,7 +176,7 @@ class ActionModule(Action):
         code = ended["exit_code"]
         log = part_of(self.local, ended["host"]) / "worker.log"
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
-        lines = logs.shown(logs.of_last_launch(written))[-20:]
+        lines = log_lines.shown(log_lines.of_last_launch(written))[-20:]
         phase, step = worker_files.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
         state, at = outcome.of_exit_code(code), ended["ended_at"]
         return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
@@ -187,7 +189,7 @@ class ActionModule(Action):
         )
         message = f"job {number} ended before all of its workers reported how they ended: {reason.strip() or 'Slurm no longer knows it'}"
         return Verdict(
-            f"job {number}", "-", "gone", phase="-", at=time.time(), exit_code=FAILED, message=message, last_lines=logs.shown(log)
+            f"job {number}", "-", "gone", phase="-", at=time.time(), exit_code=FAILED, message=message, last_lines=log_lines.shown(log)
         )
 
     def _commands(self, number: str) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from benchmarks.analysis.benchmark import CODE
-from control.remote import lean, worker_files
+from control.common.host_names import path_digest
+from control.remote import modules, worker_files
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
-from control.runs.cluster import path_digest
 from plugins.shared.host_job import HostJob, Job
 
 
@@ -38,6 +38,6 @@ class ActionModule(HostJob):
             {"path": f"{folder}/config.yml", "content": bench["config_yaml"]},
             {"path": f"{folder}/run_worker.sh", "content": script, "mode": "0750"},
         ]
-        lean.require(self, "worker_files", {"files": files})
+        modules.require(self, "worker_files", {"files": files})
         if bench["snapshot"]:
             with_progress(self, "the snapshot", host).file(Path(bench["snapshot"]), f"{folder}/model.keras")

@@ -6,9 +6,9 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
+from control.common.worker_environment import assignments
 from control.remote import checked_code, worker_files
-from control.runs.cluster import gpu_share, thread_share
-from control.worker_environment import assignments
+from control.runs.hosts.inventory_hosts import gpu_share, thread_share
 from plugins.shared.action import Action
 
 

@@ -9,15 +9,18 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 
-from control import project
-from control.progress import Line, Progress
-from control.remote import lean, worker_files
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Seen, Worker, mark_failed, of_fault, since_failure
-from control.remote.worker_feed import BEAT_S, READ_ONLY, REMOVED
-from control.runs import choices, generations, launches, outcome, under_way
-from control.runs.outcome import Verdict
-from control.runs.queue import Jobs
+from control.common import project
+from control.common.progress_line import Line
+from control.remote import modules, worker_files
+from control.remote.follow import HostUnreachable
+from control.remote.follow_program import BEAT_S, READ_ONLY, REMOVED
+from control.remote.worker_access import Seen, Worker, mark_failed, of_fault, since_failure
+from control.runs.launch import launches, under_way
+from control.runs.launch.waiting_runs import Jobs
+from control.runs.planning import kept_choices
+from control.runs.results import generations, outcome
+from control.runs.results.outcome import Verdict
+from control.runs.show.progress import Progress
 from plugins.shared.action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
@@ -194,7 +197,7 @@ class ActionModule(Action):
     def _ask_queue(self) -> None:
         """Note what a script waits for, which has no records."""
         try:
-            jobs = lean.execute(self, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
+            jobs = modules.execute(self, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
         except AnsibleConnectionFailure:
             return
         if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):
@@ -239,7 +242,7 @@ class ActionModule(Action):
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            lean.execute(self, "tmux_session", arguments)
+            modules.execute(self, "tmux_session", arguments)
         except AnsibleConnectionFailure as error:
             return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
@@ -270,7 +273,7 @@ class ActionModule(Action):
             if chief or record["kind"] in FROM_ALL:
                 self.progress.show(self.host, record)
             if chief:
-                choices.keep_of(self.local, record)
+                kept_choices.keep_of(self.local, record)
         if chief:
             self._collect()
 

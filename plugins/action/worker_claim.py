@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from control.remote import lean
-from control.runs import launch_secret
+from control.remote import modules
+from control.runs.hosts import launch_secret
 from plugins.shared.action import Action
 
 
@@ -13,7 +13,7 @@ class ActionModule(Action):
     def act(self, files: Any = (), **arguments: Any) -> dict[str, Any]:
         """Run the module."""
         written = [_with_secret(file, arguments["launch"]) if file.get("secret") else file for file in files]
-        return lean.execute(self, "worker_claim", {**arguments, "files": written}, bool(self._task.check_mode))
+        return modules.execute(self, "worker_claim", {**arguments, "files": written}, bool(self._task.check_mode))
 
 
 def _with_secret(file: dict[str, Any], launch: str) -> dict[str, Any]:

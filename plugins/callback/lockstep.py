@@ -65,7 +65,7 @@ class CallbackModule(Default):
 
     def v2_playbook_on_start(self, playbook):
         refuse_foreign_environment()
-        from control.terminal_lines import keeping_ours
+        from control.common.terminal_lines import keeping_ours
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
         refuse_empty_inventory(playbook)
@@ -108,6 +108,8 @@ class CallbackModule(Default):
 
     def _last_word(self):
         """After Ctrl-C, or a failure: what goes on without this command, and what does not."""
+        from control.runs.results import next_steps
+
         if os.getpid() != self._main:
             return
         # Nothing may interrupt this; not SIG_IGN: child processes would inherit it.
@@ -118,15 +120,13 @@ class CallbackModule(Default):
         if self._launch:
             self._take_back()
         elif self._run_under_way:
-            from control import text
-
-            print(f"\nTraining goes on: {self._run_under_way}\n{as_typed(text.under_way(self._run_under_way))}", flush=True)
+            print(f"\nTraining goes on: {self._run_under_way}\n{as_typed(next_steps.under_way(self._run_under_way))}", flush=True)
         elif self._interrupts and self._before_start:
             print(f"\n{as_typed(self._before_start)}", flush=True)
 
     def _take_back(self):
         """Some workers may have started, perhaps not all."""
-        from control.runs import launches
+        from control.runs.launch import launches
 
         print(f"\nTaking the launch of {self._launch['run']} back; this takes a few seconds ...", flush=True)
         print(as_typed(launches.take_back(self._launch)), flush=True)
@@ -293,7 +293,7 @@ def process_began():
 
 def refuse_foreign_environment():
     """End if `.venv` belongs to another copy: its packages and the runs touched would be the other project's."""
-    from control import project
+    from control.common import project
 
     here = Path(__file__).resolve().parents[2]
     if here != project.ROOT:
@@ -303,8 +303,8 @@ def refuse_foreign_environment():
 
 def shown(text):
     """A task's text in its form for the terminal."""
-    from control import command_line
-    from control.terminal_lines import printable_lines, wrapped
+    from control.common import command_line
+    from control.common.terminal_lines import printable_lines, wrapped
 
     return wrapped(as_typed(printable_lines(text)), command_line.columns())
 
@@ -333,7 +333,7 @@ inventory/sample shows what else can be set."""
 
 def no_workers(sources, hosts):
     """What an inventory without workers lacks, and where that is documented."""
-    from control.project import relative
+    from control.common.project import relative
 
     paths = [Path(source) for source in sources if "," not in source]
     lost = [str(path) for path in paths if not path.exists()]
@@ -346,6 +346,6 @@ def no_workers(sources, hosts):
 
 def as_typed(text):
     """A text whose commands name the inventory that this command was given."""
-    from control import command_line
+    from control.common import command_line
 
     return command_line.as_typed(text)

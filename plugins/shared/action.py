@@ -8,10 +8,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
-from control.progress import Line
-from control.project import ROOT
-from control.remote import lean
-from control.remote.remote import Seen, Worker
+from control.common.progress_line import Line
+from control.common.project import ROOT
+from control.remote import modules
+from control.remote.worker_access import Seen, Worker
 from plugins.shared import answers
 from trainer.common.errors import LockstepError
 from trainer.common.files import full, keep_others_out, shortage
@@ -58,7 +58,7 @@ class Action(ActionBase):
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
         """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""
         start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
-        lean.require(self, "tmux_session", start)
+        modules.require(self, "tmux_session", start)
         line = Line()
 
         def show(record: dict[str, Any]) -> None:

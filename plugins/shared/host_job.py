@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-from control.children import heeding_signals
-from control.remote import lean
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
+from control.common.child_playbooks import heeding_signals
+from control.remote import modules
+from control.remote.follow import HostUnreachable
 from control.remote.trainer_process import refusal
-from control.runs import outcome
+from control.remote.worker_access import Worker
+from control.runs.results import outcome
 from plugins.shared.action import Action
 from trainer.common.errors import DONE
 
@@ -83,7 +83,7 @@ class HostJob(Action):
             raise AnsibleActionFail(failure(job.what, job.host, seen.exit, worker.last_lines()))
 
     def _remove(self, job: Job) -> None:
-        lean.execute(self, "tmux_session", {"name": job.session, "state": "absent", "grace": GRACE_S})
+        modules.execute(self, "tmux_session", {"name": job.session, "state": "absent", "grace": GRACE_S})
         parent = shlex.quote(str(PurePosixPath(job.folder).parent))
         self.shell(job.host, f"rm -rf {shlex.quote(job.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
 

@@ -1,6 +1,6 @@
 """Hosts of one run without Ansible: the files that a launch leaves on each, and the processes that its start script runs.
 
-The supervisors' command lines come from the product (`control.runs.supervision.command`); the workers behind them are stubs.
+The supervisors' command lines come from the product (`control.runs.hosts.supervisor_command.command`); the workers behind them are stubs.
 """
 
 import json
@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from control import configurations
-from control.datasets import publish, sources
+from control.common import configurations
+from control.datasets.listing import registry
+from control.datasets.publishing import publish
 from control.remote.worker_files import read_records
-from control.runs import supervision
-from control.runs.cluster import tf_config
+from control.runs.hosts import supervisor_command
+from control.runs.hosts.inventory_hosts import tf_config
 from tests import launching
 from tests.project import SLOWEST, Project, await_until
 from trainer.common.files import read_json, write_json
@@ -52,7 +53,7 @@ class Hosts:
         self.root, self._code, self.workers = root, code, workers
         self.names = [f"worker{number}" for number in range(1, workers + spares + 1)]
         self._packs = root / "packs"
-        source = sources.open_source("folder", str(pictures))
+        source = registry.open_source("folder", str(pictures))
         self._manifest = publish.publish(source, self._packs, False, lambda *_: None)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._scripts: dict[int, list[str]] = {}
@@ -110,7 +111,7 @@ class Hosts:
             (own / "tf_config.json").write_text(json.dumps(environment))
             reads = launching.reading(run, name, place, self.root / "caches")
             worker = [*launching.training(reads, hosts[rank], weights), "--start-deadline", "60"]
-            self._scripts[rank + 1] = supervision.command(plan, worker, str(own), rank, "", silence, hosts, self.workers)
+            self._scripts[rank + 1] = supervisor_command.command(plan, worker, str(own), rank, "", silence, hosts, self.workers)
         for worker in range(1, len(self.names) + 1):
             self.start(worker)
 

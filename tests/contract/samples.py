@@ -4,8 +4,8 @@ import importlib.util
 import json
 from pathlib import Path
 
-from control.runs import launches
-from control.runs.cluster import posts
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.launch import launches
 from tests.commands import ROOT, Commands
 from tests.unit.report_samples import HOST, OVERFITTING, PACKAGES, SUMMARY, write_history
 
@@ -52,7 +52,7 @@ def save_snapshots(run: str, epochs: list[int]) -> None:
     """Snapshots of a run's model with random weights, different ones for each epoch. Needs TensorFlow."""
     import numpy as np
 
-    from control.runs.trained_model import Trained
+    from control.runs.predict.trained_model import Trained
     from trainer.rundir.layout import snapshot_path
 
     model = Trained.of(Path(run)).predictor().model
@@ -75,7 +75,7 @@ def probabilities(run: str, epoch: int, files: list[str]) -> list[list[float]]:
     """What a run's snapshot gives for image files. Needs TensorFlow."""
     import numpy as np
 
-    from control.runs.trained_model import Trained
+    from control.runs.predict.trained_model import Trained
     from trainer.data import images
 
     trained = Trained.of(Path(run))

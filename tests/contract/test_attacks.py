@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from control import configurations
+from control.common import configurations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE
 

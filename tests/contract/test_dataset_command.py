@@ -27,7 +27,7 @@ def archive(tmp_path_factory):
 
 
 def test_cifar10_is_converted_once(commands, archive):
-    commands.constants["control.datasets.cifar10:BATCH"] = BATCH
+    commands.constants["control.datasets.sources.cifar10:BATCH"] = BATCH
     given = ("source=cifar10", f"path={archive}")
     assert "it is truncated or another file" in commands.refusal("playbooks/dataset", *given)
     checked = commands.ended("playbooks/dataset", *given, "digest=any", "--check")

@@ -170,7 +170,7 @@ def test_status_and_logs_of_an_attacked_run(project, attacked):
     assert printable(status)
 
 
-@EXHAUSTIVE("control/runs/logs.py", "control/runs/tasks", "playbooks/stages", "logs.yml")
+@EXHAUSTIVE("control/remote/log_lines.py", "control/runs/tasks", "playbooks/stages", "logs.yml")
 def test_logs_of_an_ended_run(project, attacked):
     logs = project.play("logs", "run=attacked", "lines=5").stdout
     for worker, end in ((1, "  loss"), (2, "")):

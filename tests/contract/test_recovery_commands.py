@@ -7,7 +7,7 @@ import os
 import re
 import signal
 
-from control.runs.cluster import session_name
+from control.common.host_names import session_name
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from trainer.host import claims

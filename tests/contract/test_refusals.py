@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from control.runs import reservations
+from control.runs.launch import reservations
 from tests.contract import samples
 from tests.contract.samples import COMPILED, SEQUENCES, UNEVEN
 
@@ -251,7 +251,7 @@ def test_a_script_is_not_another(commands, tmp_path):
 
 def test_a_sweep_of_other_settings(commands, pictures):
     """A sweep that has measured a trial."""
-    from control.sweep import timings
+    from control.campaign import timings
 
     given = (f"dataset={pictures}", "sweep=pi", "config=task_cnn", "epochs=1", "preflight=false", "workers=2", "repeats=2")
     planned = commands.run_here("sweep", *given, "set=train.batch_size=10")

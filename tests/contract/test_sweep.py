@@ -13,7 +13,8 @@ from subprocess import Popen
 
 import pytest
 
-from control.sweep import settings, timings
+from control.campaign import timings
+from control.sweep.settings import trial_settings
 from tests.contract.held import finish
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, await_during, await_until
@@ -180,14 +181,14 @@ VARY = "vary=optimizer.learning_rate=0.05,1e30"
 """Two trials, of which one diverges."""
 
 
-def results(project: LocalProject) -> dict[str, settings.Result]:
-    return {row.run: row for row in settings.STORE.read(project.root / "sweeps" / "best" / settings.FILE)}
+def results(project: LocalProject) -> dict[str, trial_settings.Result]:
+    return {row.run: row for row in trial_settings.STORE.read(project.root / "sweeps" / "best" / trial_settings.FILE)}
 
 
 def test_killed_sweep_of_settings_goes_on(project, pictures):
     """Two trials run side by side; one has ended when the command is killed, and the same command trains the other once more."""
     folder = project.root / "sweeps" / "best"
-    good, bad = trials = [settings.run_name("best", {"optimizer.learning_rate": rate}) for rate in (0.05, 1e30)]
+    good, bad = trials = [trial_settings.run_name("best", {"optimizer.learning_rate": rate}) for rate in (0.05, 1e30)]
     for trial in trials:
         project.hold(trial, 0)
     playbook = project.start("sweep", *asked(pictures, "best", VARY, "workers=1", "config=task_cnn"))

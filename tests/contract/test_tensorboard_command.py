@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from control import configurations
-from control.runs.hparams import FIRST, METRICS
+from control.common import configurations
+from control.runs.results.hparams import FIRST, METRICS
 from tests import pages
 from tests.commands import Commands, Ended
 from tests.ports import free_ports
@@ -212,7 +212,7 @@ def test_what_is_new_appears_in_the_running_one(board):
     await_until(lambda: len(session_groups(board.port).get("later", {})) == len(METRICS) - 1, 30, "the new run's row")
 
 
-@EXHAUSTIVE("control/runs/hparams.py", "trainer/worker/telemetry.py")
+@EXHAUSTIVE("control/runs/results/hparams.py", "trainer/worker/telemetry.py")
 def test_the_slow_loader_finds_the_same(board):
     (port,) = free_ports(1)
     view = board.project.root / ".lockstep" / "tensorboard"

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from control import text
+from control.common import text
 
 SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",

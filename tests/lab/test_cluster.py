@@ -4,7 +4,8 @@ import json
 import re
 import subprocess
 
-from control.sweep import settings, timings
+from control.campaign import timings
+from control.sweep.settings import trial_settings
 from tests.lab.conftest import NAMES, NODES, PREFIX, SHORT, SIZE, Lab, changed, recap
 from tests.project import EXHAUSTIVE
 
@@ -105,7 +106,7 @@ def test_two_settings_are_tried_side_by_side_on_disjoint_ssh_hosts(cluster):
     given = ("vary=optimizer.learning_rate=0.01,0.02", "workers=2", "epochs=1", "set=data.limit_train=6400", "sweep=rates")
     shown = cluster.play("sweep", *given, timeout=400).stdout
     folder = cluster.root / "sweeps" / "rates"
-    rows = settings.STORE.read(folder / settings.FILE)
+    rows = trial_settings.STORE.read(folder / trial_settings.FILE)
     assert [row.state for row in rows] == ["SUCCEEDED"] * 2, shown
     assert sorted(row.hosts for row in rows) == ["node1 node2", "node3 node4"]
     spans = []

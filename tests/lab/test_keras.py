@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from control.runs import evaluations
+from control.runs.results import evaluations
 from tests.lab.conftest import NAMES, NODES, Lab
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_during, await_until
 
@@ -21,10 +21,10 @@ TRIGGERS = (
     "trainer/step/program.py",
     "trainer/keras_fit/distribute.py",
     "trainer/worker/choose_engine.py",
-    "control/runs/script.py",
+    "control/runs/planning/script_plan.py",
     "roles/worker",
 )
-ASYNCHRONOUS = ("trainer/parameter_server", "control/runs/asynchronous.py", "roles/worker")
+ASYNCHRONOUS = ("trainer/parameter_server", "control/runs/planning/parameter_servers.py", "roles/worker")
 SCRIPTS = ROOT / "tests" / "scripts"
 SETTINGS = "set=train.steps=30,train.batch_sizes=[14,10,8],telemetry.profile_every=0,reduction.name=packed"
 
@@ -51,7 +51,7 @@ def test_three_ssh_hosts_train_an_example_as_three_local_workers_do(cluster: Lab
     assert metrics(cluster, f"ssh-{name}") == pytest.approx(metrics(local, f"local-{name}"), rel=1e-4)
 
 
-@EXHAUSTIVE("predict.yml", "playbooks/stages/predict.yml", "control/runs/predictor.py", "trainer/evaluation/predict.py")
+@EXHAUSTIVE("predict.yml", "playbooks/stages/predict.yml", "control/runs/predict/prediction_job.py", "trainer/evaluation/predict.py")
 def test_three_ssh_hosts_predict_what_one_does_in_the_inputs_order(cluster: Lab, tmp_path):
     """1,500 rows: two blocks of 256 for each of three hosts, the last one smaller."""
     train(cluster, "ssh-regression", "regression")

@@ -6,7 +6,13 @@ import signal
 from tests.lab.conftest import NODES, PREFIX, Lab
 from tests.project import EXHAUSTIVE, SLOWEST, await_until
 
-TRIGGERS = ("control/runs/queue.py", "control/runs/ports.py", "trainer/supervision", "roles/recovery", "roles/worker")
+TRIGGERS = (
+    "control/runs/launch/waiting_runs.py",
+    "control/runs/hosts/free_ports.py",
+    "trainer/supervision",
+    "roles/recovery",
+    "roles/worker",
+)
 pytestmark = EXHAUSTIVE
 TRAINING = ("config=task_cnn", "epochs=3")
 LONG = ("config=task_cnn", "epochs=40")

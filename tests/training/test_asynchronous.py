@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from control.remote.worker_files import chief_records, read_records
-from control.runs import evaluations
+from control.runs.results import evaluations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer.host import sealed_files

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from control.datasets.publish import place_of
+from control.datasets.publishing.publish import place_of
 from tests.project import EXHAUSTIVE, ROOT
 from trainer.data.manifest import load
 from trainer.data.partition import EpochPlan

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from control.datasets import publish
-from control.runs import plan, supervision
-from control.runs.cluster import tf_config
+from control.datasets.publishing import publish
+from control.runs.hosts import supervisor_command
+from control.runs.hosts.inventory_hosts import tf_config
+from control.runs.planning import plan, plan_dataset, plan_request
 from tests import launching, preloaded
 from tests.project import SLOWEST
 from trainer.common.files import read_json, write_json
@@ -98,7 +99,7 @@ class Trainings:
         own = launching.write(self.node(rank + 1, name), f"worker{rank + 1}", planned["config_yaml"], record, planned["nonce"] * 2)
         weights = planned["weights"] and planned["weights"]["local"]
         worker = launching.training(self._reads(name, rank + 1), hosts[rank], weights)
-        words = supervision.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
+        words = supervisor_command.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
         # What a killed worker leaves there goes with its run.
         temporary = own / "tmp"
         temporary.mkdir(exist_ok=True)
@@ -109,9 +110,9 @@ class Trainings:
 def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
-    made = plan.make(plan.Request.parsed(request))
+    made = plan.make(plan_request.Request.parsed(request))
     config = loading.build(made["config"])
-    source, _ = plan.open_dataset(config.data, True)
+    source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
     made["dataset"]["manifest"] = manifest.sha256
     write_json(Path(answer), made)

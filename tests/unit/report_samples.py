@@ -6,7 +6,7 @@ import zipfile
 
 import yaml
 
-from control.runs import evaluations
+from control.runs.results import evaluations
 from tests.unit.samples import HISTORY
 from trainer.worker.telemetry import PHASES
 

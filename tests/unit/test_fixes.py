@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ansible.parsing.splitter import parse_kv
 
-from control import command_line, configurations, operator_variables
+from control.common import command_line, configurations, operator_variables
 from tests.project import ROOT
 from trainer.config.schema import Config
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from control.project import ROOT
+from control.common.project import ROOT
 
 ORDER = ("trainer", "control", "benchmarks", "plugins")
 ON_HOSTS = ("plugins/modules", "plugins/module_utils")
@@ -34,9 +34,9 @@ def test_every_import_follows_the_order():
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("trainer/worker/loop.py", "from control import text"),
+        ("trainer/worker/loop.py", "from control.runs.show import result_text"),
         ("trainer/worker/loop.py", "def late():\n    import plugins.shared.action"),
-        ("control/runs/plan.py", "from benchmarks.analysis import peers"),
+        ("control/runs/planning/plan.py", "from benchmarks.analysis import peers"),
         ("plugins/modules/host_probe.py", "from trainer.common import files"),
     ],
 )

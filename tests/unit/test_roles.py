@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from control.operator_variables import COMMANDS
+from control.common.operator_variables import COMMANDS
 
 ROLES = sorted(path for path in (Path(__file__).resolve().parents[2] / "roles").iterdir() if path.is_dir())
 

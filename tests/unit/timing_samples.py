@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from control.sweep.scaling import Work
-from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from control.campaign.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from control.sweep.scaling.fitting import Work
 
 BYTES = 14_754_856
 IMAGES = 40_000

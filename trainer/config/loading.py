@@ -20,7 +20,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def build(raw: Mapping[str, Any]) -> Config:
-    """A `Config` from plain nested dicts, whose keys, types and values the control node has checked (`control.configurations`)."""
+    """A `Config` from plain nested dicts, whose keys, types and values the control node has checked (`control.common.configurations`)."""
     config: Config = _made(Config, raw)
     return config
 

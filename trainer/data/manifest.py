@@ -66,7 +66,7 @@ class Table:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Table":
-        """The table of `to_json`; `control.datasets.specs` checks whether JSON is one."""
+        """The table of `to_json`; `control.datasets.listing.specs` checks whether JSON is one."""
         return cls(Spec.from_json(raw["spec"]), raw["train"], raw["test"])
 
 

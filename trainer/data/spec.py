@@ -85,7 +85,7 @@ class Spec:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> "Spec":
-        """The spec of `to_json`; `control.datasets.specs` checks whether JSON is one."""
+        """The spec of `to_json`; `control.datasets.listing.specs` checks whether JSON is one."""
         return cls(raw["structure"], tuple(Leaf(leaf["name"], leaf["dtype"], tuple(leaf["shape"])) for leaf in raw["leaves"]))
 
 

@@ -1,7 +1,7 @@
 """The socket of our tmux server, made again where a cleaner of temporary files removed it: its sessions live on, and nobody sees them.
 
 Standard library only, and Python 3.9: Ansible modules run this file in a host's own Python (`plugins/module_utils/lockstep_tmux_socket.py`
-is a link to it), and `control/remote/worker_feed.py` is sent with it.
+is a link to it), and `control/remote/follow_program.py` is sent with it.
 """
 
 from __future__ import annotations

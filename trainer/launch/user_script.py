@@ -63,7 +63,7 @@ class Script:
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> "Script":
-        """The script as the control node describes it (`control.runs.script.command`)."""
+        """The script as the control node describes it (`control.runs.planning.script_plan.command`)."""
         return cls(**given | {name: Path(given[name]) for name in ("run", "archive")})
 
     @property

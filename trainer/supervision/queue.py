@@ -79,7 +79,7 @@ class Place:
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> "Place":
-        """The place as the control node describes it (`control.runs.queue.command`)."""
+        """The place as the control node describes it (`control.runs.launch.waiting_runs.command`)."""
         paths = {name: Path(given[name]) for name in ("root", "folder")}
         return cls(**given | paths | {"peers": [address(peer) for peer in given["peers"]]})
 

@@ -97,7 +97,7 @@ class Post:
 
     @classmethod
     def read(cls, given: dict[str, Any], worker: Sequence[str]) -> "Post":
-        """The post as the control node describes it (`control.runs.supervision.command`), of a worker with these arguments."""
+        """The post as the control node describes it (`control.runs.hosts.supervisor_command.command`), of a worker with these arguments."""
         folder, python = Path(given["folder"]), [sys.executable, "-m"]
         made = {
             "folder": folder,

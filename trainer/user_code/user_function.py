@@ -1,4 +1,4 @@
-"""Functions in a user's own Python file, run from its text (`control.user_files` finds them); modules beside it travel with it."""
+"""Functions in a user's own Python file, run from its text (`control.common.user_files` finds them); modules beside it travel with it."""
 
 import contextlib
 import importlib.abc

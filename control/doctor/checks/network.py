@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from control.common.text import listed
 from control.doctor.checks.host import CLOCK_WARN_S, set_clock, span
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, odd, on
-from control.text import listed
 
 SLOW_LINK_SHARE = 0.5
 SLOW_LINK_MBIT_S = 50.0

@@ -5,9 +5,9 @@ from collections import Counter
 from dataclasses import asdict, replace
 from typing import Any
 
+from control.common.text import count
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, answered, on
 from control.doctor.checks.network import BANDWIDTH, DELAY, Scale, each_link
-from control.text import count
 
 NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)")
 SHOWN_HOSTS = 3

@@ -4,12 +4,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project
+from control.common import command_line, project
+from control.common.task import Task
 from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
-from control.runs.cluster import posts
-from control.task import Task
+from control.runs.hosts.inventory_hosts import posts
 from trainer.common.files import write_json, write_text
 
 

@@ -5,12 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from control import project, text
-from control.doctor import prediction
-from control.doctor.step_model import Hosts, Prediction, Trial, curve
+from control.common import project, text
+from control.common.task import Task
 from control.remote.worker_files import read_records
-from control.runs import run_results
-from control.task import Task
+from control.runs.results import expected_speed, run_summary
+from control.runs.results.step_model import Hosts, Prediction, Trial, curve
 from trainer.common.files import read_json, write_json
 from trainer.config.schema import PARAMETER_SERVER
 from trainer.data.spec import noun
@@ -41,11 +40,11 @@ def _predicted(task: Task, plan: dict[str, Any], timed: dict[str, Any], folder: 
     """The tables; the prediction is kept."""
     hosts = Hosts([host["name"] for host in plan["hosts"]], timed, task.arguments["diagnosis"]["network"] or {})
     trial = _trial(folder, plan) if trained else None
-    predictions = curve(hosts, prediction.local_batch(plan["counts"]), trial)
+    predictions = curve(hosts, expected_speed.local_batch(plan["counts"]), trial)
     threads = {name: one["threads"] for name, one in timed.items()}
-    prediction.save(plan, predictions, task.arguments["diagnosis"]["facts"], threads)
+    expected_speed.save(plan, predictions, task.arguments["diagnosis"]["facts"], threads)
     write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
-    why = run_results.read_summary(folder)["reduction"]["why"] if trained else ""
+    why = run_summary.read_summary(folder)["reduction"]["why"] if trained else ""
     return _shown(plan, why, timed, predictions)
 
 
@@ -57,11 +56,11 @@ def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:
     if not calls:
         return None
     seconds = sum(call["seconds"] for call in calls) / (len(calls) * plan["config"]["train"]["steps_per_call"])
-    return Trial(run_results.read_summary(folder)["reduction"]["name"], float(seconds))
+    return Trial(run_summary.read_summary(folder)["reduction"]["name"], float(seconds))
 
 
 def _trained(folder: Path, plan: dict[str, Any], asynchronous: bool) -> str:
-    summary = run_results.read_summary(folder)
+    summary = run_summary.read_summary(folder)
     where = f"{len(plan['hosts'])} {'hosts' if asynchronous else 'workers'} in {summary['seconds_total']:.0f} s"
     return f"[OK] training: {summary['steps']} steps on {where}{'' if asynchronous else ', equal weights on all'}"
 
@@ -80,7 +79,7 @@ def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: l
         for name, one in timed.items()
     ]
     name = f"{plan['config_name']} ({plan['config']['model']['name']})"
-    size = prediction.bytes_per_step(plan["parameters"]["trainable"])
+    size = expected_speed.bytes_per_step(plan["parameters"]["trainable"])
     sent = f", sent {why}" if why else ""
     title = f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients per step{sent}"
-    return f"{title}\n{text.table(header, own)}\n\n{prediction.table(predictions, called)}"
+    return f"{title}\n{text.table(header, own)}\n\n{expected_speed.table(predictions, called)}"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from control import configurations
-from control.task import Task
+from control.common import configurations
+from control.common.task import Task
 
 STEPS_PER_CALL, CALLS = 8, 5
 """As in a training by default; the first call traces."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line
-from control.lab import lab
-from control.progress import Line
-from control.task import Task
+from control.common import command_line
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.lab import lab_inventory
 from trainer.common.errors import LockstepError
 
 UNDO = "what is half made goes with ansible-playbook lab.yml -e state=absent"
@@ -30,7 +30,7 @@ def command(task: Task) -> dict[str, Any]:
     finally:
         line.end()
     if code != 0 and not task.arguments.get("may_fail", False):
-        raise LockstepError(f"{doing} failed: {lab.telling_line(lines)} ({UNDO})")
+        raise LockstepError(f"{doing} failed: {lab_inventory.telling_line(lines)} ({UNDO})")
     return {"changed": code == 0, "code": code, "lines": lines}
 
 

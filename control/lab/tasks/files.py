@@ -8,8 +8,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from control.lab import lab
-from control.task import Task
+from control.common.task import Task
+from control.lab import lab_inventory
 from trainer.common.files import write_text
 
 HOST_KEY = "ssh_host_ed25519_key"
@@ -30,7 +30,7 @@ def files(task: Task) -> dict[str, Any]:
     changed = [_key_pair(keys_folder / "key", "lockstep-lab"), _give(keys_folder / "key", int(os.environ.get("SUDO_UID", os.getuid())))]
     changed += [_node(nodes_folder / node["name"], node, plan, keys_folder) for node in plan["nodes"]]
     keys = {node["name"]: _read(nodes_folder / node["name"] / "settings" / f"{HOST_KEY}.pub") for node in plan["nodes"]}
-    changed.append(_write(keys_folder / "known_hosts", lab.known_hosts(plan["nodes"], keys)))
+    changed.append(_write(keys_folder / "known_hosts", lab_inventory.known_hosts(plan["nodes"], keys)))
     return {"changed": any(changed)}
 
 
@@ -42,7 +42,7 @@ def _node(folder: Path, node: dict[str, Any], plan: dict[str, Any], keys: Path) 
     settings = folder / "settings"
     written = [
         _key_pair(settings / HOST_KEY, node["name"]),
-        _write(settings / "hosts", lab.hosts_file(plan["nodes"])),
+        _write(settings / "hosts", lab_inventory.hosts_file(plan["nodes"])),
         _write(settings / "link", plan["settings"]["link"] + "\n"),
         _write(settings / "authorized_keys", _read(keys / "key.pub")),
     ]

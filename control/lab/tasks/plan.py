@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project, text
-from control.lab import lab, lab_engine
-from control.lab.lab_engine import Engine
-from control.task import Task
+from control.common import command_line, project, text
+from control.common.task import Task
+from control.lab import containers, lab_inventory
+from control.lab.containers import Engine
 from trainer.common.errors import ConfigError, LockstepError
 
-MINE = lab.owner(str(project.ROOT))
+MINE = lab_inventory.owner(str(project.ROOT))
 PLACE = project.PRIVATE / "lab"
 INVENTORY = project.ROOT / "inventory" / "lab"
 RECIPE = project.ROOT / "roles" / "lab" / "files" / "image"
@@ -29,12 +29,12 @@ NO_ENGINE = "the lab needs containers: this machine has no podman and no docker 
 def plan(task: Task) -> dict[str, Any]:
     """Returns the fact `lab`, which the role's tasks follow. Changes nothing."""
     _refuse_other_project(Path(task.arguments["project"]))
-    wanted = lab.settings(command_line.operator_options("lab", task.task_vars), len(os.sched_getaffinity(0)))
+    wanted = lab_inventory.settings(command_line.operator_options("lab", task.task_vars), len(os.sched_getaffinity(0)))
     options = {name: str(task.arguments[name]) for name in ("prefix", "subnet", "base_image")}
-    nodes = lab.nodes(wanted["cpus"], options["prefix"], options["subnet"])
+    nodes = lab_inventory.nodes(wanted["cpus"], options["prefix"], options["subnet"])
     if os.geteuid() != 0:
         raise LockstepError(NOT_ROOT)
-    engine = lab_engine.find()
+    engine = containers.find()
     seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
     changes = _present(seen, wanted, options, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
     plan = {
@@ -70,26 +70,26 @@ class Seen:
 
     def own(self) -> list[dict[str, Any]]:
         """Containers of this project's lab."""
-        return [each for each in self.labs if each["labels"][lab.OWNER_LABEL] == MINE]
+        return [each for each in self.labs if each["labels"][lab_inventory.OWNER_LABEL] == MINE]
 
     def abandoned(self) -> list[str]:
         """A line for each lab whose project's folder is no more, with the command that removes what is left of it."""
-        return lab.abandoned(self.engine.name if self.engine else "podman", self.labs, self.networks)
+        return lab_inventory.abandoned(self.engine.name if self.engine else "podman", self.labs, self.networks)
 
 
 def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    image = f"{lab_engine.IMAGE}:{lab.recipe_digest([options['base_image'].encode(), *_recipe()])}"
+    image = f"{containers.IMAGE}:{lab_inventory.recipe_digest([options['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
-    conf = lab_engine.needed_conf()
+    conf = containers.needed_conf()
     try:
-        exists = lab.check_network(options["prefix"], options["subnet"], MINE, seen.networks, lab_engine.routes())
-        changes = lab.changes(nodes, wanted["memory"], MINE, seen.labs, seen.names)
+        exists = lab_inventory.check_network(options["prefix"], options["subnet"], MINE, seen.networks, containers.routes())
+        changes = lab_inventory.changes(nodes, wanted["memory"], MINE, seen.labs, seen.names)
     except ConfigError as error:
         raise ConfigError("\n".join([str(error), *seen.abandoned()])) from None
     return {
         **changes,
         "nodes": nodes,
-        "limits": {"period": lab.CPU_PERIOD_US, "memory": wanted["memory"]},
+        "limits": {"period": lab_inventory.CPU_PERIOD_US, "memory": wanted["memory"]},
         "packages": _packages(seen.engine, builds),
         "conf": conf,
         "environment": {"CONTAINERS_CONF": str(PLACE / "containers.conf")} if conf else {},
@@ -103,11 +103,11 @@ def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], 
 
 
 def _absent(seen: Seen, images_too: bool) -> dict[str, Any]:
-    others = sorted({str(each["labels"].get(lab.PROJECT_LABEL)) for each in seen.labs if each not in seen.own()})
+    others = sorted({str(each["labels"].get(lab_inventory.PROJECT_LABEL)) for each in seen.labs if each not in seen.own()})
     images = seen.images if images_too and not others else []
     return {
         "remove": [each["container"] for each in seen.own()],
-        "networks": [each["name"] for each in seen.networks if each["labels"].get(lab.OWNER_LABEL) == MINE],
+        "networks": [each["name"] for each in seen.networks if each["labels"].get(lab_inventory.OWNER_LABEL) == MINE],
         "images": images,
         "kept": [] if images else seen.images,
         "others": others,
@@ -123,8 +123,8 @@ def _packages(engine: Engine | None, builds: bool) -> list[str]:
     Raises:
         LockstepError: packages are missing, and this machine does not use apt.
     """
-    packages = lab_engine.missing_packages(engine, builds)
-    if packages and not lab_engine.may_install(_os_release()):
+    packages = containers.missing_packages(engine, builds)
+    if packages and not containers.may_install(_os_release()):
         raise LockstepError(NO_ENGINE if engine is None else f"the lab needs {', '.join(packages)}; install it and run lab.yml again")
     return packages
 
@@ -145,17 +145,17 @@ def _archives(images: list[str]) -> dict[str, Any]:
     """The sources of this machine's packages, from which the image takes its packages, too."""
     release = _os_release()
     codename = release.get("VERSION_CODENAME", "")
-    targets = lab_engine.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
-    lines = lab.apt_settings(lab_engine.apt_answer("apt-config", "dump"))
-    bootstrapped = f"{lab_engine.BASE}:{codename}"
+    targets = containers.apt_answer("apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)")
+    lines = lab_inventory.apt_settings(containers.apt_answer("apt-config", "dump"))
+    bootstrapped = f"{containers.BASE}:{codename}"
     return {
-        **lab.package_sources(targets, codename),
+        **lab_inventory.package_sources(targets, codename),
         "bootstrapped": bootstrapped,
         "bootstraps": bootstrapped not in images,
         "codename": codename,
         "distribution": release.get("ID", ""),
         "apt": lines,
-        "proxies": lab.proxy_environment(lines),
+        "proxies": lab_inventory.proxy_environment(lines),
         "certificates": sorted(str(file) for file in CERTIFICATES.rglob("*.crt")) if CERTIFICATES.is_dir() else [],
     }
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from control import project, text
-from control.lab import lab
-from control.task import Task
+from control.common import project, text
+from control.common.task import Task
+from control.lab import lab_inventory
 from trainer.common.errors import LockstepError
 
 ATTEMPT_S = 5
@@ -51,13 +51,13 @@ def _try(node: dict[str, Any], user: str, inventory: Path) -> str:
         completed = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=2 * ATTEMPT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"no answer in {2 * ATTEMPT_S} s"
-    return lab.telling_line(completed.stderr.splitlines()) if completed.returncode != 0 else ""
+    return lab_inventory.telling_line(completed.stderr.splitlines()) if completed.returncode != 0 else ""
 
 
 def shown(plan: dict[str, Any]) -> str:
     """The lab as a table, and the next commands."""
     asked, cli, where = plan["settings"], "ansible-playbook", shlex.quote(project.relative(Path(plan["inventory"])))
-    limits = (lab.memory_text(asked["memory"]), asked["link"])
+    limits = (lab_inventory.memory_text(asked["memory"]), asked["link"])
     rows = [(node["name"], node["address"], f"{share:g}", *limits) for node, share in zip(plan["nodes"], asked["cpus"], strict=True)]
     note = ""
     if plan["older"]:

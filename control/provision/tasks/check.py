@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from control.provision import provisioning
-from control.provision.provisioning import Look
-from control.task import Task
+from control.common.task import Task
+from control.provision import findings
+from control.provision.findings import Look
 
 
 def check(task: Task) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def check(task: Task) -> dict[str, Any]:
     seen, plan = task.arguments["seen"], task.arguments["plan"]
     lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
     members = {member["name"]: member for member in plan["members"]}
-    looks = {host: provisioning.parse(one["output"]) for host, one in seen.items() if "output" in one}
+    looks = {host: findings.parse(one["output"]) for host, one in seen.items() if "output" in one}
     for host, look in looks.items():
         look.sudo_reason = task.arguments["sudo"][host].get("reason", "")
         look.gpus = members[host].get("gpus", 0)
@@ -20,15 +20,15 @@ def check(task: Task) -> dict[str, Any]:
     for host, look in looks.items():
         problems += _judge(task, host, look, seen[host]["password"], plan)
     if plan["state"] == "present" and plan["kind"] != "local":
-        problems += provisioning.shared_refusals(looks)
+        problems += findings.shared_refusals(looks)
     if plan["state"] == "present":
-        problems += provisioning.folder_refusals(looks)
-    provisioning.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
+        problems += findings.folder_refusals(looks)
+    findings.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
     facts = {
         host: {
             **look.fact(),
             "wanted": seen[host]["wanted"],
-            "root_refused": provisioning.sudo_refusal(look, seen[host]["password"]) or "",
+            "root_refused": findings.sudo_refusal(look, seen[host]["password"]) or "",
         }
         for host, look in looks.items()
     }
@@ -38,14 +38,14 @@ def check(task: Task) -> dict[str, Any]:
 def _judge(task: Task, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
     if plan["state"] == "absent":
         return removal_refusals(host, look, password, plan["kind"])
-    needs_root = provisioning.needs_root(look, plan["kind"], plan["firewall"])
+    needs_root = findings.needs_root(look, plan["kind"], plan["firewall"])
     need_mb = int(task.arguments["need_gpu_mb" if look.gpus else "need_mb"])
-    return provisioning.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
+    return findings.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
 
 
 def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
     """Why nothing can be removed from a host now."""
-    problem = provisioning.sudo_refusal(look, password) if provisioning.removal_needs_root(look, kind) else None
+    problem = findings.sudo_refusal(look, password) if findings.removal_needs_root(look, kind) else None
     problems = [f"{host}: {problem}"] if problem else []
     if look.sessions:
         problems.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")

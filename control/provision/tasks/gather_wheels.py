@@ -5,10 +5,10 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line, project
-from control.progress import Line
-from control.provision import provisioning, requirements, wheels
-from control.task import Task
+from control.common import command_line, project
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.provision import findings, requirements, wheels
 
 
 def gather_wheels(task: Task) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def gather_wheels(task: Task) -> dict[str, Any]:
     if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
         names = ", ".join(lacking)
         task.warn([f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"])
-    provisioning.refuse(provisioning.venv_refusals(hosts, by_kind))
+    findings.refuse(findings.venv_refusals(hosts, by_kind))
     return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
 
 

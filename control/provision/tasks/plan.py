@@ -9,12 +9,12 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 
-from control import command_line, text
+from control.common import command_line, text
+from control.common.operator_variables import boolean, check_state
+from control.common.task import Task
 from control.doctor.checks.host import loopback
-from control.operator_variables import boolean, check_state
-from control.provision import provision
-from control.runs.cluster import check_absolute, cluster_hosts
-from control.task import Task
+from control.provision import host_rules
+from control.runs.hosts.inventory_hosts import check_absolute, cluster_hosts
 from trainer.common.errors import ConfigError
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
@@ -37,9 +37,9 @@ def plan(task: Task) -> dict[str, Any]:
     }
     if here:
         return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names, str(options.get("requirements", "")))}
-    provision.check_members(members)
+    host_rules.check_members(members)
     if state == "present":
-        provision.check_workers(members)
+        host_rules.check_workers(members)
     for name in names:
         check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
     planned["addresses"] = addresses(str(member["address"]) for member in members)
@@ -58,7 +58,7 @@ def check_paths(host: str, paths: dict[str, str]) -> None:
     except AnsibleFilterError as error:
         raise ConfigError(f"{host}: {error}") from None
     root, environment = paths.get("worker_root"), paths.get("python_env_path")
-    if root and environment and provision.inside(root, environment):
+    if root and environment and host_rules.inside(root, environment):
         raise ConfigError(
             f"{host}: python_env_path={environment}: expected a folder of its own, as in {root}/venv: what is in it is replaced "
             "and removed whole"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from control import text
-from control.task import Task
+from control.common import text
+from control.common.task import Task
 
 
 def report(task: Task) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import ipaddress
 import re
 from typing import Any
 
-from control.provision import provision
-from control.task import Task
+from control.common.task import Task
+from control.provision import host_rules
 from trainer.common.errors import ConfigError
 
 CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -18,22 +18,22 @@ def dfs(task: Task) -> dict[str, Any]:
     folders = {"dfs_path": str(task.arguments["path"]), **({"dfs_brick": str(task.arguments["brick"])} if kind == "glusterfs" else {})}
     # What an older inventory made must stay removable.
     for host, root in task.arguments["roots"].items() if plan["state"] == "present" else ():
-        provision.check_apart(host, str(root), folders)
+        host_rules.check_apart(host, str(root), folders)
     wanted = (
         str(task.arguments["volume"]),
         str(task.arguments["brick"]),
         str(task.arguments["layout"]),
         int(task.arguments["replicas"]),
     )
-    volume = provision.dfs_volume(plan["members"], *wanted)
+    volume = host_rules.dfs_volume(plan["members"], *wanted)
     return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
 
 
 def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
     """The kind of the distributed file system, if these hosts can have it."""
     kind = str(arguments["kind"])
-    if kind not in provision.KINDS:
-        raise ConfigError(f"dfs_kind={kind}: expected one of {', '.join(provision.KINDS)}")
+    if kind not in host_rules.KINDS:
+        raise ConfigError(f"dfs_kind={kind}: expected one of {', '.join(host_rules.KINDS)}")
     if not str(arguments["path"]).startswith("/"):
         raise ConfigError(f"dfs_path={arguments['path']}: expected an absolute path, the same on every host")
     if kind == "local" and len(members) > 1:
@@ -63,7 +63,7 @@ def firewall(task: Task) -> dict[str, Any]:
     check_users(task.arguments["users"])
     removes = plan["state"] == "absent"
     # What an inventory with a wrong port made must stay removable.
-    ports = [] if removes else provision.firewall_ports(plan["members"], plan["kind"])
+    ports = [] if removes else host_rules.firewall_ports(plan["members"], plan["kind"])
     shown = {} if plan["firewall"] or removes else {"show": _warning(ports)}
     return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line, configurations, project, text
-from control.children import Interrupted, Playbook, heeding_signals, last_lines
-from control.command_line import as_typed
-from control.operator_variables import boolean
-from control.progress import Line
+from control.common import command_line, configurations, project, text, written_files
+from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines
+from control.common.command_line import as_typed
+from control.common.operator_variables import boolean
+from control.common.progress_line import Line
+from control.common.task import Task
 from control.report import accuracy, facts, report
-from control.runs import script
-from control.runs.plan import latest_run
-from control.sweep import sweep
-from control.task import Task
+from control.runs.planning import script_plan
+from control.runs.results.run_names import latest_run
+from control.sweep.scaling import design
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import read_json
 from trainer.common.suggest import nearest
@@ -33,7 +33,7 @@ def write(task: Task) -> dict[str, Any]:
     of_sweep = chosen_sweep(options.get("sweep"))
     folders = chosen_runs(options.get("run"), of_sweep)
     for folder in folders:
-        script.refuse(folder, "report.yml")
+        script_plan.refuse(folder, "report.yml")
     runs, problems = [facts.read(folder) for folder in folders], []
     usual = {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}
     at_the_top = heading(options.get("set"), runs, usual)
@@ -76,7 +76,7 @@ def _write(task: Task, request: report.Request) -> list[str]:
     beside = None if task.check_mode else request.subject
     with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
         report.make(request, Path(folder))
-        what = report.changes if task.check_mode else report.put_changed
+        what = written_files.changes if task.check_mode else written_files.put_changed
         return what(Path(folder), request.folder, report.OURS)
 
 
@@ -131,7 +131,7 @@ def chosen_sweep(asked: Any) -> Path | None:
         LockstepError: there is no such sweep, with the nearest.
     """
     names = sorted(path.name for path in project.SWEEPS.glob("*") if path.is_dir())
-    return None if asked is None else project.SWEEPS / sweep.find(names, str(asked))
+    return None if asked is None else project.SWEEPS / design.find(names, str(asked))
 
 
 def _sweep_of_that_name(runs: list[facts.Run]) -> Path | None:

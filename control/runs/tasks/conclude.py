@@ -5,24 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from control import command_line, configurations, project, text
-from control.doctor import prediction
-from control.operator_variables import boolean
-from control.runs import (
-    asynchronous,
-    choices,
-    evaluations,
-    hparams,
-    launches,
-    mlflow_log,
-    outcome,
-    queue,
-    run_results,
-    supervision,
-    under_way,
-)
-from control.runs.outcome import Verdict
-from control.task import Task
+from control.common import command_line, configurations, project, text
+from control.common.operator_variables import boolean
+from control.common.task import Task
+from control.runs.hosts import host_roles, supervisor_command
+from control.runs.launch import launches, under_way, waiting_runs
+from control.runs.planning import kept_choices
+from control.runs.results import evaluations, expected_speed, failure_text, hparams, mlflow_log, next_steps, outcome, run_summary
+from control.runs.results.outcome import Verdict
+from control.runs.show import run_result
 from trainer.common.files import read_json, write_json
 from trainer.rundir.layout import recorded
 
@@ -33,29 +24,31 @@ def conclude(task: Task) -> dict[str, Any]:
     name, folder = plan["run"], Path(plan["folder"])
     if project.is_users(folder):
         task.warn([under_way.restore(name)])
-    returned = run_results.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
+    returned = run_summary.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
     verdicts = _with_launch(recorded(folder), returned)
     if all(verdict.state == "unreachable" for verdict in verdicts):
-        message = f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{text.under_way(name)}"
+        message = (
+            f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{next_steps.under_way(name)}"
+        )
         return {"failed": True, "msg": message}
-    summary = run_results.concluded(folder, verdicts)
+    summary = run_summary.concluded(folder, verdicts)
     launches.end_all(folder)
     scripted = "script" in summary
     if not scripted:
-        choices.keep_all(folder)
+        kept_choices.keep_all(folder)
     if summary["state"] == "RUNNING":
         # The commands are shown here, and not again when the command ends.
-        return {"run_under_way": None, "show_last": f"{name} {queue.progress(verdicts)}\n{text.under_way(name)}"}
+        return {"run_under_way": None, "show_last": f"{name} {waiting_runs.progress(verdicts)}\n{next_steps.under_way(name)}"}
     if not scripted:
         summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
     summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
     write_json(folder / "summary.json", summary)
     under_way.forget(folder)
     if not scripted and project.is_users(folder):
-        task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
+        task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
     follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
-    shown = run_results.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
+    shown = run_result.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
     if plan["run_kind"] == "doctor":
         over = {"launch_begun": None}
         return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
@@ -65,7 +58,7 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": {**plan, "complete": True}, "cluster": run_results.remaining(folder, recorded(folder)["hosts"])}
+    facts = {"plan": {**plan, "complete": True}, "cluster": run_summary.remaining(folder, recorded(folder)["hosts"])}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
@@ -88,7 +81,7 @@ def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdic
 
 def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
     """What kept a run from finishing, root cause first; empty if it finished."""
-    if failure := text.failure(verdicts):
+    if failure := failure_text.failure(verdicts):
         return failure
     return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
 
@@ -103,7 +96,7 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> st
 def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
     config = configurations.load(folder / "config.yml")
-    expected = prediction.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
+    expected = expected_speed.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 
@@ -127,18 +120,18 @@ def conclude_stop(task: Task) -> dict[str, Any]:
     if len(away) == len(verdicts):
         return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
     launches.end_all(folder)
-    summary = run_results.read_summary(folder)
+    summary = run_summary.read_summary(folder)
     if stopped or summary["state"] in (None, "RUNNING"):
-        summary = run_results.concluded(folder, verdicts, cancelled=stopped > 0)
+        summary = run_summary.concluded(folder, verdicts, cancelled=stopped > 0)
         write_json(folder / "summary.json", summary)
     if not away:
         under_way.forget(folder)
-    task.warn(evaluations.take(folder, asynchronous.evaluators(recorded(folder))))
-    shown = run_results.shown_result(folder, summary)
+    task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
+    shown = run_result.shown_result(folder, summary)
     if away:
         return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}
     if stopped and summary["state"] == "FAILED":
-        return {"failed": True, "msg": f"{text.failure(verdicts)}\n\n{shown}"}
+        return {"failed": True, "msg": f"{failure_text.failure(verdicts)}\n\n{shown}"}
     return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}
 
 
@@ -153,7 +146,7 @@ def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any
 def _away(run: str, folder: Path, hosts: list[str]) -> str:
     """What is to be known of hosts that could not be reached, and done."""
     one = len(hosts) == 1
-    whose, them, wait = "its" if one else "their", "it" if one else "them", supervision.rejoin_wait(folder)
+    whose, them, wait = "its" if one else "their", "it" if one else "them", supervisor_command.rejoin_wait(folder)
     alone = (
         f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait); a "
         "queued run keeps its place there until it is stopped there, too"

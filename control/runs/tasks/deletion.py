@@ -5,11 +5,12 @@ import re
 import shutil
 from typing import Any
 
-from control import project, text
-from control.runs import status, under_way
-from control.runs.plan import check_run_name, no_such_run
+from control.common import project, text
+from control.common.task import Task
+from control.runs.launch import under_way
+from control.runs.results.run_names import check_run_name, no_such_run
+from control.runs.show import status
 from control.runs.tasks import several
-from control.task import Task
 from trainer.common.errors import LockstepError
 
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")

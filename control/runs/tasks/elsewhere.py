@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from control import project, text
-from control.runs.plan import no_such_run
-from control.runs.queue import Jobs
-from control.task import Task
+from control.common import project, text
+from control.common.task import Task
+from control.runs.launch.waiting_runs import Jobs
+from control.runs.results.run_names import no_such_run
 from trainer.common.errors import LockstepError
 
 COMMANDS = ("status", "stop", "playbooks/delete_run")

@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project, text
-from control.operator_variables import boolean
-from control.runs import asynchronous, launches, reservations, run_results, script, status, under_way
-from control.runs.cluster import posts
-from control.runs.plan import latest_run
+from control.common import command_line, project
+from control.common.operator_variables import boolean
+from control.common.task import Task
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.launch import launches, reservations, under_way
+from control.runs.planning import script_plan
+from control.runs.results import next_steps, run_summary
+from control.runs.results.run_names import latest_run
+from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
-from control.task import Task
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json
 
@@ -42,7 +45,7 @@ def find(task: Task) -> dict[str, Any]:
     if "follow" in options:
         options["follow"] = boolean("follow", options["follow"])
     if task.arguments["command"] in ("evaluate", "predict"):
-        script.refuse(folder, f"{task.arguments['command']}.yml")
+        script_plan.refuse(folder, f"{task.arguments['command']}.yml")
     section = {key: cluster[key] for key in ("script",) if key in cluster}
     slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
     if "job" in cluster.get("slurm", {}):
@@ -57,10 +60,10 @@ def find(task: Task) -> dict[str, Any]:
         "code_sha256": cluster.get("code_sha256", ""),
     }
     after = task.arguments["command"] in ("evaluate", "predict")
-    hosts = run_results.remaining(folder, cluster["hosts"]) if after else posts(cluster)
-    left = {"if_interrupted": f"Only its logs are no longer shown.\n{text.under_way(folder.name)}"} if options.get("follow") else {}
+    hosts = run_summary.remaining(folder, cluster["hosts"]) if after else posts(cluster)
+    left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
-        plan["logs"] = asynchronous.logs(hosts, options.get("role"))
+        plan["logs"] = parameter_server_text.logs(hosts, options.get("role"))
     return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
 
 
@@ -76,7 +79,7 @@ UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": [
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
     """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
-    under_way = bool(launches.uncollected_job({"slurm": job})) or run_results.read_summary(run)["state"] in (None, "RUNNING")
+    under_way = bool(launches.uncollected_job({"slurm": job})) or run_summary.read_summary(run)["state"] in (None, "RUNNING")
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = job["job"]
         refusal = (

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from control import project
-from control.remote.remote import clear_marks
-from control.runs import launches, reservations, resumption
-from control.runs.cluster import posts, tf_config, thread_share
-from control.task import Task
+from control.common import project
+from control.common.task import Task
+from control.remote.worker_access import clear_marks
+from control.runs.hosts.inventory_hosts import posts, tf_config, thread_share
+from control.runs.launch import launches, reservations, resumption
 from trainer.common.errors import LockstepError
 from trainer.rundir.layout import recorded
 

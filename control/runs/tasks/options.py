@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from control import command_line
-from control.operator_variables import check_state
-from control.runs import snapshot_choice
-from control.task import Task
+from control.common import command_line
+from control.common.operator_variables import check_state
+from control.common.task import Task
+from control.runs.results import snapshot_choice
 from trainer.rundir import layout
 
 

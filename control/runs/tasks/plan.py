@@ -5,12 +5,16 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from control import command_line, text
-from control.campaign import check_name
-from control.operator_variables import boolean, integer
-from control.runs import launches, mlflow_log, planning, reservations, run_results, script, supervision, under_way
-from control.runs.cluster import posts
-from control.task import Task
+from control.campaign.store import check_name
+from control.common import command_line, text
+from control.common.operator_variables import boolean, integer
+from control.common.task import Task
+from control.runs.hosts import supervisor_command
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.launch import launches, reservations, under_way
+from control.runs.planning import plan_command, script_plan
+from control.runs.results import mlflow_log, run_summary
+from control.runs.show import run_result
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.rundir.layout import recorded
@@ -30,21 +34,21 @@ def plan(task: Task) -> dict[str, Any]:
         check_name("sweep", kind.partition("/")[2])
     if "run" in options and kind == "runs" and not task.check_mode:
         task.warn([under_way.restore(str(options["run"]))])
-    plan = planning.make(
+    plan = plan_command.make(
         _selftest(options) if command == "doctor" else options,
-        planning.hosts(task.task_vars),
+        plan_command.hosts(task.task_vars),
         kind,
         int(task.template(task.arguments["default_workers"])),
         task.arguments["packs"],
         not task.check_mode,
-        planning.spares(task.task_vars) if command == "train" else (),
-        planning.servers(task.task_vars),
-        planning.apart(task.task_vars) if command in ("train", "doctor") else (),
+        plan_command.spares(task.task_vars) if command == "train" else (),
+        plan_command.servers(task.task_vars),
+        plan_command.apart(task.task_vars) if command in ("train", "doctor") else (),
     )
     if "script" in plan and command != "train":
-        script.refuse(Path(plan["folder"]), f"{command}.yml")
+        script_plan.refuse(Path(plan["folder"]), f"{command}.yml")
     if command == "playbooks/slurm":
-        supervision.check_job(plan["config"])
+        supervisor_command.check_job(plan["config"])
     if boolean("show_config", options.get("show_config", False)):
         # The following stages have nothing to do.
         return {
@@ -53,17 +57,17 @@ def plan(task: Task) -> dict[str, Any]:
         }
     if command == "train" and not plan["complete"]:
         launches.check_job(plan["run"], recorded(Path(plan["folder"])))
-    plan |= {"command": command, "typed": planning.typed(options, plan["run"])}
+    plan |= {"command": command, "typed": plan_command.typed(options, plan["run"])}
     if plan["complete"] and command == "train" and "script" not in plan and not task.check_mode:
         task.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan["complete"] else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
-    show = {} if waits(plan) else {"show": planning.shown(plan, task.task_vars["hostvars"], task.check_mode)}
+    show = {} if waits(plan) else {"show": plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)}
     hosts = posts(plan)
     if plan["complete"]:
         reservations.release(plan["run"])
         plan |= _trained_with(plan)
-        hosts = run_results.remaining(Path(plan["folder"]), plan["hosts"])
+        hosts = run_summary.remaining(Path(plan["folder"]), plan["hosts"])
     return {
         **already,
         **show,
@@ -123,8 +127,8 @@ def _selftest(options: dict[str, Any]) -> dict[str, Any]:
 def _already(plan: dict[str, Any], commands: bool) -> str:
     """The result of a run that is already complete, with the next `commands`."""
     folder = Path(plan["folder"])
-    summary, asked = run_results.read_summary(folder), plan["counts"].get("epochs", 0)
-    shown = run_results.shown_result(folder, summary, commands)
+    summary, asked = run_summary.read_summary(folder), plan["counts"].get("epochs", 0)
+    shown = run_result.shown_result(folder, summary, commands)
     if "script" in plan:
         return f"Nothing to do: {plan['script']['main']} has ended well already.\n\n{shown}"
     done = summary.get("epochs_done") or asked

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from control import project
-from control.children import ending_at_signals, heeding_signals
-from control.remote import trainer_process
-from control.runs import package, predictions
-from control.runs.predictions import FOLDER, Prediction
-from control.task import Task
+from control.common import project
+from control.common.child_playbooks import ending_at_signals, heeding_signals
+from control.common.task import Task
+from control.remote import trainer_package, trainer_process
+from control.runs.predict import predictions
+from control.runs.predict.predictions import FOLDER, Prediction
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import sha256_file
 from trainer.rundir import layout
@@ -55,7 +55,7 @@ def plan(task: Task) -> dict[str, Any]:
 
 def _code(task: Task) -> dict[str, Any]:
     """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
-    archive = package.TRAINER.build(Path(task.arguments["packs"]).parent / "code")
+    archive = trainer_package.TRAINER.build(Path(task.arguments["packs"]).parent / "code")
     code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
     return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
 

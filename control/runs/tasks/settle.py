@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from control import text
-from control.runs import asynchronous, launches, planning, reservations, status, supervision
-from control.runs.cluster import posts
+from control.common import text
+from control.common.task import Task
+from control.runs.hosts import host_roles, supervisor_command
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.launch import launches, reservations
+from control.runs.planning import plan_command
+from control.runs.show import status
 from control.runs.tasks.plan import waits
-from control.task import Task
 from trainer.rundir.layout import recorded
 
 
@@ -22,13 +25,13 @@ def settle(task: Task) -> dict[str, Any]:
     """
     plan, seen, folder = task.arguments["plan"], task.arguments["seen"], Path(task.arguments["plan"]["folder"])
     record = recorded(folder)
-    evaluators = asynchronous.evaluators(record)
+    evaluators = host_roles.evaluators(record)
     without = [one["host"] for one in seen if one["host"] in evaluators and one["state"] != "running"]
     seen = [one for one in seen if one["host"] not in evaluators]
     launched, workers = [host["name"] for host in posts(record) if host["name"] not in evaluators], len(record.get("hosts", []))
-    elastic = supervision.is_elastic(folder)
+    elastic = supervisor_command.is_elastic(folder)
     goes_on = elastic and status.goes_on(seen, launched, workers)
-    waits_for = [] if goes_on or not supervision.rejoin_wait(folder) else status.waits(seen, launched)
+    waits_for = [] if goes_on or not supervisor_command.rejoin_wait(folder) else status.waits(seen, launched)
     if waits_for and not task.arguments.get("again"):
         return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {text.listed(waits_for)}"}
     # A host that is there, and its worker is not, will not bring it back.
@@ -36,7 +39,7 @@ def settle(task: Task) -> dict[str, Any]:
     lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
     alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
     launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
-    shown = [planning.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
+    shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         away = [one["host"] for one in seen if one["state"] != "running"]
         return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(away)}"])

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from control import command_line, project
-from control.children import Interrupted, Playbook, heeding_signals, last_lines
-from control.progress import Line
+from control.common import command_line, project
+from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines
+from control.common.progress_line import Line
 
 
 def each(typed: str, command: str, names: Sequence[str], doing: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from control import project, text
-from control.runs import queue, run_results, status
+from control.common import project, text
+from control.common.task import Task
+from control.runs.launch import waiting_runs
+from control.runs.results import next_steps, run_summary
+from control.runs.show import status
 from control.runs.tasks import several
-from control.task import Task
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
 from trainer.data.spec import noun
@@ -24,24 +26,24 @@ def show_status(task: Task) -> dict[str, Any]:
             "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
         }
     options = task.arguments.get("options", {})
-    jobs = queue.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
+    jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
-    summary = run_results.read_summary(project.RUNS / name)
+    summary = run_summary.read_summary(project.RUNS / name)
     called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
     shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
     rows = read_history(project.RUNS / name / "history.csv")
     running = any(look.get("state") == "running" for look in seen)
     commands = (
-        text.under_way(name)
+        next_steps.under_way(name)
         if running
-        else text.next_commands(text.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
+        else text.next_commands(next_steps.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
     )
     every = [] if "run" in options else [status.all_runs(jobs)]
     parts = [collected or shown, *every, commands]
     return {"changed": bool(collected) and not task.check_mode, "show_last": "\n\n".join(parts)}
 
 
-def _collect(task: Task, jobs: queue.Jobs, options: dict[str, Any]) -> str:
+def _collect(task: Task, jobs: waiting_runs.Jobs, options: dict[str, Any]) -> str:
     """Fetch the results of runs that have ended, each as `stop.yml` does, which stops nothing then; what came of it.
 
     Raises:

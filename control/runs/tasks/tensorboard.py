@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project, text
-from control.operator_variables import check_state
-from control.runs import hparams
-from control.runs.plan import latest_run
-from control.task import Task
-from control.web_server import WebServer, tunnel
+from control.common import command_line, project, text
+from control.common.operator_variables import check_state
+from control.common.task import Task
+from control.common.web_server import WebServer, tunnel
+from control.runs.results import hparams
+from control.runs.results.run_names import latest_run
 
 SERVER = WebServer("TensorBoard", "tensorboard", 6006, "tensorboard_port", "/")
 

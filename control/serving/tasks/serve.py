@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from control import command_line, project, text
-from control.operator_variables import check_state, integer
+from control.common import command_line, project, text
+from control.common.operator_variables import check_state, integer
+from control.common.task import Task
+from control.common.web_server import WebServer, at, get, tunnel
 from control.serving.signature import Exported, versions
-from control.task import Task
-from control.web_server import WebServer, at, get, tunnel
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
 from trainer.common.suggest import nearest

@@ -3,20 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from control import project
-from control.campaign import SUMMARY
-from control.command_line import as_typed
-from control.sweep import settings, settings_results, settings_text, sweep_results, sweep_text
-from control.sweep.sweep_results import times
+from control.campaign.store import SUMMARY
+from control.common import project
+from control.common.command_line import as_typed
+from control.common.task import Task
+from control.sweep.scaling import sweep_results, sweep_text
+from control.sweep.scaling.sweep_results import times
+from control.sweep.settings import settings_results, settings_text, trial_settings
 from control.sweep.tasks.plan import watts
-from control.task import Task
 from trainer.common.files import read_json, write_json
 
 
 def conclude(task: Task) -> dict[str, Any]:
     """Recomputes the sweep's results from its rows."""
     folder = Path(task.arguments["sweep"]["folder"])
-    if settings.are_of(folder):
+    if trial_settings.are_of(folder):
         ranked = settings_results.conclude(folder, as_typed)
         shown = settings_text.results(ranked, project.relative(folder))
         return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}

@@ -11,16 +11,20 @@ from typing import Any
 
 import yaml
 
-from control import children, command_line, configurations, project
-from control.campaign import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
-from control.doctor.prediction import bytes_per_step
-from control.operator_variables import boolean, integer
-from control.runs import cluster, planning
-from control.runs.plan import check_gpus, check_roles, overrides
-from control.sweep import forecast, meter, settings, settings_plan, settings_text, sweep, sweep_text, timings
-from control.sweep.sweep import Wanted
-from control.sweep.timings import STRONG, WEAK
-from control.task import Task
+from control.campaign import timings
+from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
+from control.campaign.timings import STRONG, WEAK
+from control.common import child_playbooks, command_line, configurations, host_names, project
+from control.common.operator_variables import boolean, integer
+from control.common.task import Task
+from control.runs.hosts import inventory_hosts
+from control.runs.planning import plan_command
+from control.runs.planning.host_choice import check_gpus, check_roles
+from control.runs.planning.resolve import overrides
+from control.runs.results.expected_speed import bytes_per_step
+from control.sweep.scaling import design, forecast, meter, sweep_text
+from control.sweep.scaling.design import Wanted
+from control.sweep.settings import settings_plan, settings_text, trial_settings
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.config.schema import Config
@@ -49,18 +53,18 @@ def plan(task: Task) -> dict[str, Any]:
         names = project.sweeps()
         if not names and "sweep" not in options:
             raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
-        name = sweep.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
+        name = design.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
         found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
-        return {"ansible_facts": {"sweep_found": found_sweep, "cluster": planning.hosts(task.task_vars), "run_options": options}}
+        return {"ansible_facts": {"sweep_found": found_sweep, "cluster": plan_command.hosts(task.task_vars), "run_options": options}}
     return _measuring(task, options)
 
 
 def _measuring(task: Task, options: dict[str, Any]) -> dict[str, Any]:
-    children.refuse_questions()
+    child_playbooks.refuse_questions()
     if not task.check_mode:
         with alone():
             pass
-    hosts = planning.hosts(task.task_vars)
+    hosts = plan_command.hosts(task.task_vars)
     options = settings_plan.continued(options, asked_before(options))
     return _settings(task, options, hosts) if "vary" in options else _workers(task, options, hosts)
 
@@ -91,7 +95,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
         "code": plan["code"],
     }
     check_same_facts(name, record_before, record)
-    trials = sweep.order(wanted, record["seed"])
+    trials = design.order(wanted, record["seed"])
     rows = timings.read(folder / timings.FILE)
     left = remaining(trials, rows)
     if not task.check_mode:
@@ -110,7 +114,7 @@ def step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
 
     Workers of one machine take each other's cores, and with strong scaling each number of workers has another share of a step.
     """
-    return wanted.scaling == WEAK and not cluster.on_one_machine(labels)
+    return wanted.scaling == WEAK and not host_names.on_one_machine(labels)
 
 
 def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -120,12 +124,12 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     settings_plan.refuse_other_kind(folder, varies=True)
     rows, before = settings_plan.before(folder)
     seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
-    combinations = settings.combinations(wanted.space, wanted.drawn, seed)
+    combinations = trial_settings.combinations(wanted.space, wanted.drawn, seed)
     used = _usable([host for host in hosts if host["name"] not in wanted.idle])
     first = settings_plan.first(options, combinations[0])
     plan = _plan(task, folder.name, {**first, "workers": str(wanted.workers)}, hosts)
     trials = settings_plan.trials(folder.name, yaml.safe_load(plan["asked_yaml"]), wanted.set_for_all, combinations)
-    hosts_now = [cluster.label(host) for host in used]
+    hosts_now = [host_names.label(host) for host in used]
     record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
     if any(row.measured for row in rows):
         settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
@@ -155,26 +159,26 @@ def _choice(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) ->
         return None
     asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
     asked["run"] = "choice"
-    plan = planning.make(asked, hosts[:1], "sweeps", 1, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make(asked, hosts[:1], "sweeps", 1, task.arguments["packs"], not task.check_mode)
     return dict(plan["choice"])
 
 
 def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """The plan of a run like any trial, with these options, which is called the warm-up."""
-    folder, run = f"{project.TRIALS}/{name}", f"{name}.{sweep.WARM_UP}"
+    folder, run = f"{project.TRIALS}/{name}", f"{name}.{design.WARM_UP}"
     if task.check_mode:
         run += ".check"
     else:
         # An interrupted warm-up's files would make this one its continuation.
         shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
-    return planning.make({**options, "run": run}, hosts, folder, len(hosts), task.arguments["packs"], not task.check_mode)
+    return plan_command.make({**options, "run": run}, hosts, folder, len(hosts), task.arguments["packs"], not task.check_mode)
 
 
 def _usable(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The hosts, any of which may train with any other."""
     check_roles(hosts)
     check_gpus(hosts)
-    cluster.check_hosts(hosts)
+    inventory_hosts.check_hosts(hosts)
     return hosts
 
 
@@ -182,7 +186,7 @@ def asked_before(options: dict[str, Any]) -> dict[str, Any]:
     """Operator variables of a sweep over settings that exists; empty for others."""
     if "sweep" not in options:
         return {}
-    check_name("sweep", str(options["sweep"]), sweep.LONGEST_NAME)
+    check_name("sweep", str(options["sweep"]), design.LONGEST_NAME)
     path = project.SWEEPS / str(options["sweep"]) / SUMMARY
     return dict(read_json(path).get("asked", {})) if path.is_file() else {}
 
@@ -194,7 +198,7 @@ def named_folder(options: dict[str, Any], default: str) -> Path:
         ConfigError: its name could leave its parent or reach a shell.
     """
     name = str(options.get("sweep", default))
-    check_name("sweep", name, sweep.LONGEST_NAME)
+    check_name("sweep", name, design.LONGEST_NAME)
     return project.SWEEPS / name
 
 
@@ -247,10 +251,10 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
     """What to measure."""
-    every = sweep.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
+    every = design.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
     # The cost of saved states is a separate question: all hosts by default.
     default = f"1-{hosts}" if "checkpoint_every" not in options else str(hosts)
-    workers = sweep.numbers("workers", options.get("workers", default))
+    workers = design.numbers("workers", options.get("workers", default))
     if max(workers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
     repeats, epochs = (integer(key, options.get(key, 3)) for key in ("repeats", "epochs"))
@@ -269,7 +273,7 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
         "seed": seed,
         "batch_size": config.train.batch_size,
         "global_batch": config.train.global_batch or config.train.batch_size * len(hosts),
-        "hosts": [cluster.label(host) for host in hosts],
+        "hosts": [host_names.label(host) for host in hosts],
     }
 
 
@@ -281,7 +285,7 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     record_before = dict(read_json(path))
     old = configurations.to_dict(configurations.build(configurations.load(folder / "config.yml")))
     changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if key not in FREE]
-    labels = [cluster.label(host) for host in hosts]
+    labels = [host_names.label(host) for host in hosts]
     changed += other_hosts(record_before["hosts"], labels)
     if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:
         changed.append("train.global_batch")

@@ -8,18 +8,19 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control import command_line
-from control.campaign import SUMMARY, Row, UnderWay, alone, refuse_other, side_by_side
-from control.children import Interrupted, heeding_signals
-from control.doctor.step_model import ring, slowest
-from control.operator_variables import boolean
-from control.progress import Line
-from control.runs import cluster
-from control.sweep import settings, sweep_text, timings
-from control.sweep.settings_trials import SettingsBench
-from control.sweep.timing_trials import TimingBench
-from control.sweep.trials import Bench
-from control.task import Task
+from control.campaign import timings
+from control.campaign.store import SUMMARY, Row, UnderWay, alone, refuse_other, side_by_side
+from control.common import command_line, host_names
+from control.common.child_playbooks import Interrupted, heeding_signals
+from control.common.operator_variables import boolean
+from control.common.progress_line import Line
+from control.common.task import Task
+from control.runs.results.step_model import ring, slowest
+from control.sweep.scaling import sweep_text
+from control.sweep.scaling.timing_trials import TimingBench
+from control.sweep.scaling.trials import Bench
+from control.sweep.settings import trial_settings
+from control.sweep.settings.settings_trials import SettingsBench
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 
@@ -37,7 +38,7 @@ def run_trials(task: Task) -> dict[str, Any]:
     variables, options = command_line.inventory_overrides("sweep"), task.arguments["options"]
     bench: Bench
     with heeding_signals() as ended:
-        if settings.are_of(Path(record["folder"])):
+        if trial_settings.are_of(Path(record["folder"])):
             bench = SettingsBench(record, variables, ended)
         else:
             note_links(Path(record["folder"]) / SUMMARY, task.arguments["network"])
@@ -104,7 +105,7 @@ class Session:
 def note_links(path: Path, network: dict[str, Any]) -> None:
     """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
-    names = [name for name in cluster.label_names(record["hosts"]) if name in network]
+    names = [name for name in host_names.label_names(record["hosts"]) if name in network]
     now, before = slowest(ring(names), network), record.get("mbit_s")
     if now is None:
         return

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.analysis import accuracy, accuracy_plot, benchmark
 from benchmarks.analysis.accuracy import Row, Training
 from benchmarks.tasks import run_accuracy
-from control import project
+from control.common import project
 from tests.unit.samples import HISTORY
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import write_rows

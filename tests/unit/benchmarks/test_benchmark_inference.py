@@ -11,7 +11,7 @@ from benchmarks.analysis import inference
 from benchmarks.analysis.passes import draw, grouped, shown
 from benchmarks.node import inference as benchmark
 from benchmarks.tasks import plan_inference
-from control import configurations
+from control.common import configurations
 from trainer.common.errors import ConfigError, LockstepError
 
 SHAPE = (4, 4, 1)

@@ -20,9 +20,10 @@ from benchmarks.analysis import passes as common
 from benchmarks.node import loader as benchmark_loader
 from benchmarks.node import spent
 from benchmarks.tasks import check_host, plan_loader
-from control import configurations
-from control.datasets import idx, publish
-from control.datasets.folder import Folder
+from control.common import configurations
+from control.datasets.publishing import publish
+from control.datasets.sources import idx
+from control.datasets.sources.folder import Folder
 from plugins.shared import host_job
 from trainer.common.errors import ConfigError, DatasetError, LockstepError
 from trainer.data import image_cache

@@ -14,7 +14,7 @@ from benchmarks.chaos import faults, injection
 from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
 from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedule
 from benchmarks.tasks import run_chaos
-from control import project
+from control.common import project
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.rundir.phases import REJOINING
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu_check
 from benchmarks.gpu_check import Row, Trial
-from control.runs.cluster import cluster_hosts, gpu_share
+from control.runs.hosts.inventory_hosts import cluster_hosts, gpu_share
 from tests.unit.samples import ROOT
 
 LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c8c)

@@ -16,8 +16,8 @@ from benchmarks.analysis import peers, peers_plot, peers_results
 from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
 from benchmarks.analysis.peers_results import Results, Row
 from benchmarks.tasks import conclude_peers, peer_hosts, plan_peers
-from control import configurations
-from control.campaign import Pace, check_name, measure, remaining
+from control.campaign.store import Pace, check_name, measure, remaining
+from control.common import configurations
 from plugins.action import peer_cell, peer_link
 from plugins.action.peer_cell import MARK
 from tests.unit.conftest import ROOT, load_file

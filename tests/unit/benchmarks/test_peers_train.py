@@ -8,8 +8,8 @@ import pytest
 from benchmarks import random_images as images
 from benchmarks.analysis import peers_train
 from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
-from control import configurations
-from control.runs.plan import overrides
+from control.common import configurations
+from control.runs.planning.resolve import overrides
 from tests.unit.samples import HISTORY
 from trainer.config import schedule
 from trainer.host.claims import RUN_NAME

@@ -9,8 +9,8 @@ from ansible.errors import AnsibleError
 
 from benchmarks.analysis import benchmark, peers, peers_results, peers_wheels
 from benchmarks.tasks import plan_inference, plan_loader, plan_peers, run_accuracy
-from control import command_line, project
-from control.task import Task
+from control.common import command_line, project
+from control.common.task import Task
 from trainer.common.errors import LockstepError
 
 HOSTS = ("worker1", "worker2")

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from control.campaign import side_by_side
-from control.children import Interrupted
+from control.campaign.store import side_by_side
+from control.common.child_playbooks import Interrupted
 
 LIMIT_S = 20
 

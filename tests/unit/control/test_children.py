@@ -9,8 +9,8 @@ import pytest
 from ansible import context
 from ansible.utils.context_objects import CLIArgs
 
-from control import children
-from control.children import Interrupted, Playbook, ending_at_signals, heeding_signals
+from control.common import child_playbooks
+from control.common.child_playbooks import Interrupted, Playbook, ending_at_signals, heeding_signals
 from tests.project import await_until
 from trainer.common.errors import LockstepError
 
@@ -23,8 +23,8 @@ def playbook(tmp_path, monkeypatch):
         monkeypatch.setattr(Playbook, "_argv", lambda self, variables: [sys.executable, "-c", code])
         return Playbook("x.yml", {}, tmp_path / "logs" / "x.log")
 
-    monkeypatch.setattr(children, "POLL_S", 0.01)
-    monkeypatch.setattr(children, "GRACE_S", 0.3)
+    monkeypatch.setattr(child_playbooks, "POLL_S", 0.01)
+    monkeypatch.setattr(child_playbooks, "GRACE_S", 0.3)
     return make
 
 
@@ -109,7 +109,7 @@ def test_a_lost_parent_is_noticed(tmp_path):
     """A process whose parent is killed outright gets no signal."""
     inner = (
         "import time, pathlib\n"
-        "from control.children import heeding_signals\n"
+        "from control.common.child_playbooks import heeding_signals\n"
         f"out = pathlib.Path({str(tmp_path)!r}) / 'said'\n"
         "with heeding_signals() as ended:\n"
         "    out.write_text(str(ended()))\n"
@@ -118,7 +118,7 @@ def test_a_lost_parent_is_noticed(tmp_path):
         "    out.write_text(f'ended {ended()}')\n"
     )
     outer = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {inner!r}]); time.sleep(60)"
-    parent = subprocess.Popen([sys.executable, "-c", outer], env={**os.environ, "PYTHONPATH": str(children.project.ROOT)})
+    parent = subprocess.Popen([sys.executable, "-c", outer], env={**os.environ, "PYTHONPATH": str(child_playbooks.project.ROOT)})
     message = tmp_path / "said"
     await_until(lambda: message.is_file() and message.read_text() == "False", 60, "watching")
     parent.kill()
@@ -152,6 +152,6 @@ def test_variables_are_handed_over_in_a_private_file(tmp_path, monkeypatch):
 def test_questions_are_refused(name, option, monkeypatch):
     monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: True}))
     with pytest.raises(LockstepError, match=f"^{option}: this command starts others, which can't ask for a password; use an SSH key"):
-        children.refuse_questions()
+        child_playbooks.refuse_questions()
     monkeypatch.setattr(context, "CLIARGS", CLIArgs({name: False}))
-    children.refuse_questions()
+    child_playbooks.refuse_questions()

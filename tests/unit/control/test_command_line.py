@@ -6,7 +6,7 @@ from ansible.utils.context_objects import CLIArgs
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
-from control import command_line
+from control.common import command_line
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control import configurations
+from control.common import configurations
 from trainer.common import suggest
 from trainer.common.errors import ConfigError
 from trainer.config import loading

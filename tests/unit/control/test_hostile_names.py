@@ -11,10 +11,13 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from PIL import Image
 
-from control import campaign, worker_environment
-from control.datasets.folder import Folder
-from control.runs import admission, plan, script
-from control.runs.cluster import check_absolute, cluster_hosts
+from control.campaign import store
+from control.common import worker_environment
+from control.datasets.sources.folder import Folder
+from control.remote import admission
+from control.runs.hosts.inventory_hosts import check_absolute, cluster_hosts
+from control.runs.planning import script_plan
+from control.runs.results import run_names
 from control.runs.tasks.plan import check_lines
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.launch import user_script
@@ -68,8 +71,8 @@ HOSTILE = (
     ),
 )
 ENTRIES = {
-    "run": plan.check_run_name,
-    "sweep": lambda name: campaign.check_name("sweep", name),
+    "run": run_names.check_run_name,
+    "sweep": lambda name: store.check_name("sweep", name),
     "host": lambda name: cluster_hosts({name: {"ansible_host": "10.0.0.1"}}, [name]),
     "time": lambda name: check_lines({"time": name}),
     "partition": lambda name: check_lines({"partition": name}),
@@ -129,7 +132,7 @@ def test_worker_environment_value_reaches_the_shell_unchanged(value, tmp_path):
 @pytest.mark.parametrize("name", [one for one in HOSTILE if one not in ("a b", "a=b")])
 def test_hostile_name_of_output_or_file_is_refused(name):
     with pytest.raises(ConfigError, match="outputs="):
-        script.outputs(name or "/")
+        script_plan.outputs(name or "/")
     assert not admission.OUTPUT.fullmatch(name)
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from control import command_line, project
-from control.operator_variables import COMMANDS, check
+from control.common import command_line, project
+from control.common.operator_variables import COMMANDS, check
 from trainer.common.errors import ConfigError, LockstepError
 
 INVENTORY = {"worker_port", "dfs_path"}

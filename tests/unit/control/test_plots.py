@@ -9,9 +9,11 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from control import plots
-from control.sweep.scaling import Work
-from control.sweep.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from control.campaign.timings import FAILED, STRONG, SUCCEEDED, WEAK, Timing
+from control.common import plotting
+from control.runs.results import run_plots
+from control.sweep.scaling import scaling_plots
+from control.sweep.scaling.fitting import Work
 from tests.unit.samples import ERRORS
 from trainer.rundir.best_epoch import Monitor
 from trainer.worker import telemetry
@@ -99,7 +101,7 @@ def draw(monkeypatch, tmp_path):
     """Call a function of `plots`; give what it drew. Pixels are left out: they take the time."""
     made = []
 
-    class Kept(plots.Figure):
+    class Kept(scaling_plots.Figure):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
@@ -107,7 +109,7 @@ def draw(monkeypatch, tmp_path):
         def savefig(self, part, **kwargs):
             part.write_bytes(b"")
 
-    monkeypatch.setattr(plots, "Figure", Kept)
+    monkeypatch.setattr(scaling_plots, "Figure", Kept)
 
     def call(function, *args, **kwargs):
         function(*args, path=tmp_path / "picture.png", **kwargs)
@@ -117,16 +119,16 @@ def draw(monkeypatch, tmp_path):
 
 
 EVERY = [
-    lambda path: plots.time_median(SWEEP, path),
-    lambda path: plots.time_mean(SWEEP, path),
-    lambda path: plots.speedup(SWEEP, WORK, KnownFit(), path),
-    lambda path: plots.efficiency(SWEEP, WORK, KnownFit(), path),
-    lambda path: plots.throughput(SWEEP, WORK, None, path),
-    lambda path: plots.checkpoints([row(2, every=50), row(2, every=0, training=70.0)], path),
-    lambda path: plots.split(SPLIT, path),
-    lambda path: plots.history(epochs(0.1, 0.5, 0.4), path),
-    lambda path: plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path, ACCURACY),
-    lambda path: plots.errors(ERRORS, path, "Errors"),
+    lambda path: scaling_plots.time_median(SWEEP, path),
+    lambda path: scaling_plots.time_mean(SWEEP, path),
+    lambda path: scaling_plots.speedup(SWEEP, WORK, KnownFit(), path),
+    lambda path: scaling_plots.efficiency(SWEEP, WORK, KnownFit(), path),
+    lambda path: scaling_plots.throughput(SWEEP, WORK, None, path),
+    lambda path: scaling_plots.checkpoints([row(2, every=50), row(2, every=0, training=70.0)], path),
+    lambda path: run_plots.split(SPLIT, path),
+    lambda path: run_plots.history(epochs(0.1, 0.5, 0.4), path),
+    lambda path: run_plots.compare({"one": epochs(0.1, 0.5), "two": epochs(0.3)}, path, ACCURACY),
+    lambda path: run_plots.errors(ERRORS, path, "Errors"),
 ]
 
 
@@ -144,14 +146,14 @@ def test_the_same_bytes_whatever_a_persons_matplotlibrc_says(function, tmp_path)
 
 DIVERGED = epochs(0.1, 0.2)[1] | {"loss": math.nan, "val_loss": math.inf}
 SPARSE = [
-    lambda path: plots.time_median([row(3)], path),
-    lambda path: plots.speedup([row(3)], WORK, None, path),
-    lambda path: plots.throughput([row(1), row(64)], WORK, None, path),
-    lambda path: plots.checkpoints([row(1)], path),
-    lambda path: plots.split({"node1": {"input": 0.0}}, path),
-    lambda path: plots.history([*epochs(0.1), DIVERGED], path),
-    lambda path: plots.history(epochs(0.1), path),
-    lambda path: plots.errors(ERRORS | {"counts": [9], "below": 0}, path, "Errors"),
+    lambda path: scaling_plots.time_median([row(3)], path),
+    lambda path: scaling_plots.speedup([row(3)], WORK, None, path),
+    lambda path: scaling_plots.throughput([row(1), row(64)], WORK, None, path),
+    lambda path: scaling_plots.checkpoints([row(1)], path),
+    lambda path: run_plots.split({"node1": {"input": 0.0}}, path),
+    lambda path: run_plots.history([*epochs(0.1), DIVERGED], path),
+    lambda path: run_plots.history(epochs(0.1), path),
+    lambda path: run_plots.errors(ERRORS | {"counts": [9], "below": 0}, path, "Errors"),
 ]
 
 
@@ -163,8 +165,8 @@ def test_little_to_draw_is_drawn_without_a_warning(function, tmp_path):
 
 
 def test_pictures_differ_when_numbers_do(tmp_path):
-    plots.time_median(SWEEP, tmp_path / "one.png")
-    plots.time_median([*SWEEP, row(3)], tmp_path / "two.png")
+    scaling_plots.time_median(SWEEP, tmp_path / "one.png")
+    scaling_plots.time_median([*SWEEP, row(3)], tmp_path / "two.png")
     assert (tmp_path / "one.png").read_bytes() != (tmp_path / "two.png").read_bytes()
 
 
@@ -176,9 +178,9 @@ def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
 
     for name, content in before.items():
         (tmp_path / name).write_bytes(content)
-    monkeypatch.setattr(plots.Figure, "savefig", full)
+    monkeypatch.setattr(scaling_plots.Figure, "savefig", full)
     with pytest.raises(OSError, match=r"^disk full$"):
-        plots.time_median(SWEEP, tmp_path / "picture.png")
+        scaling_plots.time_median(SWEEP, tmp_path / "picture.png")
     assert {actual.name: actual.read_bytes() for actual in tmp_path.iterdir()} == before
 
 
@@ -192,7 +194,7 @@ def test_letters_are_large_enough_and_boxes_absent(function, draw):
 
 
 def test_means_have_their_standard_deviation(draw):
-    drawn = draw(plots.time_mean, SWEEP)
+    drawn = draw(scaling_plots.time_mean, SWEEP)
     at, values, lengths = drawn.bars()["mean"]
     assert (at, values) == ([1.0, 2.0], pytest.approx([103.0, 62.0]))
     assert lengths == pytest.approx([statistics.stdev([100.0, 101.0, 108.0]), statistics.stdev([60.0, 60.0, 66.0])])
@@ -201,7 +203,7 @@ def test_means_have_their_standard_deviation(draw):
 
 
 def test_medians_have_range_and_not_deviation_of_mean(draw):
-    drawn = draw(plots.time_median, SWEEP)
+    drawn = draw(scaling_plots.time_median, SWEEP)
     assert drawn.bars()["median"][:2] == ([1.0, 2.0], pytest.approx([101.0, 60.0]))
     (bars,) = (container.lines[2][0] for container in drawn.axes.containers)
     ends = [sorted(segment[:, 1].tolist()) for segment in bars.get_segments()]
@@ -211,14 +213,14 @@ def test_medians_have_range_and_not_deviation_of_mean(draw):
 
 
 def test_every_measurement_is_a_dot_of_its_own(draw):
-    dots = draw(plots.time_median, SWEEP).dots()
+    dots = draw(scaling_plots.time_median, SWEEP).dots()
     assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
     assert len({x for x, _ in dots}) == 6
     assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
 
 
 def test_axes_of_times(draw):
-    drawn = draw(plots.time_median, SWEEP)
+    drawn = draw(scaling_plots.time_median, SWEEP)
     assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel()) == ("workers", "end-to-end time (s)")
     assert drawn.ticks() == ["1", "2"]
     assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
@@ -229,7 +231,7 @@ def test_axes_of_times(draw):
 
 def test_one_line_a_scaling(draw):
     strong = [row(workers, repeat, 50.0, scaling=STRONG) for workers in (1, 2) for repeat in (1, 2)]
-    drawn = draw(plots.time_median, [*SWEEP, *strong])
+    drawn = draw(scaling_plots.time_median, [*SWEEP, *strong])
     bars = drawn.bars()
     assert list(bars) == ["median, strong scaling", "median, weak scaling"]
     assert bars["median, strong scaling"][1] == [50.0, 50.0]
@@ -241,7 +243,7 @@ def test_one_line_a_scaling(draw):
 
 
 def test_incomparable_measurements_are_never_one_line(draw):
-    drawn = draw(plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
+    drawn = draw(scaling_plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
         "median, 1 epoch, saved every 50 steps",
@@ -258,12 +260,12 @@ def test_incomparable_measurements_are_never_one_line(draw):
     ],
 )
 def test_failed_trials_are_left_out_and_counted(draw, more, note):
-    drawn = draw(plots.time_median, [*SWEEP, *more])
+    drawn = draw(scaling_plots.time_median, [*SWEEP, *more])
     assert drawn.figure.get_supxlabel() == note
     assert drawn.ticks() == ["1", "2"]
 
 
-@pytest.mark.parametrize("function", [plots.time_median, plots.time_mean])
+@pytest.mark.parametrize("function", [scaling_plots.time_median, scaling_plots.time_mean])
 def test_a_single_measurement_has_no_bar(draw, function):
     drawn = draw(function, [row(3)])
     ((_, values, lengths),) = drawn.bars().values()
@@ -273,7 +275,7 @@ def test_a_single_measurement_has_no_bar(draw, function):
 
 
 def test_speedup_is_over_the_median_of_one_worker(draw):
-    drawn = draw(plots.speedup, SWEEP, WORK, None)
+    drawn = draw(scaling_plots.speedup, SWEEP, WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([1.0, 1.8])
     assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([1.0, 2.0])}
     assert drawn.axes.get_ylabel() == "speedup over 1 worker (times)"
@@ -281,7 +283,7 @@ def test_speedup_is_over_the_median_of_one_worker(draw):
 
 
 def test_speedup_is_over_the_fewest_measured_workers(draw):
-    drawn = draw(plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
+    drawn = draw(scaling_plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
     assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
     assert drawn.axes.get_ylabel() == "speedup over 2 workers (times)"
@@ -290,17 +292,17 @@ def test_speedup_is_over_the_fewest_measured_workers(draw):
 
 
 def test_efficiency_in_percent(draw):
-    drawn = draw(plots.efficiency, SWEEP, WORK, None)
+    drawn = draw(scaling_plots.efficiency, SWEEP, WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([100.0, 90.0])
     assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([100.0, 100.0])}
-    drawn = draw(plots.efficiency, [row(2, rate=900.0), row(4, rate=900.0)], WORK, None)
+    drawn = draw(scaling_plots.efficiency, [row(2, rate=900.0), row(4, rate=900.0)], WORK, None)
     assert drawn.bars()["median"][1] == pytest.approx([100.0, 50.0])
     assert drawn.axes.get_ylabel() == "efficiency over 2 workers (%)"
 
 
 def test_throughput_of_strong_scaling(draw):
     rows = [row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
-    drawn = draw(plots.throughput, rows, Work(STRONG, 1, 1000), None)
+    drawn = draw(scaling_plots.throughput, rows, Work(STRONG, 1, 1000), None)
     assert drawn.bars()["median"][1] == [7.0, 21.0]
     assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([7.0, 14.0, 21.0])}
     assert drawn.axes.get_title(loc="left").endswith(", 1 image per step of all workers")
@@ -309,9 +311,9 @@ def test_throughput_of_strong_scaling(draw):
 @pytest.mark.parametrize(
     ("function", "line", "low", "high"),
     [
-        (plots.throughput, [1000, 2000], [900, 1800], [1100, 2200]),
-        (plots.speedup, [2.0, 4.0], [1.8, 3.6], [2.2, 4.4]),
-        (plots.efficiency, [200, 200], [180, 180], [220, 220]),
+        (scaling_plots.throughput, [1000, 2000], [900, 1800], [1100, 2200]),
+        (scaling_plots.speedup, [2.0, 4.0], [1.8, 3.6], [2.2, 4.4]),
+        (scaling_plots.efficiency, [200, 200], [180, 180], [220, 220]),
     ],
 )
 def test_the_fit_and_its_interval(draw, function, line, low, high):
@@ -332,7 +334,7 @@ def test_the_fit_and_its_interval(draw, function, line, low, high):
 
 
 def test_many_workers_have_few_whole_ticks(draw):
-    drawn = draw(plots.throughput, [row(1), row(64)], WORK, None)
+    drawn = draw(scaling_plots.throughput, [row(1), row(64)], WORK, None)
     ticks = drawn.axes.get_xticks()
     assert 2 < len(ticks) <= 12
     assert all(tick == int(tick) for tick in ticks)
@@ -341,7 +343,7 @@ def test_many_workers_have_few_whole_ticks(draw):
 def test_checkpoints_stand_on_a_logarithmic_scale(draw):
     """Checkpoints stand on a logarithmic scale with the rarest to the right."""
     rows = [row(2, repeat, training=90.0 - every / 100, every=every) for every in (1000, 0, 10, 100) for repeat in (1, 2)]
-    drawn = draw(plots.checkpoints, rows)
+    drawn = draw(scaling_plots.checkpoints, rows)
     ((at, values, _),) = drawn.bars().values()
     assert at == pytest.approx([1.0, 2.0, 3.0, 3.5])
     assert values == pytest.approx([89.9, 89.0, 80.0, 90.0])
@@ -353,12 +355,12 @@ def test_checkpoints_stand_on_a_logarithmic_scale(draw):
 
 def test_checkpoints_of_several_numbers_of_workers(draw):
     rows = [row(workers, every=every) for workers in (1, 3) for every in (50, 200)]
-    assert list(draw(plots.checkpoints, rows).bars()) == ["median, 1 worker", "median, 3 workers"]
-    assert draw(plots.checkpoints, [row(1)]).ticks() == ["epoch's end"]
+    assert list(draw(scaling_plots.checkpoints, rows).bars()) == ["median, 1 worker", "median, 3 workers"]
+    assert draw(scaling_plots.checkpoints, [row(1)]).ticks() == ["epoch's end"]
 
 
 def test_phases_of_a_step_are_stacked(draw):
-    drawn = draw(plots.split, SPLIT)
+    drawn = draw(run_plots.split, SPLIT)
     assert [label.get_text() for label in drawn.axes.get_yticklabels()] == ["node1", "node2"]
     bars = {actual.get_label(): [(bar.get_x(), bar.get_width()) for bar in actual] for actual in drawn.axes.containers}
     assert bars == {
@@ -375,17 +377,17 @@ def test_phases_of_a_step_are_stacked(draw):
 
 
 def test_phases_are_those_that_workers_record():
-    assert tuple(plots.PHASES) == tuple(telemetry.PHASES)
+    assert tuple(run_plots.PHASES) == tuple(telemetry.PHASES)
 
 
 def test_neighbours_in_a_bar_differ_without_colour():
-    looks = [(lightness(colour), hatch) for _, colour, hatch in plots.PHASES.values()]
+    looks = [(lightness(colour), hatch) for _, colour, hatch in run_plots.PHASES.values()]
     assert all(one[1] != two[1] or abs(one[0] - two[0]) > 0.2 for one, two in itertools.pairwise(looks))
     assert abs(looks[1][0] - looks[-1][0]) > 0.2
 
 
 def test_neighbouring_lines_differ_without_colour():
-    inks = [plots.line_style(index) for index in range(60)]
+    inks = [plotting.line_style(index) for index in range(60)]
     assert len({tuple(ink.values()) for ink in inks}) == 60
     for one, two in itertools.pairwise(inks):
         assert one["linestyle"] != two["linestyle"]
@@ -399,11 +401,11 @@ def lightness(colour):
 
 
 def test_many_hosts_make_a_taller_picture(draw):
-    assert draw(plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
+    assert draw(run_plots.split, {f"node{number}": SPLIT["node1"] for number in range(18)}).figure.get_figheight() == pytest.approx(7.7)
 
 
 def test_history_of_both_splits_with_the_best_epoch(draw):
-    drawn = draw(plots.history, epochs(0.1, 0.5, 0.4))
+    drawn = draw(run_plots.history, epochs(0.1, 0.5, 0.4))
     assert drawn.lines() == {
         "training": pytest.approx([5, 25, 20]),
         "validation": pytest.approx([10, 50, 40]),
@@ -418,7 +420,7 @@ def test_history_of_both_splits_with_the_best_epoch(draw):
 
 
 def test_runs_are_compared(draw):
-    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
+    drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5, 0.5), "deep": epochs(0.3)}, decides=ACCURACY)
     assert drawn.lines() == {
         "task: best 50.0%, epoch 3": pytest.approx([10, 50, 50]),
         "deep: best 30.0%, epoch 1": pytest.approx([30]),
@@ -428,13 +430,13 @@ def test_runs_are_compared(draw):
 
 
 def test_runs_are_compared_by_another_metric(draw):
-    drawn = draw(plots.compare, {"task": epochs(0.1, 0.5), "deep": epochs(0.3)}, decides=Monitor("val_loss", highest=False))
+    drawn = draw(run_plots.compare, {"task": epochs(0.1, 0.5), "deep": epochs(0.3)}, decides=Monitor("val_loss", highest=False))
     assert drawn.lines() == {"task: best 1.5000, epoch 2": pytest.approx([3, 1.5]), "deep: best 3.0000, epoch 1": pytest.approx([3])}
     assert drawn.axes.get_ylabel() == "validation loss"
 
 
 def test_errors_have_limits_of_half_and_most(draw):
-    drawn = draw(plots.errors, ERRORS, title="a-run, epoch 3")
+    drawn = draw(run_plots.errors, ERRORS, title="a-run, epoch 3")
     assert [bar.get_height() for bar in drawn.axes.patches] == [1, 5, 2]
     assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == ["half within ±0.4", "95% within ±1.5"]
     assert drawn.says("9 values, 1 of them beyond the axis; the largest is 9")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.progress import Progress
+from control.runs.show.progress import Progress
 
 COUNTS = {"epochs": 2, "steps_per_epoch": 10, "total_steps": 20, "global_batch": 8}
 STEPS = {"kind": "steps", "epoch": 1, "step": 5, "images_per_s": 8.0, "metrics": {"loss": 0.5, "accuracy": 0.5}}

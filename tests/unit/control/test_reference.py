@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from control import configurations, reference
+from control.common import configurations
+from control.docs import keys_page
 from trainer.common.errors import LockstepError
 from trainer.config import schema as configs
 
@@ -34,11 +35,11 @@ class Silent:
 
 def test_the_page_is_what_the_dataclasses_say():
     written = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-    assert written == reference.page(), "docs/keys.md differs from trainer/config/schema.py: make docs"
+    assert written == keys_page.page(), "docs/keys.md differs from trainer/config/schema.py: make docs"
 
 
 def test_every_key_is_on_the_page():
-    page = reference.page()
+    page = keys_page.page()
     for section, values in configurations.to_dict(configs.Config()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) and section != "model" else [section]
         for key in keys:
@@ -46,7 +47,7 @@ def test_every_key_is_on_the_page():
 
 
 def test_a_row_has_key_type_default_and_meaning():
-    assert reference.table("some.", Sample).splitlines()[2:] == [
+    assert keys_page.table("some.", Sample).splitlines()[2:] == [
         "| `some.rates` | list of numbers | `[0.1, 0.01]` | Rates \\| of each step. |",
         "| `some.decay` | list of lists of 2 numbers | `[]` | Pairs. |",
         "| `some.limit` | whole number, or number, or `null` | `null` | The most. |",
@@ -55,4 +56,4 @@ def test_a_row_has_key_type_default_and_meaning():
 
 def test_field_of_which_nothing_is_said_is_refused():
     with pytest.raises(LockstepError, match=r"^Silent\.speed: no docstring below the field; say there what it is$"):
-        reference.table("", Silent)
+        keys_page.table("", Silent)

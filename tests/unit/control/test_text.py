@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from control import command_line, progress, project, text
-from control.runs import outcome, run_results, status
-from control.terminal_lines import wrapped
+from control.common import command_line, progress_line, project, text
+from control.common.terminal_lines import wrapped
+from control.runs.results import failure_text, metric_text, next_steps, outcome, time_left
+from control.runs.show import plan_text, result_text, run_result, status
 from tests.unit.samples import HISTORY
 from trainer.common.errors import DIVERGED
 from trainer.common.files import write_json, write_rows
@@ -78,7 +79,7 @@ def made_plan():
 
 
 def test_plan_says_what_will_be_done():
-    shown = text.plan(made_plan(), "runs").splitlines()
+    shown = plan_text.plan(made_plan(), "runs").splitlines()
     assert shown == [
         "  run           my-run (new, configuration lecture_cnn)",
         "  hosts         2 (rank host address): 0 node01 10.0.0.1:12345, 1 node02 10.0.0.2:23456",
@@ -94,7 +95,7 @@ def test_short_plan_has_what_was_asked_for():
     """And what is unusual; where ports, digests and defaults matter, there is the whole plan."""
     made = made_plan() | {"gradients": "packed (all workers are on this one machine)", "differing": ["train.epochs=3 instead of 5"]}
     made["dataset"]["left_out"] = 2
-    assert text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
+    assert plan_text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
         "  run       my-run (new, configuration lecture_cnn)",
         "  settings  train.epochs=3 instead of 5",
         "  hosts     2: node01, node02",
@@ -111,7 +112,7 @@ def test_plan_tells_of_resuming_data_and_warnings():
     """Plan tells of a resumed run a new dataset ignored files and warnings."""
     made = made_plan()
     made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"], made["dataset"]["left_out"] = True, None, 3, 1
-    shown = text.plan(made, "runs", ["mind the port"])
+    shown = plan_text.plan(made, "runs", ["mind the port"])
     assert "my-run (continues, configuration lecture_cnn)" in shown
     assert "digits (to be published now)" in shown
     assert "ignored       3 entries of class folders that are no image files" in shown
@@ -124,7 +125,7 @@ def test_plan_names_a_persons_own_functions_once():
     made["config"]["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
     made["config"]["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
     made["counts"] |= {"workers": 1, "epochs": 1}
-    shown = text.plan(made, "runs")
+    shown = plan_text.plan(made, "runs")
     assert "model         mine.py:build, 2,770,634 parameters" in shown
     assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
     assert "128 images per step on 1 worker\n" in shown
@@ -135,27 +136,27 @@ def test_plan_names_a_persons_own_functions_once():
 def test_plan_says_how_many_parameters_train(last, layers):
     made = made_plan()
     made["parameters"]["trainable"], made["config"]["train"] = 5130, {"last_layers": last}
-    assert f"2,770,634 parameters, of which 5,130 in the last {layers} train, input" in text.plan(made, "runs")
+    assert f"2,770,634 parameters, of which 5,130 in the last {layers} train, input" in plan_text.plan(made, "runs")
 
 
 # --- progress
 
 
 def test_progress_line_before_the_first_validation():
-    assert text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
+    assert result_text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
         "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA -  loss 0.5123  accuracy 0.8000  val accuracy -"
     )
 
 
 def test_progress_line_later():
-    shown = text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
+    shown = result_text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
     assert "  ETA 1:15  loss" in shown
     assert shown.endswith("val accuracy 0.7500")
 
 
 def test_epochs_are_a_table_while_they_end():
     """With a header again where the columns change."""
-    table = text.EpochTable(3)
+    table = result_text.EpochTable(3)
     assert [*table.lines(row(1, 0.5), None), *table.lines(row(2, 0.75), 3700)] == [
         "    epoch     loss  accuracy  val loss  val accuracy  seconds  images/s     left",
         "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234        -",
@@ -165,20 +166,21 @@ def test_epochs_are_a_table_while_they_end():
 
 
 def test_narrow_table_keeps_the_first_metrics():
-    (header, _) = text.EpochTable(3, width=50).lines(row(1, 0.5), None)
+    (header, _) = result_text.EpochTable(3, width=50).lines(row(1, 0.5), None)
     assert header == "    epoch     loss  seconds  images/s     left"
 
 
 def test_epochs_that_were_told_are_no_table_again():
     shown = [
-        text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False) for printed in ([1, 2], [2])
+        result_text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False)
+        for printed in ([1, 2], [2])
     ]
     assert ["val accuracy" in one for one in shown] == [False, True]
     assert [one.splitlines()[0] for one in shown] == ["", "a: SUCCEEDED"], "a line ends the table above"
 
 
 def test_history_shows_every_epoch_of_a_short_run():
-    shown = text.history([row(epoch) for epoch in range(1, 25)]).splitlines()
+    shown = result_text.history([row(epoch) for epoch in range(1, 25)]).splitlines()
     assert shown[0].split() == ["epoch", "loss", "accuracy", "val", "loss", "val", "accuracy", "seconds", "images/s"]
     assert [int(line.split()[0]) for line in shown[1:]] == list(range(1, 25))
 
@@ -186,7 +188,7 @@ def test_history_shows_every_epoch_of_a_short_run():
 def test_history_of_a_long_run_keeps_key_epochs():
     """History of a long run keeps first best and last."""
     rows = [row(epoch, 0.9 if epoch in (17, 20) else 0.5) for epoch in range(1, 41)]
-    epochs = [int(line.split()[0]) for line in text.history(rows).splitlines()[1:]]
+    epochs = [int(line.split()[0]) for line in result_text.history(rows).splitlines()[1:]]
     assert epochs == [1, 2, 3, 17, *range(31, 41)]
 
 
@@ -203,7 +205,7 @@ class Display:
 def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
     monkeypatch.setattr(command_line, "columns", lambda: 10)
     display = Display()
-    line = progress.Line(display, terminal=True)
+    line = progress_line.Line(display, terminal=True)
     line.update("0123456789abc")
     line.update("one  two  three")
     line.update("short")
@@ -224,7 +226,7 @@ def test_terminal_line_is_redrawn_cut_and_removed(monkeypatch):
 def test_line_elsewhere_is_rare_and_plain():
     """Line elsewhere is written rarely and without control characters."""
     display = Display()
-    line = progress.Line(display, terminal=False, every=1e9)
+    line = progress_line.Line(display, terminal=False, every=1e9)
     line.update("too early")
     line.print("stays")
     line.end()
@@ -233,13 +235,13 @@ def test_line_elsewhere_is_rare_and_plain():
 
 def test_line_elsewhere_is_written_in_its_time():
     display = Display()
-    line = progress.Line(display, terminal=False, every=0)
+    line = progress_line.Line(display, terminal=False, every=0)
     line.update("0123456789" * 30)
     assert display.shown == [("0123456789" * 30, True)]
 
 
 def test_estimate_from_the_current_speed():
-    estimate = progress.Estimate(COUNTS)
+    estimate = time_left.Estimate(COUNTS)
     estimate.epoch(100.0, 1)
     assert estimate.left(110, 1280.0) == 10.0
     assert estimate.left(210, 1280.0) == 0.0
@@ -247,7 +249,7 @@ def test_estimate_from_the_current_speed():
 
 
 def test_estimate_from_finished_epochs_counts_validation_and_saving():
-    estimate = progress.Estimate(COUNTS)
+    estimate = time_left.Estimate(COUNTS)
     for at, epoch in ((100.0, 1), (170.0, 2)):
         estimate.epoch(at, epoch)
     assert estimate.left(140, 1e9) == 70.0
@@ -271,7 +273,7 @@ SUMMARY = {
 
 
 def test_result_of_a_run_that_succeeded():
-    shown = text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
+    shown = result_text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
     assert shown[0] == "my-run: SUCCEEDED"
     assert "  best epoch  2 (validation accuracy 0.8765)" in shown
     assert "  time        1:15 of the chief's process, 1:00 of it training" in shown
@@ -292,7 +294,7 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
     write_json(tmp_path / "r" / "summary.json", SUMMARY)
     write_rows(tmp_path / "r" / "history.csv", HISTORY, [row(1)])
     monkeypatch.setattr(project, "RUNS", tmp_path)
-    shown = run_results.shown_result(tmp_path / "r", {**SUMMARY, "predicted_images_per_s": 1234.0, "steps": 100})
+    shown = run_result.shown_result(tmp_path / "r", {**SUMMARY, "predicted_images_per_s": 1234.0, "steps": 100})
     assert (shown.count("examples/s"), status.all_runs().count("examples/s")) == (3, 1)
     assert "images/s" not in shown + status.all_runs()
 
@@ -309,16 +311,18 @@ def test_lost_snapshots_are_named(here, state, said, tmp_path):
     for epoch in here:
         (run / "checkpoints" / f"epoch-000{epoch}.keras").touch()
     words = "  snapshots   none here of epoch 1-2: removed, or lost with the chief's disk before they were collected"
-    assert (words in run_results.shown_result(run, {**SUMMARY, "state": state}).splitlines()) == said
+    assert (words in run_result.shown_result(run, {**SUMMARY, "state": state}).splitlines()) == said
 
 
 def test_model_without_validation_shows_each_metric_once():
     """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
-    assert text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
-    assert "evaluate.yml" not in text.result("r", "runs/r", SUMMARY, [own])
-    assert "metrics on the test examples  ansible-playbook evaluate.yml" in text.result("r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}])
+    assert result_text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
+    assert "evaluate.yml" not in result_text.result("r", "runs/r", SUMMARY, [own])
+    assert "metrics on the test examples  ansible-playbook evaluate.yml" in result_text.result(
+        "r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}]
+    )
 
 
 def test_incomplete_result_says_so():
@@ -328,7 +332,7 @@ def test_incomplete_result_says_so():
         "inexact_because": ["what was not sent at step 8 started anew"],
         "unsaved": {"the snapshot of epoch 1": "/d: full"},
     }
-    shown = text.result("r", "runs/r", {**SUMMARY, **more}, [row(1)]).splitlines()
+    shown = result_text.result("r", "runs/r", {**SUMMARY, **more}, [row(1)]).splitlines()
     assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
     assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
 
@@ -338,17 +342,17 @@ def test_plan_says_what_run_takes_of_disk():
     config = {**made_plan()["config"], "checkpoint": {"snapshots": "all"}}
     assert (
         "  disk          at most 330 MB on the chief and here: 60 snapshots of 5.0 MB (checkpoint.snapshots: all), training states 30.0 MB"
-    ) in text.plan({**made_plan(), "config": config, "needs": needs}, "runs").splitlines()
+    ) in plan_text.plan({**made_plan(), "config": config, "needs": needs}, "runs").splitlines()
 
 
 def test_unfinished_epoch_is_left_out_of_the_mean():
     rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
-    assert "  mean epoch  15.0 s of training steps" in text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
+    assert "  mean epoch  15.0 s of training steps" in result_text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
 
 
 def commands(state, best=True):
     summary = {**SUMMARY, "state": state, "best": SUMMARY["best"] if best else None}
-    return [command for _, command in text.after_run("r", summary)]
+    return [command for _, command in next_steps.after_run("r", summary)]
 
 
 CONTINUE, LOGS = "ansible-playbook train.yml -e run=r", "ansible-playbook logs.yml -e run=r"
@@ -371,7 +375,7 @@ def test_next_commands_by_state(state, best, expected):
 
 def test_slurm_run_is_continued_by_slurm():
     summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
-    assert [command for _, command in text.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
+    assert [command for _, command in next_steps.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
 
 @pytest.mark.parametrize(
@@ -384,17 +388,17 @@ def test_slurm_run_is_continued_by_slurm():
 )
 def test_early_end_says_who_ended_it(more, why):
     summary = {"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more}
-    assert text.early(summary) == [("ended early", f"{why}, after 3 epochs of 9")]
+    assert result_text.early(summary) == [("ended early", f"{why}, after 3 epochs of 9")]
 
 
 def test_result_of_a_run_without_an_epoch():
     """Result of a run that failed before its first epoch."""
-    shown = text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
+    shown = result_text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
     assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
 
 
 def test_under_way_names_the_run_in_each_command():
-    shown = text.under_way("r").splitlines()
+    shown = next_steps.under_way("r").splitlines()
     assert shown == [
         "Next",
         "  watch  ansible-playbook train.yml -e run=r",
@@ -418,7 +422,7 @@ def test_failure_shows_the_cause_and_the_others():
     """Failure shows the first cause its last lines and the others."""
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
-    assert text.failure([cause, *others]).splitlines() == [
+    assert failure_text.failure([cause, *others]).splitlines() == [
         "First failure: node02 (rank 1), exit code 1",
         "  out of memory",
         "  last lines of node02/worker.log:",
@@ -430,11 +434,11 @@ def test_failure_shows_the_cause_and_the_others():
 
 
 def test_failure_without_an_exit_code_shows_the_state():
-    assert text.failure([verdict("a", 0, "silent")]) == "First failure: a (rank 0), silent"
+    assert failure_text.failure([verdict("a", 0, "silent")]) == "First failure: a (rank 0), silent"
 
 
 def test_failure_of_the_others_with_exit_code_zero():
-    assert text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
+    assert failure_text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +446,7 @@ def test_failure_of_the_others_with_exit_code_zero():
     [(137, " (killed by SIGKILL)"), (139, " (killed by SIGSEGV)"), (143, " (killed by SIGTERM)"), (1, ""), (128, ""), (255, "")],
 )
 def test_signal_names(code, shown):
-    assert text.signal_name(code) == shown
+    assert failure_text.signal_name(code) == shown
 
 
 def crash(code=139, **more):
@@ -450,7 +454,7 @@ def crash(code=139, **more):
 
 
 def test_crash_of_native_code_names_phase_and_mend():
-    assert text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
+    assert failure_text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
         "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
@@ -460,7 +464,7 @@ def test_crash_of_native_code_names_phase_and_mend():
 
 
 def test_a_crash_without_onednn_says_something_else():
-    lines = text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
+    lines = failure_text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
     assert lines == [
         "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
         "  The previous launch ended the same way; continued as it is, the run will end like that again.",
@@ -480,7 +484,7 @@ def test_a_crash_without_onednn_says_something_else():
 )
 def test_next_commands_after_a_crash(failure, expected):
     summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure.to_dict()}
-    assert [command for _, command in text.after_run("r", summary)] == expected
+    assert [command for _, command in next_steps.after_run("r", summary)] == expected
 
 
 @pytest.mark.parametrize(
@@ -502,22 +506,22 @@ def test_the_same_crash_twice(now, before, again):
 
 
 def test_failure_by_a_signal_names_it():
-    assert text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
+    assert failure_text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
 
 
 # --- weights, models
 
 
 def test_only_equal_weights_of_several_workers_are_equal():
-    assert text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
-    assert text.weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
+    assert result_text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
+    assert result_text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
+    assert result_text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
+    assert result_text.weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
 def test_own_model_is_named_by_its_function():
-    assert text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
-    assert text.model_name({"name": "task_cnn"}) == "task_cnn"
+    assert metric_text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
+    assert metric_text.model_name({"name": "task_cnn"}) == "task_cnn"
 
 
 # --- times
@@ -540,7 +544,7 @@ def test_launch_is_timed_from_enter_to_result():
         "seconds_training": 44.0,
         "seconds_after_training": 11.4,
     }
-    assert text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
+    assert result_text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
         "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
@@ -550,20 +554,20 @@ def test_resumed_command_counts_to_its_last_worker():
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
-    line = text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    line = result_text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
     assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert line.endswith("; all 3 launches trained 2:11")
 
 
 def test_launch_that_never_trained_or_is_unknown():
     """A launch that never trained and one of which nothing is known."""
-    assert text.times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
+    assert result_text.times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
         "0:40 from Enter to this result, no step was trained"
     )
     of_slurm = [verdict("a", 0, "done", at=5.0)]
     assert outcome.launch_times(ENTERED, of_slurm, 1040.0) is None
     assert outcome.launch_times(None, ended(1080.0, **BEGAN), 1090.0) is None
-    assert text.times({"launch": None, "state": "FAILED"}) == ""
+    assert result_text.times({"launch": None, "state": "FAILED"}) == ""
 
 
 # --- who is to blame, and the run's state
@@ -760,7 +764,7 @@ def test_a_run_among_others_is_a_line():
 
 def test_result_names_hosts_without_which_run_went_on():
     lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
-    shown = text.lost(lost, 2)
+    shown = result_text.lost(lost, 2)
     assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from control import user_files
+from control.common import user_files
 from trainer.common.errors import ConfigError
 from trainer.user_code import user_function
 
@@ -41,10 +41,12 @@ def test_another_machine_has_only_the_texts(folder, tmp_path):
     entry = user_files.find("model", f"{folder}/mine.py:build").entry
     for file in folder.rglob("*.py"):
         file.unlink()
-    code = "import json, sys; from trainer.user_code.user_function import Function, load; print(load('model', Function.of(json.load(sys.stdin)))())"
+    program = "from trainer.user_code import user_function as f; print(f.load('model', f.Function.of(json.load(sys.stdin)))())"
     import json
 
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(entry), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys; {program}"], input=json.dumps(entry), capture_output=True, text=True, check=True
+    )
     assert done.stdout == "42\n"
 
 

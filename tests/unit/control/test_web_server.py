@@ -3,7 +3,7 @@
 import http.server
 import threading
 
-from control.web_server import WebServer
+from control.common.web_server import WebServer
 
 
 def test_proxy_is_not_asked_whether_a_server_runs(monkeypatch):

@@ -39,7 +39,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from control import text
-from control.progress import Line
+from control.runs.show.progress import Line
 
 
 class ActionModule(ActionBase):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.runs import generations
+from control.runs.results import generations
 from plugins.action import collect_elastic
 from plugins.action.collect_elastic import ActionModule
 from tests.unit.control.remote.test_remote import history

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.progress import Progress
-from control.remote.feed import HostUnreachable
-from control.runs import generations
-from control.runs.outcome import Verdict
+from control.remote.follow import HostUnreachable
+from control.runs.results import generations
+from control.runs.results.outcome import Verdict
+from control.runs.show.progress import Progress
 from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
 from trainer.common.clock import CLOCK
 from trainer.common.errors import DONE, FAILED, RESTART
@@ -216,7 +216,7 @@ def test_spare_that_missed_the_end_is_ended(tmp_path, monkeypatch, clock):
     spare._abandoned()
     assert not ended, "it may have been told, and end by itself"
     later = time.time() + OTHERS_GRACE_S + 1
-    monkeypatch.setattr("control.runs.generations.time.time", lambda: later)
+    monkeypatch.setattr("control.runs.results.generations.time.time", lambda: later)
     worker._abandoned()
     spare._abandoned()
     assert ended == [("pi2", "ended")]

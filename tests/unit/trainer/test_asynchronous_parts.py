@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from control import configurations
+from control.common import configurations
 from trainer.common.errors import ClusterError, ConfigError
 from trainer.config import loading, schedule
 from trainer.parameter_server.engine import Asynchronous

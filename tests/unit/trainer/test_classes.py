@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from control.datasets import class_counts
+from control.datasets.publishing import class_counts
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Train
 from trainer.data import class_weight

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from control.datasets import publish as publishing
-from control.datasets.column_writer import Writer
-from control.datasets.specs import checked_table
+from control.datasets.listing.column_writer import Writer
+from control.datasets.listing.specs import checked_table
+from control.datasets.publishing import publish as publishing
 from tests.unit.samples import flip_a_bit
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file

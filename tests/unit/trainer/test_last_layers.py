@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from control import configurations
+from control.common import configurations
 from trainer.common.errors import ConfigError
 from trainer.data.spec import of_images
 from trainer.step import build_step

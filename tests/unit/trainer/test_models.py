@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from control import model_options
+from control.common import model_options
 from tests.unit import forked
 from trainer import models
 from trainer.common.errors import ConfigError
@@ -209,6 +209,6 @@ def test_numbers_in_scientific_form_are_numbers():
 
 def test_options_are_checked_without_keras():
     section = {"name": "deep_cnn", "stages": 2}
-    script = f"import sys; from control import model_options; model_options.options_of({section}); print('keras' in sys.modules)"
+    script = f"import sys; from control.common import model_options; model_options.options_of({section}); print('keras' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert completed.stdout.strip() == "False"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from control import configurations
-from control.configurations import OPTIMIZERS
+from control.common import configurations
+from control.common.configurations import OPTIMIZERS
 from tests.unit import forked
 from trainer.common.errors import ConfigError
 
@@ -20,7 +20,7 @@ import tensorflow as tf
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 from trainer.keras_step import optimizer
 from trainer.network.cluster import Cluster
-from control.configurations import OPTIMIZERS
+from control.common.configurations import OPTIMIZERS
 from trainer.config.schema import Optimizer
 from trainer.network.member import Member
 

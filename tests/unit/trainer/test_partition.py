@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from control.datasets.stratified import stratified_order
+from control.datasets.listing.stratified import stratified_order
 from trainer.data.partition import EpochPlan, epoch_order, share
 
 WORKERS = [1, 2, 3, 5]

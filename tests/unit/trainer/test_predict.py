@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from control import configurations, user_files
-from control.datasets.new_examples import Parts, write_jobs
+from control.common import configurations, user_files
+from control.datasets.publishing.new_examples import Parts, write_jobs
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_text
 from trainer.config import loading

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from control.datasets.own import augmentation
+from control.datasets.sources.python_function import augmentation
 from tests.unit.trainer.test_columns import opened
 from trainer.common.errors import ConfigError
 from trainer.config import loading

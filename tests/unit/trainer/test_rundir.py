@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.runs import snapshot_choice
-from control.runs.snapshot_choice import choose_epochs
+from control.runs.results import snapshot_choice
+from control.runs.results.snapshot_choice import choose_epochs
 from tests.unit.samples import HISTORY
 from trainer.common.errors import LockstepError
 from trainer.rundir import layout

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from control import configurations
+from control.common import configurations
 from trainer.config.schedule import Counts, counts, learning_rate, limited, validation_count
 
 

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 import pytest
 from ansible.plugins.action import ActionBase
 
-from control.runs import launches, outcome
+from control.runs.launch import launches
+from control.runs.results import outcome
 from control.runs.tasks import find as find_run
 from plugins.action import slurm_run
 from tests.project import await_until

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from control.datasets.specs import DEEPEST, checked
+from control.datasets.listing.specs import DEEPEST, checked
 from trainer.common.errors import DatasetError
 from trainer.data.spec import Leaf, Spec, noun, of_images
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from control import configurations
+from control.common import configurations
 from control.remote import worker_files
 from tests.unit import forked
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control import terminal_lines
+from control.common import terminal_lines
 from trainer.common import safe_text
 
 MOVED = "a\x1b[2K\rb"

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from control import configurations
-from control.datasets import batch, columns, own, publish
-from control.datasets.sources import open_source
-from control.runs import plan
+from control.common import configurations
+from control.datasets.listing import kept_columns
+from control.datasets.listing.registry import open_source
+from control.datasets.publishing import one_batch, publish
+from control.datasets.sources import python_function
+from control.runs.planning import resolve
 
 FILE = """
 import numpy as np
@@ -28,17 +30,17 @@ def augment(x, y, seed):
 def seen(tmp_path, monkeypatch):
     """What is written of a step of the data of a function."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "KEPT", tmp_path / "kept")
-    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    monkeypatch.setattr(python_function, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(kept_columns, "KEPT", tmp_path / "columns")
     (tmp_path / "mine.py").write_text(FILE)
 
     def write(function, number=0, **keys):
         base = {"data": {"image_size": [8, 8, 3], "validation_split": 0.25}, "train": {"batch_size": 4, "global_batch": 4}}
-        given = {**plan.overrides({"dataset": f"mine.py:{function}"}), **keys}
+        given = {**resolve.overrides({"dataset": f"mine.py:{function}"}), **keys}
         config = configurations.build(configurations.override(base, given))
         source = open_source(config.data.source, config.data.path)
         made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)
-        batch.write(config, publish.place_of(tmp_path / "packs", made.sha256), 3, number, tmp_path / "batch.npz")
+        one_batch.write(config, publish.place_of(tmp_path / "packs", made.sha256), 3, number, tmp_path / "batch.npz")
         with np.load(tmp_path / "batch.npz") as written:
             return dict(written)
 

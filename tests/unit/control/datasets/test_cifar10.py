@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from control.datasets import cifar10, convert, publish, sources, tfrecords
+from control.datasets.listing import registry
+from control.datasets.publishing import publish, to_tfrecords
+from control.datasets.sources import cifar10, tfrecords
 from tests.unit import forked
 from tests.unit.samples import ROOT, real_data
 from trainer.common.errors import DatasetError
@@ -234,7 +236,7 @@ def test_unpacked_batch_that_is_no_file_is_refused(other, archives, tmp_path):
 
 def test_other_places_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="no such file or folder; give a python or binary archive of CIFAR-10"):
-        convert.convert("cifar10", tmp_path / "nowhere", None, tmp_path / "out", quiet)
+        to_tfrecords.convert("cifar10", tmp_path / "nowhere", None, tmp_path / "out", quiet)
     assert refused(tmp_path).startswith(f"path={tmp_path}: not CIFAR-10")
     assert "is a folder; leave it out" in refused(tmp_path, "md5:0")
     assert "not CIFAR-10" in refused(packed(tmp_path / "other.tar.gz", [("other/file", b"")]), "any")
@@ -250,7 +252,8 @@ import json, os, sys, tarfile
 from pathlib import Path
 from trainer.worker import process
 process.quiet_tensorflow()
-from control.datasets import cifar10, convert
+from control.datasets.listing.registry import cifar10
+from control.datasets.publishing import to_tfrecords
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file
 import tensorflow as tf
@@ -258,31 +261,31 @@ import tensorflow as tf
 cifar10.BATCH = 100
 binary, python, out = map(Path, sys.argv[1:])
 lines, found = [], {}
-changed = convert.convert("cifar10", binary, "any", out, lines.append, check=True)["changed"]
+changed = to_tfrecords.convert("cifar10", binary, "any", out, lines.append, check=True)["changed"]
 found["looked"] = changed, sorted(path.name for path in out.parent.iterdir())
 def refused(archive, digest):
     try:
-        convert.convert("cifar10", archive, digest, out, lines.append)
+        to_tfrecords.convert("cifar10", archive, digest, out, lines.append)
     except DatasetError as error:
         return str(error), sorted(path.name for path in out.parent.iterdir())
 found["digest"] = refused(binary, None)
-found["made"] = convert.convert("cifar10", binary, "any", out, lines.append)
+found["made"] = to_tfrecords.convert("cifar10", binary, "any", out, lines.append)
 found["files"], found["lines"] = sorted(path.name for path in out.iterdir()), lines[-3:]
 first = next(tf.data.TFRecordDataset(str(out / "eval.tfrecords")).as_numpy_iterator())
 feature = tf.train.Example.FromString(first).features.feature
 found["features"] = {key: feature[key].WhichOneof("kind") for key in sorted(feature)}
 found["image"], found["label"] = feature["image"].bytes_list.value[0].hex(), feature["label"].int64_list.value[0]
-found["again"] = [convert.convert("cifar10", binary, "any", out, lines.append, check)["changed"] for check in (False, True)]
+found["again"] = [to_tfrecords.convert("cifar10", binary, "any", out, lines.append, check)["changed"] for check in (False, True)]
 found["other"] = refused(python, "any")[0]
 folder = out.parent / "unpacked"
 with tarfile.open(binary) as archive:
     archive.extractall(folder, filter="data")
 one = out.parent / "from_folder"
-found["folder"] = [convert.convert("cifar10", folder, None, one, lines.append, check)["changed"] for check in (False, True)]
+found["folder"] = [to_tfrecords.convert("cifar10", folder, None, one, lines.append, check)["changed"] for check in (False, True)]
 (inside,) = folder.rglob("data_batch_2.bin")
 os.utime(inside, (1, 1))
 try:
-    convert.convert("cifar10", folder, None, one, lines.append, check=True)
+    to_tfrecords.convert("cifar10", folder, None, one, lines.append, check=True)
 except DatasetError as error:
     found["folder"].append(str(error))
 (out / "eval.tfrecords").unlink()
@@ -319,7 +322,7 @@ def test_archive_becomes_tfrecords_once_and_looking_writes_nothing(archives, tmp
 
 def test_what_cant_be_converted_is_refused():
     with pytest.raises(DatasetError, match=r"source=cifar: can't be converted \(did you mean cifar10\?\)"):
-        convert.check_kind("cifar")
+        to_tfrecords.check_kind("cifar")
 
 
 @pytest.mark.exhaustive
@@ -344,7 +347,7 @@ from pathlib import Path
 from trainer.worker import process
 process.quiet_tensorflow()
 import tensorflow as tf
-from control.datasets import tfrecords
+from control.datasets.listing.registry import tfrecords
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file
 
@@ -432,7 +435,7 @@ def test_image_shards_are_published_with_their_validation(place, records, tmp_pa
             place / "test.tfrecord": rows((5, 0), (5, 1)),
         }
     )
-    assert sources.detect(str(place)) == {"source": "tfrecords", "path": str(place)}
+    assert registry.detect(str(place)) == {"source": "tfrecords", "path": str(place)}
     source = tfrecords.TFRecords(str(place))
     listing = source.scan()
     assert (listing.shape, listing.held_out, listing.classes) == (None, 1, ["0", "1"])

@@ -8,10 +8,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from control.datasets import fashion_mnist, idx
-from control.datasets.folder import Folder
-from control.datasets.idx import Idx
-from control.datasets.sources import detect, open_source
+from control.datasets.listing.registry import detect, open_source
+from control.datasets.sources import fashion_mnist, idx
+from control.datasets.sources.folder import Folder
+from control.datasets.sources.idx import Idx
 from tests.unit.samples import idx_bytes, image_bytes
 from trainer.common.errors import DatasetError
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from control.datasets.tasks import batch as draw_batch
+from control.runs.tasks import batch as draw_batch
 
 X = np.float32([[1, 2.5], [3, 4]])
 

@@ -11,9 +11,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from control.datasets import cifar10, columns, csv_rows, examples, idx, image_check, parquet_rows, tfrecords
-from control.datasets.folder import Folder
-from control.datasets.sources import open_source
+from control.datasets.listing import checked_examples, kept_columns
+from control.datasets.listing.registry import open_source
+from control.datasets.publishing import image_check
+from control.datasets.sources import cifar10, csv_rows, idx, parquet_rows, tfrecords
+from control.datasets.sources.folder import Folder
 from trainer.common.errors import DatasetError, LockstepError
 from trainer.common.suggest import nearest
 from trainer.data.columns import allow_open
@@ -24,7 +26,7 @@ MANY = 200_000
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    monkeypatch.setattr(kept_columns, "KEPT", tmp_path / "columns")
     return tmp_path
 
 
@@ -119,8 +121,8 @@ def test_nearest_name_is_looked_for_among_some():
 
 
 def test_slices_are_as_large_as_strings_are(monkeypatch):
-    monkeypatch.setattr(examples, "SLICE_BYTES", 1000)
-    checked = examples.Checked("dataset=t")
+    monkeypatch.setattr(checked_examples, "SLICE_BYTES", 1000)
+    checked = checked_examples.Checked("dataset=t")
     texts = np.array(["x" * 600] * 3 + ["x"] * 3 + ["x" * 5000], object)
     assert [len(values[0]) for values in checked.slices({"a": texts}, "train", "the data")] == [1, 1, 4, 1]
 
@@ -162,7 +164,7 @@ def test_parquet_bomb_of_repeated_strings(place):
         f"{path}: its {path.stat().st_size:,} bytes become more than 1,073,741,824; at most 1,000 times a file's size, or 1,073,741,824 "
         "bytes, are read. Fix: save the table as CSV, or name the columns that are needed (-e set=data.features=[...])"
     ]
-    assert not list(columns.KEPT.iterdir())
+    assert not list(kept_columns.KEPT.iterdir())
 
 
 def test_parquet_row_that_would_fill_memory(place, monkeypatch):

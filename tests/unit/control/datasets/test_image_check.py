@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from control.datasets import image_check, publish
-from control.datasets.folder import Folder
+from control.datasets.publishing import image_check, publish
+from control.datasets.sources.folder import Folder
 from trainer.common.errors import DatasetError
 
 

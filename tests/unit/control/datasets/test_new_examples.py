@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from control.datasets import columns, new_examples, own
-from control.datasets.new_examples import Parts
+from control.datasets.listing import kept_columns
+from control.datasets.publishing import new_examples
+from control.datasets.publishing.new_examples import Parts
+from control.datasets.sources import python_function
 from tests.unit.samples import idx_bytes, image_bytes
 from trainer.common.errors import LockstepError
 from trainer.data.columns import Columns
@@ -31,8 +33,8 @@ ARRAY = Spec([0, 1], (Leaf("x", "float32", (3,)), Leaf("y", "int64", ())))
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "KEPT", tmp_path / "kept")
-    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    monkeypatch.setattr(python_function, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(kept_columns, "KEPT", tmp_path / "columns")
     return tmp_path
 
 

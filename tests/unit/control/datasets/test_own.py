@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from control import model_options, user_files
-from control.datasets import own as data
-from control.datasets import publish
-from control.datasets.sources import detect
-from control.runs import plan
+from control.common import model_options, user_files
+from control.datasets.listing.registry import detect
+from control.datasets.publishing import publish
+from control.datasets.sources import python_function as data
+from control.runs.planning import resolve
 from tests.unit import forked
 from tests.unit.samples import image_bytes
 from trainer.common.errors import ConfigError, LockstepError
@@ -56,7 +56,7 @@ def test_file_called_like_module_takes_no_ones_place(file):
 
 def test_the_section_holds_the_whole_file(file):
     assert user_files.model_section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
-    made = plan.overrides({"model": "mine.py:build", "set": "model.width=8"})
+    made = resolve.overrides({"model": "mine.py:build", "set": "model.width=8"})
     assert (made["model"]["name"], made["model.width"]) == ("own", 8)
 
 
@@ -117,7 +117,7 @@ from trainer import models
 from trainer.worker import process
 process.quiet_tensorflow()
 from trainer.common.errors import ConfigError
-from control.runs import model_errors
+from control.runs.planning.plan_command import model_errors
 from trainer.user_code import user_function as functions
 HEAD = "import keras\\nfrom keras import layers\\nprint('chatter')\\n"
 CASES = {

@@ -8,14 +8,14 @@ import shutil
 import numpy as np
 import pytest
 
-from control import configurations
 from control.__main__ import main
-from control.datasets import publish
-from control.datasets.folder import Folder
-from control.datasets.idx import Idx
-from control.datasets.tasks import publish as publish_dataset
+from control.common import configurations
+from control.datasets.publishing import publish
+from control.datasets.sources.folder import Folder
+from control.datasets.sources.idx import Idx
 from control.remote import trainer_process
-from control.runs import plan
+from control.runs.planning import plan_dataset
+from control.runs.tasks import publish as publish_dataset
 from tests.unit.samples import image_bytes
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file, write_json
@@ -107,7 +107,7 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     known = publish.published(listing, packs, True)
     assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
     before = {"config": configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
-    before["dataset"] = plan.describe(listing, plan.expected(listing))
+    before["dataset"] = plan_dataset.describe(listing, plan_dataset.expected(listing))
     after = publish_dataset.without(before, publish.record_of(made))
     assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
     assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
@@ -131,7 +131,7 @@ def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
     monkeypatch.setattr(trainer_process, "run", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
     config = configurations.build({"data": {"source": "folder", "path": str(root), "test_split": 0.3}})
     record = publish_dataset._publish(configurations.to_dict(config)["data"], packs)
-    assert publish.published(plan.open_dataset(config.data, True)[1], packs, False) | {"bytes": record["bytes"]} == record
+    assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) | {"bytes": record["bytes"]} == record
     assert (record["train"], record["test"]) == (14, 6)
 
 

@@ -6,12 +6,14 @@ import types
 import numpy as np
 import pytest
 
-from control import configurations
-from control import text as texts
-from control.datasets import columns, own, publish
-from control.datasets.sources import detect, open_source
+from control.common import configurations
+from control.datasets.listing import kept_columns
+from control.datasets.listing.registry import detect, open_source
+from control.datasets.publishing import publish
+from control.datasets.sources import python_function
 from control.report import trained
-from control.runs import plan
+from control.runs.planning import host_needs, model_size, plan, plan_request
+from control.runs.show import plan_text
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
 from trainer.common.errors import LockstepError
@@ -22,8 +24,8 @@ from trainer.data.columns import open_columns
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "KEPT", tmp_path / "kept")
-    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    monkeypatch.setattr(python_function, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(kept_columns, "KEPT", tmp_path / "columns")
     return tmp_path / "mine.py"
 
 
@@ -31,7 +33,7 @@ def source(file, body, target=None, features=None, before=""):
     """The source of a function `data(split)` with that body, in which `n` is 30 for train and 10 for test."""
     lines = "\n    ".join(["n = {'train': 30, 'validation': 8, 'test': 10}[split]", *body.split("\n")])
     file.write_text(f"import numpy as np\n{before}\ndef data(split):\n    {lines}\n")
-    return own.Own("mine.py:data", target, features)
+    return python_function.Own("mine.py:data", target, features)
 
 
 NO_VALIDATION = "if split == 'validation': return None\n"
@@ -43,16 +45,16 @@ def leaves_of(source):
 
 def published(source, packs="packs"):
     """Publish, and open as a node does: the manifest and the splits."""
-    made = publish.publish(source, columns.KEPT.parent / packs, False, lambda *_: None)
-    place = publish.place_of(columns.KEPT.parent / packs, made.sha256)
-    return open_columns(place, columns.KEPT.parent / "caches", lambda *_: None)
+    made = publish.publish(source, kept_columns.KEPT.parent / packs, False, lambda *_: None)
+    place = publish.place_of(kept_columns.KEPT.parent / packs, made.sha256)
+    return open_columns(place, kept_columns.KEPT.parent / "caches", lambda *_: None)
 
 
 def refused(work, *arguments):
     with pytest.raises(LockstepError) as caught:
         work(*arguments)
     assert len(str(caught.value)) < 1500
-    assert not list(columns.KEPT.parent.glob("*/.part-*"))
+    assert not list(kept_columns.KEPT.parent.glob("*/.part-*"))
     return str(caught.value)
 
 
@@ -132,23 +134,25 @@ def test_a_y_of_strings_is_a_class(file):
 def test_a_function_names_the_classes_of_numbers(file):
     made = source(file, NO_VALIDATION + "return np.arange(n), np.arange(n) % 2\n")
     file.write_text(file.read_text() + "\ndata.classes = ['no', 'yes']\n")
-    made = own.Own("mine.py:data")
+    made = python_function.Own("mine.py:data")
     assert made.scan().classes == ["no", "yes"]
     file.write_text(file.read_text().replace("% 2", "% 3"))
-    assert "y of train has 2; with 2 classes it runs from 0 to 1" in refused(own.Own("mine.py:data").scan)
+    assert "y of train has 2; with 2 classes it runs from 0 to 1" in refused(python_function.Own("mine.py:data").scan)
     file.write_text(file.read_text().replace("np.arange(n) % 3", "np.ones(n)"))
-    assert "it names classes, and y is y float32; it must be one whole number per example" in refused(own.Own("mine.py:data").scan)
+    assert "it names classes, and y is y float32; it must be one whole number per example" in refused(
+        python_function.Own("mine.py:data").scan
+    )
     file.write_text(file.read_text().replace("['no', 'yes']", "3"))
-    assert "its attribute classes is 3; it must be a list of at least two names" in refused(own.Own("mine.py:data").scan)
+    assert "its attribute classes is 3; it must be a list of at least two names" in refused(python_function.Own("mine.py:data").scan)
 
 
 def test_the_function_runs_once_until_the_file_changes(file):
     made = source(file, NO_VALIDATION + "open('ran', 'a').write(split[0])\nreturn np.arange(n), np.arange(n)")
     first = made.scan()
-    assert own.Own("mine.py:data").scan() == first
+    assert python_function.Own("mine.py:data").scan() == first
     assert (file.parent / "ran").read_text() == "tt"
     file.write_text(file.read_text() + "# changed\n")
-    assert own.Own("mine.py:data").scan().fingerprint != first.fingerprint
+    assert python_function.Own("mine.py:data").scan().fingerprint != first.fingerprint
     assert (file.parent / "ran").read_text() == "tttt"
 
 
@@ -156,11 +160,11 @@ def test_changed_settings_file_runs_the_function_again(file):
     """A file of settings beside it that it names makes the function run again."""
     source(file, NO_VALIDATION + "open('ran.txt', 'a').write(split[0])\nopen('rules.yml').close()\nreturn np.arange(n), np.arange(n)")
     (file.parent / "rules.yml").write_text("most: 1")
-    first = own.Own("mine.py:data").scan()
-    assert own.Own("mine.py:data").scan() == first
+    first = python_function.Own("mine.py:data").scan()
+    assert python_function.Own("mine.py:data").scan() == first
     assert (file.parent / "ran.txt").read_text() == "tt"
     (file.parent / "rules.yml").write_text("most: 10")
-    assert own.Own("mine.py:data").scan().fingerprint != first.fingerprint
+    assert python_function.Own("mine.py:data").scan().fingerprint != first.fingerprint
     assert (file.parent / "ran.txt").read_text() == "tttt"
 
 
@@ -199,7 +203,7 @@ def test_what_function_warns_of_is_shown_by_plan(file):
     warned = made.scan().warnings
     assert [text.partition("is")[0] for text in warned] == [f"dataset=mine.py:data: train: row {k} " for k in range(5)]
     assert all("\x1b" not in text and len(text) < 350 for text in warned)
-    assert own.Own("mine.py:data").scan().warnings == warned
+    assert python_function.Own("mine.py:data").scan().warnings == warned
 
 
 def test_variables_that_models_would_not_see_are_told(file):
@@ -322,18 +326,18 @@ def test_a_function_may_not_know_validation(file):
     file.write_text(
         "import numpy as np\ndef data(split):\n    n = {'train': 30, 'test': 10}[split]\n    return np.arange(n), np.arange(n)\n"
     )
-    assert own.Own("mine.py:data").scan().held_out is None
+    assert python_function.Own("mine.py:data").scan().held_out is None
     file.write_text(
         "import numpy as np\ndef data(split):\n    n = {'train': 30, 'tset': 10}[split]\n    return np.arange(n), np.arange(n)\n"
     )
-    assert "line 3: KeyError: 'validation'" not in refused(own.Own("mine.py:data").scan)
+    assert "line 3: KeyError: 'validation'" not in refused(python_function.Own("mine.py:data").scan)
 
 
 @pytest.mark.parametrize(("key", "given"), [("target", ("y", None)), ("features", (None, ["a"]))])
 def test_images_have_no_columns_to_name(key, given, file):
     file.write_text("import numpy as np\ndef data(split):\n    return [(np.zeros((3, 3), np.uint8), k % 2) for k in range(4)]\n")
     assert f"data.{key}={given[key == 'features']}: dataset=mine.py:data has images with classes" in refused(
-        own.Own("mine.py:data", *given).scan
+        python_function.Own("mine.py:data", *given).scan
     )
     assert f"data.{key}={given[key == 'features']}: the source `folder` has images" in refused(open_source, "folder", ".", *given)
 
@@ -381,10 +385,11 @@ import json, os, sys
 from pathlib import Path
 os.chdir(sys.argv[1])
 import numpy as np
-from control.datasets import columns, own
+from control.datasets.listing import kept_columns
+from control.datasets.listing.registry import python_function
 from trainer.data.spec import Leaf, Spec
 from trainer.common.errors import LockstepError
-columns.KEPT = Path("columns")
+kept_columns.KEPT = Path("columns")
 HEAD = '''import numpy as np, tensorflow as tf, keras
 words = [np.arange(k % 4) for k in range(20)]
 ragged = tf.ragged.constant([list(w) for w in words], dtype='int32')
@@ -417,7 +422,7 @@ results = {}
 for name, text in CASES.items():
     Path("m.py").write_text(HEAD + text + "\\n")
     try:
-        listing = own.Own("m.py:data").scan()
+        listing = python_function.Own("m.py:data").scan()
         spec = [str(leaf) for leaf in listing.table.spec.leaves] if listing.table else len(listing.labels["train"])
         results[name] = [spec, listing.count("train"), listing.classes]
     except LockstepError as error:
@@ -697,12 +702,14 @@ def test_who_writes_to_published_folder_changes_nothing_else(file):
 
 @pytest.fixture
 def request_of(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec, weights: {"total": len(spec["leaves"]), "trainable": 1})
+    monkeypatch.setattr(
+        model_size, "parameters", lambda config, classes, request, spec, weights: {"total": len(spec["leaves"]), "trainable": 1}
+    )
     file.write_text("def build():\n    pass\n")
 
     def make(**options):
         hosts = [{"name": "pi1", "address": "10.0.0.1", "port": 12345}]
-        return plan.Request(options, hosts, 1, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
+        return plan_request.Request(options, hosts, 1, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
 
     return make
 
@@ -718,12 +725,12 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     assert planned["config"]["data"]["features"] == ["miles", "company"]
     assert planned["counts"]["train_images"] + planned["counts"]["validation_images"] + planned["dataset"]["test"] == 100
     config = {**planned, "hosts": [{"name": "pi1", "address": "10.0.0.1", "port": 1}]}
-    lines = texts.plan(config, "runs").splitlines()
+    lines = plan_text.plan(config, "runs").splitlines()
     assert any(line.split(None, 1) == ["inputs", "x.miles float32, x.company string"] for line in lines)
     assert any(line.split(None, 1) == ["outputs", "y int64"] for line in lines)
     assert "test examples" in "\n".join(lines)
     assert "images" not in "\n".join(lines)
-    assert planned["needs"]["disk_mb"] >= plan.LOGS_MB
+    assert planned["needs"]["disk_mb"] >= host_needs.LOGS_MB
 
 
 def test_columns_need_a_model(file, request_of):

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from control import configurations
-from control.datasets import class_counts, columns, own, publish, trial
-from control.datasets.sources import open_source
-from control.runs import plan
+from control.common import configurations
+from control.datasets.listing import kept_columns
+from control.datasets.listing.registry import open_source
+from control.datasets.publishing import class_counts, publish, try_augment
+from control.datasets.sources import python_function
+from control.runs.planning import checks, resolve
 from trainer.common.errors import ConfigError
 from trainer.config import schedule
 from trainer.data.columns import open_columns
@@ -31,12 +33,12 @@ HOLD = "if split == 'validation': return None\n    "
 def opened(tmp_path, monkeypatch):
     """The data of a file, its source and its listing, as a plan opens them."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "KEPT", tmp_path / "kept")
-    monkeypatch.setattr(columns, "KEPT", tmp_path / "columns")
+    monkeypatch.setattr(python_function, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(kept_columns, "KEPT", tmp_path / "columns")
 
     def opening(text):
         (tmp_path / "mine.py").write_text(text)
-        given = plan.overrides({"dataset": "mine.py:data"})
+        given = resolve.overrides({"dataset": "mine.py:data"})
         data = configurations.build(configurations.override({"data": {"image_size": [4, 4, 3]}}, given)).data
         source = open_source(data.source, data.path)
         return data, source, source.scan()
@@ -51,7 +53,7 @@ def augmented(body, y="np.arange(count) % 3"):
 def test_function_that_works_is_part_of_configuration(opened, capsys):
     data, source, listing = opened(augmented("print('here')\n    return x + np.random.default_rng(seed).normal(size=2), y"))
     assert (data.augment["file"], data.augment["function"]) == ("mine.py", "augment")
-    trial.check(data, source, listing)
+    try_augment.check(data, source, listing)
     assert capsys.readouterr().out == "", "what it prints must not get into the plan"
 
 
@@ -66,22 +68,22 @@ def test_function_that_works_is_part_of_configuration(opened, capsys):
 )
 def test_a_function_that_does_not_is_refused(body, message, opened):
     with pytest.raises(ConfigError, match=message) as caught:
-        trial.check(*opened(augmented(body)))
+        try_augment.check(*opened(augmented(body)))
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_images_are_tried_at_their_size_in_training(opened):
     data, source, listing = opened(IMAGES + "def augment(x, y, seed):\n    return x[::-1], y\n")
-    trial.check(data, source, listing)
+    try_augment.check(data, source, listing)
     with pytest.raises(ConfigError, match=r"it returns image float64 \[4, 4, 3\]; it must stay uint8 \[4, 4, 3\]"):
-        trial.check(*opened(IMAGES + "def augment(x, y, seed):\n    return x / 2, y\n"))
+        try_augment.check(*opened(IMAGES + "def augment(x, y, seed):\n    return x / 2, y\n"))
 
 
 def test_another_function_of_that_name_is_a_warning(opened):
     data, source, listing = opened(DATA.format(hold=HOLD, y="x[:, 0]") + "def augment(x):\n    return x\n")
     assert data.augment is None
-    trial.check(data, source, listing)
-    assert plan.augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
+    try_augment.check(data, source, listing)
+    assert checks.augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
 
 
 @pytest.mark.parametrize("hold", [HOLD, ""])

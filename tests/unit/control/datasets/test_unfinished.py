@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from control.datasets import unfinished
+from control.datasets.listing import unfinished
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from control.datasets import unfinished
+from control.datasets.listing import unfinished
 with unfinished.folder_in(Path(sys.argv[1])) as folder:
     (folder / "data").touch()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from control.doctor import prediction
-from control.doctor.step_model import Prediction
+from control.runs.results import expected_speed
+from control.runs.results.step_model import Prediction
 
 
 def test_bytes_of_a_step():
-    assert prediction.bytes_per_step(3_700_000) == 14_800_000
+    assert expected_speed.bytes_per_step(3_700_000) == 14_800_000
 
 
 def test_table():
@@ -15,7 +15,7 @@ def test_table():
         Prediction(1, "", 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 256.0, 1.0),
         Prediction(5, "powersgd", 0.6, 0.016, 0.128, 0.004, -0.1, 0.648, 987.7, 0.772),
     ]
-    assert prediction.table(rows).splitlines() == [
+    assert expected_speed.table(rows).splitlines() == [
         "  workers  sent      compute ms  exchange ms  wire ms  delay ms  waiting ms  step ms  images/s  of ideal",
         "        1  -              500.0          0.0      0.0       0.0         0.0    500.0       256      100%",
         "        5  powersgd       600.0         16.0    128.0       4.0      -100.0    648.0       988       77%",
@@ -34,8 +34,8 @@ def test_table():
     ],
 )
 def test_sentence(predicted, measured, sentence):
-    assert prediction.sentence(predicted, measured) == sentence
-    assert prediction.sentence(predicted, measured, "example") == sentence.replace("images", "examples")
+    assert expected_speed.sentence(predicted, measured) == sentence
+    assert expected_speed.sentence(predicted, measured, "example") == sentence.replace("images", "examples")
 
 
 HOSTS = ["a", "b", "c"]
@@ -47,10 +47,10 @@ PLACES = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enum
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
     """A prediction for three hosts, with 64 images each."""
-    monkeypatch.setattr(prediction, "FOLDER", tmp_path)
+    monkeypatch.setattr(expected_speed, "FOLDER", tmp_path)
     plan = {"config": CONFIG, "hosts": PLACES, "counts": COUNTS}
     predictions = [Prediction(workers, "packed", 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 128.0 * workers, 1.0) for workers in (1, 2, 3)]
-    prediction.save(plan, predictions, {name: {"cpus": 0.38} for name in HOSTS}, dict.fromkeys(HOSTS, 1))
+    expected_speed.save(plan, predictions, {name: {"cpus": 0.38} for name in HOSTS}, dict.fromkeys(HOSTS, 1))
     return predictions
 
 
@@ -62,31 +62,31 @@ def record(workers=3, **changed):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_run_on_hosts_as_they_were_predicted(saved, workers):
-    assert prediction.expected(CONFIG, record(workers)) == saved[workers - 1].images_per_s
-    assert prediction.expected(CONFIG, record(workers), [64] * workers) == saved[workers - 1].images_per_s
+    assert expected_speed.expected(CONFIG, record(workers)) == saved[workers - 1].images_per_s
+    assert expected_speed.expected(CONFIG, record(workers), [64] * workers) == saved[workers - 1].images_per_s
 
 
 @pytest.mark.parametrize("changed", [{"cpus": 0.19}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"}])
 def test_prediction_for_other_hosts_or_shares_is_dropped(saved, changed):
     """A prediction for other hosts or shares of a processor is not quoted."""
-    assert prediction.expected(CONFIG, record(**changed)) is None
-    assert prediction.expected(CONFIG, record(2)) == saved[1].images_per_s, "the changed one does not train"
+    assert expected_speed.expected(CONFIG, record(**changed)) is None
+    assert expected_speed.expected(CONFIG, record(2)) == saved[1].images_per_s, "the changed one does not train"
 
 
 @pytest.mark.parametrize("shares", [[80, 80, 32], [0, 0, 0], [96, 96]])
 def test_prediction_for_other_parts_is_not_quoted(saved, shares):
-    assert prediction.expected(CONFIG, record(), shares) is None
+    assert expected_speed.expected(CONFIG, record(), shares) is None
 
 
 def test_a_run_whose_hosts_facts_are_unknown(saved):
     old = record()
     del old["hosts"][0]["cpus"]
-    assert prediction.expected(CONFIG, old) is None
+    assert expected_speed.expected(CONFIG, old) is None
 
 
 def test_prediction_of_earlier_version_is_not_quoted(saved):
-    (file,) = prediction.FOLDER.iterdir()
-    value = prediction.read_json(file)
+    (file,) = expected_speed.FOLDER.iterdir()
+    value = expected_speed.read_json(file)
     del value["made_with"]
-    prediction.write_json(file, value)
-    assert prediction.expected(CONFIG, record()) is None
+    expected_speed.write_json(file, value)
+    assert expected_speed.expected(CONFIG, record()) is None

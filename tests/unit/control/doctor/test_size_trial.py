@@ -2,10 +2,10 @@
 
 import pytest
 
-from control import configurations
+from control.common import configurations
+from control.common.task import Task
 from control.doctor.tasks.size_trial import size_trial
-from control.runs.plan import SELFTEST
-from control.task import Task
+from control.runs.planning.resolve import SELFTEST
 
 
 def sized(step_seconds):

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from control.doctor import step_model
-from control.doctor.step_model import Hosts, Trial, curve, step
+from control.runs.results import step_model
+from control.runs.results.step_model import Hosts, Trial, curve, step
 from trainer.common.errors import LockstepError
 
 NAMES = ["a", "b", "c"]

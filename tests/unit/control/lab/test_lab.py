@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.lab import lab
+from control.lab import lab_inventory
 from trainer.common.errors import ConfigError
 
 MINE, OTHER = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
@@ -10,13 +10,13 @@ LIMITS = [10_000, 3_800, 3 * 2**30]
 
 
 def container(name, owner=MINE, running=True, limits=LIMITS, never_ran=False, cut_off=False):
-    labels = {lab.OWNER_LABEL: owner, lab.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"}
+    labels = {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"}
     state = {"running": running, "never_ran": never_ran, "cut_off": cut_off}
     return {"container": name, "labels": labels, "limits": limits, "image": "i", **state}
 
 
 def network(name, subnet, owner=None):
-    labels = {lab.OWNER_LABEL: owner, lab.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"} if owner else {}
+    labels = {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: f"/home/{owner[0]}/lockstep"} if owner else {}
     return {"name": name, "labels": labels, "subnets": [subnet]}
 
 
@@ -27,7 +27,7 @@ def refusal(function, *arguments):
 
 
 def test_settings_without_any_option():
-    assert lab.settings({}, 2) == {
+    assert lab_inventory.settings({}, 2) == {
         "nodes": 5,
         "cpus": [0.38] * 5,
         "memory": 3 * 2**30,
@@ -39,7 +39,7 @@ def test_settings_without_any_option():
 
 @pytest.mark.parametrize(("nodes", "cores", "share"), [(5, 2, 0.38), (3, 2, 0.63), (1, 2, 1.9), (5, 16, 3.04), (40, 2, 0.1)])
 def test_default_share_divides_machine_and_leaves_little(nodes, cores, share):
-    assert lab.default_share(nodes, cores) == share
+    assert lab_inventory.default_share(nodes, cores) == share
 
 
 @pytest.mark.parametrize(
@@ -66,36 +66,36 @@ def test_default_share_divides_machine_and_leaves_little(nodes, cores, share):
     ],
 )
 def test_refused_settings(options, message):
-    assert refusal(lab.settings, options, 2) == message
+    assert refusal(lab_inventory.settings, options, 2) == message
 
 
 def test_each_node_may_have_share_of_its_own():
-    assert lab.settings({"nodes": 2, "cpus": "0.38,0.19"}, 2)["cpus"] == [0.38, 0.19]
+    assert lab_inventory.settings({"nodes": 2, "cpus": "0.38,0.19"}, 2)["cpus"] == [0.38, 0.19]
 
 
 @pytest.mark.parametrize(("text", "size"), [("3g", 3 * 2**30), ("512M", 2**29), ("1073741824", 2**30), ("300000000", 286 * 2**20)])
 def test_memory_is_in_whole_megabytes(text, size):
-    assert lab.memory_bytes(text) == size
+    assert lab_inventory.memory_bytes(text) == size
 
 
 @pytest.mark.parametrize(("size", "text"), [(3 * 2**30, "3g"), (768 * 2**20, "768m")])
 def test_memory_as_text(size, text):
-    assert lab.memory_text(size) == text
+    assert lab_inventory.memory_text(size) == text
 
 
 @pytest.mark.parametrize("rate", ["none", "1gbit", "100mbit", "1GBit", "5000kbit"])
 def test_link_rates(rate):
-    assert lab.link_rate(rate) == rate.lower()
+    assert lab_inventory.link_rate(rate) == rate.lower()
 
 
 def test_nodes_have_names_addresses_and_lasting_hardware_addresses():
-    made = lab.nodes([0.38, 0.19], "lab", "10.89.77.0/24")
+    made = lab_inventory.nodes([0.38, 0.19], "lab", "10.89.77.0/24")
     assert made[0] == {"name": "node1", "container": "lab-node1", "address": "10.89.77.11", "mac": "02:00:0a:59:4d:0b", "quota": 3_800}
     assert (made[1]["address"], made[1]["quota"]) == ("10.89.77.12", 1_900)
 
 
 def test_a_subnet_has_to_be_one():
-    assert refusal(lab.nodes, [1, 1], "lab", "10.89.77.1/24").startswith(
+    assert refusal(lab_inventory.nodes, [1, 1], "lab", "10.89.77.1/24").startswith(
         "lab_subnet=10.89.77.1/24: 10.89.77.1/24 has host bits set; it must be an IPv4"
     )
 
@@ -103,26 +103,28 @@ def test_a_subnet_has_to_be_one():
 @pytest.mark.parametrize(("number", "fits"), [(4, True), (5, False)])
 def test_a_subnet_has_to_be_large_enough(number, fits):
     if fits:
-        assert lab.nodes([0.38] * number, "lab", "10.0.0.0/28")[-1]["address"] == "10.0.0.14"
+        assert lab_inventory.nodes([0.38] * number, "lab", "10.0.0.0/28")[-1]["address"] == "10.0.0.14"
     else:
-        assert refusal(lab.nodes, [1] * number, "lab", "10.0.0.0/28") == (
+        assert refusal(lab_inventory.nodes, [1] * number, "lab", "10.0.0.0/28") == (
             "nodes=5: lab_subnet=10.0.0.0/28 has addresses for 4; take a larger subnet or fewer nodes"
         )
 
 
 def test_owner_differs_between_two_clones():
-    assert lab.owner("/home/a/lockstep") != lab.owner("/home/b/lockstep")
-    assert lab.owner("/home/a/lockstep") == lab.owner("/home/a/lockstep")
+    assert lab_inventory.owner("/home/a/lockstep") != lab_inventory.owner("/home/b/lockstep")
+    assert lab_inventory.owner("/home/a/lockstep") == lab_inventory.owner("/home/a/lockstep")
 
 
 def test_the_own_network_is_found():
-    assert lab.check_network("lab", "10.1.0.0/24", MINE, [network("lab", "10.1.0.0/24", MINE)], [{"dst": "10.1.0.0/24", "dev": "br0"}])
+    assert lab_inventory.check_network(
+        "lab", "10.1.0.0/24", MINE, [network("lab", "10.1.0.0/24", MINE)], [{"dst": "10.1.0.0/24", "dev": "br0"}]
+    )
 
 
 def test_a_free_network_is_to_be_made():
     others = [network("podman", "10.88.0.0/16")]
     routes = [{"dst": "default", "dev": "eth0"}, {"dst": "192.0.2.0/24", "dev": "eth0"}]
-    assert not lab.check_network("lab", "10.1.0.0/24", MINE, others, routes)
+    assert not lab_inventory.check_network("lab", "10.1.0.0/24", MINE, others, routes)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +142,12 @@ def test_a_free_network_is_to_be_made():
     ],
 )
 def test_a_network_of_others_is_refused(networks, routes, message):
-    shown = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, networks, routes)
+    shown = refusal(lab_inventory.check_network, "lab", "10.1.0.0/24", MINE, networks, routes)
     assert shown == message + "choose others for this one, as in -e lab_prefix=lab2 -e lab_subnet=10.89.78.0/24"
 
 
 def test_a_lab_does_not_move():
-    shown = refusal(lab.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
+    shown = refusal(lab_inventory.check_network, "lab", "10.1.0.0/24", MINE, [network("lab2", "10.2.0.0/24", MINE)], [])
     assert shown == (
         "this project's lab is on network lab2 (10.2.0.0/24), not lab (10.1.0.0/24); give these again, as in "
         "-e lab_prefix=lab2 -e lab_subnet=10.2.0.0/24, or remove it first: ansible-playbook lab.yml -e state=absent"
@@ -153,8 +155,8 @@ def test_a_lab_does_not_move():
 
 
 def changes(actual, number=3, names=None):
-    wanted = lab.nodes([0.38] * number, "lab", "10.1.0.0/24")
-    return lab.changes(wanted, LIMITS[2], MINE, actual, names if names is not None else [each["container"] for each in actual])
+    wanted = lab_inventory.nodes([0.38] * number, "lab", "10.1.0.0/24")
+    return lab_inventory.changes(wanted, LIMITS[2], MINE, actual, names if names is not None else [each["container"] for each in actual])
 
 
 def test_all_is_made_where_nothing_is():
@@ -211,7 +213,7 @@ def test_facts_of_a_container():
         "HostConfig": {"CpuPeriod": 10_000, "CpuQuota": 3_800, "Memory": 5},
         "NetworkSettings": {"Networks": {"lab": {}}},
     }
-    facts = lab.container_facts(inspected)
+    facts = lab_inventory.container_facts(inspected)
     assert (facts["container"], facts["id"]) == ("lab-node1", "0a1b")
     assert facts["labels"] == {}
     assert facts["limits"] == [10_000, 3_800, 5]
@@ -227,12 +229,12 @@ def test_facts_of_network_of_podman_and_of_docker():
         "network_interface": "cni1",
     }
     docker = {"Name": "lab", "Id": "0123456789abcdef", "IPAM": {"Config": [{"Subnet": "10.1.0.0/24"}]}, "Labels": {"a": "b"}}
-    assert lab.network_facts(podman) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
-    assert lab.network_facts(docker) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
+    assert lab_inventory.network_facts(podman) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
+    assert lab_inventory.network_facts(docker) == {"name": "lab", "labels": {"a": "b"}, "subnets": ["10.1.0.0/24"]}
 
 
 def test_networks_without_a_subnet():
-    assert lab.network_facts({"Name": "host", "Id": "0" * 12, "IPAM": {"Config": None}, "Labels": None})["subnets"] == []
+    assert lab_inventory.network_facts({"Name": "host", "Id": "0" * 12, "IPAM": {"Config": None}, "Labels": None})["subnets"] == []
 
 
 def test_only_the_distributions_own_archives_are_taken():
@@ -247,7 +249,7 @@ def test_only_the_distributions_own_archives_are_taken():
             "",
         ]
     )
-    actual = lab.package_sources(targets, "bookworm")
+    actual = lab_inventory.package_sources(targets, "bookworm")
     assert actual["mirror"] == "http://mirror.example/debian/"
     assert actual["lines"] == [
         "deb http://mirror.example/debian/ bookworm main",
@@ -257,7 +259,7 @@ def test_only_the_distributions_own_archives_are_taken():
 
 
 def test_a_machine_without_archives_of_its_release():
-    assert refusal(lab.package_sources, "http://mirror.example/debian/|bullseye|main", "bookworm") == (
+    assert refusal(lab_inventory.package_sources, "http://mirror.example/debian/|bullseye|main", "bookworm") == (
         "the lab's image is made of bookworm main, and this machine's apt knows no archive of it; see /etc/apt"
     )
 
@@ -265,36 +267,36 @@ def test_a_machine_without_archives_of_its_release():
 def test_proxies_of_apt_are_taken_along():
     proxies = ['Acquire::http::Proxy "http://proxy.example:3142/";', 'Acquire::https::Proxy "DIRECT";']
     dump = "\n".join([*proxies, 'Acquire::http::Timeout "5";', 'APT::Architecture "amd64";'])
-    lines = lab.apt_settings(dump)
+    lines = lab_inventory.apt_settings(dump)
     assert lines == ['Acquire::Languages "none";', *proxies]
-    assert lab.proxy_environment(lines) == {"http_proxy": "http://proxy.example:3142/"}
+    assert lab_inventory.proxy_environment(lines) == {"http_proxy": "http://proxy.example:3142/"}
 
 
 def test_no_containers_conf_where_none_is_needed():
-    assert lab.containers_conf(1024, 1024, may_raise=True, needs_runc=False) == ""
+    assert lab_inventory.containers_conf(1024, 1024, may_raise=True, needs_runc=False) == ""
 
 
 def test_containers_conf_of_a_machine_with_low_limits():
-    assert lab.containers_conf(20_000, 90_000, may_raise=False, needs_runc=True) == (
+    assert lab_inventory.containers_conf(20_000, 90_000, may_raise=False, needs_runc=True) == (
         '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=16384:16384"]\n\n[engine]\nruntime = "runc"\n'
     )
 
 
 def test_recipe_digest_knows_where_a_file_ends():
-    assert lab.recipe_digest([b"ab", b"c"]) != lab.recipe_digest([b"a", b"bc"])
+    assert lab_inventory.recipe_digest([b"ab", b"c"]) != lab_inventory.recipe_digest([b"a", b"bc"])
 
 
 def test_hosts_and_known_hosts():
-    wanted = lab.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
-    assert lab.hosts_file(wanted).splitlines()[-2:] == ["10.1.0.11 node1", "10.1.0.12 node2"]
-    assert "127.0.1.1" not in lab.hosts_file(wanted)
+    wanted = lab_inventory.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
+    assert lab_inventory.hosts_file(wanted).splitlines()[-2:] == ["10.1.0.11 node1", "10.1.0.12 node2"]
+    assert "127.0.1.1" not in lab_inventory.hosts_file(wanted)
     keys = {"node1": "ssh-ed25519 AAA node1\n", "node2": "ssh-ed25519 BBB node2\n"}
-    assert lab.known_hosts(wanted, keys) == "10.1.0.11 ssh-ed25519 AAA\n10.1.0.12 ssh-ed25519 BBB\n"
+    assert lab_inventory.known_hosts(wanted, keys) == "10.1.0.11 ssh-ed25519 AAA\n10.1.0.12 ssh-ed25519 BBB\n"
 
 
 def test_group_paths_of_both_versions():
     text = "5:memory:/parent/node\n1:cpu,cpuacct:/parent/node\n9:name=systemd:/parent/node/init.scope\n0::/parent/node/init.scope\n"
-    paths = lab.group_paths(text)
+    paths = lab_inventory.group_paths(text)
     assert (paths["cpu"], paths["memory"], paths[""]) == ("parent/node", "parent/node", "parent/node/init.scope")
 
 
@@ -305,11 +307,11 @@ def test_failures_of_the_container_modules():
         {"msg": "exited with 126", "stderr": "level=warning\nError: not permitted\n"},
         {"msg": "no such image"},
     ]
-    assert lab.failures(results) == ["Error: not permitted", "no such image"]
+    assert lab_inventory.failures(results) == ["Error: not permitted", "no such image"]
 
 
 @pytest.mark.parametrize(
     ("output", "line"), [("a\nError: b\nc\n", "Error: b"), ("a\nb\n\n", "b"), ("", "no message"), ("E: error 1\nerror 2", "error 2")]
 )
 def test_the_telling_line(output, line):
-    assert lab.telling_line(output.splitlines()) == line
+    assert lab_inventory.telling_line(output.splitlines()) == line

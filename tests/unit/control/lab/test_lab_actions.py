@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from control import project
-from control.lab import lab
+from control.common import project
+from control.common.task import Task
+from control.lab import lab_inventory
 from control.lab.tasks import command as lab_command
 from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
-from control.task import Task
 from plugins.action.control import function
 from trainer.common.errors import LockstepError
 
@@ -24,7 +24,7 @@ def action(module, **arguments):
 
 @pytest.fixture
 def made(tmp_path):
-    nodes = lab.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
+    nodes = lab_inventory.nodes([0.38, 0.19], "lab", "10.1.0.0/24")
     return {
         "settings": {"nodes": 2, "cpus": [0.38, 0.19], "memory": 3 * 2**30, "link": "1gbit", "state": "present", "image": "present"},
         "engine": "podman",
@@ -141,12 +141,12 @@ def seen(labs=(), networks=(), images=()):
 
 
 def labelled(name, owner):
-    return {"container": name, "labels": {lab.OWNER_LABEL: owner, lab.PROJECT_LABEL: "/home/b"}}
+    return {"container": name, "labels": {lab_inventory.OWNER_LABEL: owner, lab_inventory.PROJECT_LABEL: "/home/b"}}
 
 
 def test_removal_takes_only_what_is_ours():
-    mine = lab.owner(str(project.ROOT))
-    networks = [{"name": "lab", "labels": {lab.OWNER_LABEL: mine}}, {"name": "lab2", "labels": {lab.OWNER_LABEL: "b"}}]
+    mine = lab_inventory.owner(str(project.ROOT))
+    networks = [{"name": "lab", "labels": {lab_inventory.OWNER_LABEL: mine}}, {"name": "lab2", "labels": {lab_inventory.OWNER_LABEL: "b"}}]
     gone = lab_plan._absent(seen([labelled("lab-node1", mine), labelled("lab2-node1", "b")], networks, ["i"]), images_too=True)
     assert (gone["remove"], gone["networks"], gone["images"], gone["kept"], gone["others"]) == (
         ["lab-node1"],
@@ -158,15 +158,15 @@ def test_removal_takes_only_what_is_ours():
 
 
 def test_lab_whose_folder_is_no_more_is_named(tmp_path):
-    there, gone = ({lab.OWNER_LABEL: "b", lab.PROJECT_LABEL: str(tmp_path / name)} for name in ("there", "gone away"))
+    there, gone = ({lab_inventory.OWNER_LABEL: "b", lab_inventory.PROJECT_LABEL: str(tmp_path / name)} for name in ("there", "gone away"))
     (tmp_path / "there").mkdir()
     containers = [{"container": "one-node1", "labels": there}, {"container": "two-node1", "labels": gone}]
     networks = [{"name": "one", "labels": there}, {"name": "two", "labels": gone}, {"name": "podman", "labels": {}}]
-    assert lab.abandoned("podman", containers, networks) == [
+    assert lab_inventory.abandoned("podman", containers, networks) == [
         f"The lab of {tmp_path}/gone away, a folder that is no more, goes with: "
         "podman rm --force --volumes two-node1; podman network rm two"
     ]
-    assert lab.abandoned("docker", [], networks)[0].endswith("goes with: docker network rm two")
+    assert lab_inventory.abandoned("docker", [], networks)[0].endswith("goes with: docker network rm two")
 
 
 @pytest.mark.parametrize(("too", "images"), [(True, ["i"]), (False, [])])

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from control.lab import lab_engine
-from control.lab.lab_engine import Engine
+from control.lab import containers
+from control.lab.containers import Engine
 from trainer.common.errors import LockstepError
 
 
@@ -26,29 +26,29 @@ def tools(tmp_path, monkeypatch):
 
 def test_podman_comes_first(tools):
     tools(podman="exit 0", docker="exit 0")
-    assert lab_engine.find() == Engine("podman")
+    assert containers.find() == Engine("podman")
 
 
 def test_docker_where_podman_is_absent(tools):
     tools(docker="exit 0")
-    assert lab_engine.find() == Engine("docker")
+    assert containers.find() == Engine("docker")
 
 
 def test_docker_client_without_engine_counts_as_absent(tools):
     tools(docker="echo Cannot connect >&2; exit 1")
-    assert lab_engine.find() is None
+    assert containers.find() is None
 
 
 def test_docker_replaces_a_podman_that_fails(tools):
     """Docker takes the place of a podman that does not work."""
     tools(podman="exit 1", docker="exit 0")
-    assert lab_engine.find() == Engine("docker")
+    assert containers.find() == Engine("docker")
 
 
 def test_a_podman_that_does_not_work_says_why(tools):
     tools(podman="echo 'Error: no namespaces' >&2; exit 125")
     with pytest.raises(LockstepError) as caught:
-        lab_engine.find()
+        containers.find()
     assert str(caught.value) == "the lab needs containers, and podman does not work here: podman info: Error: no namespaces"
 
 
@@ -70,10 +70,10 @@ def test_only_the_labs_images(tools):
 
 
 def test_missing_packages(tools):
-    assert lab_engine.missing_packages(None, builds=True) == ["podman", "runc", "debootstrap"]
+    assert containers.missing_packages(None, builds=True) == ["podman", "runc", "debootstrap"]
     tools(debootstrap="exit 0", runc="exit 0")
-    assert lab_engine.missing_packages(Engine("podman"), builds=True) == []
-    assert lab_engine.missing_packages(Engine("docker"), builds=False) == []
+    assert containers.missing_packages(Engine("podman"), builds=True) == []
+    assert containers.missing_packages(Engine("docker"), builds=False) == []
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_missing_packages(tools):
 )
 def test_only_where_apt_installs(tools, release, may):
     tools(**{"apt-get": "exit 0"})
-    assert lab_engine.may_install(release) is may
+    assert containers.may_install(release) is may
 
 
 def test_no_installing_without_apt(tools):
-    assert not lab_engine.may_install({"ID": "debian"})
+    assert not containers.may_install({"ID": "debian"})
 
 
 def groups(folder, files):
@@ -105,7 +105,7 @@ def test_enforced_limits_of_control_groups_version_1(tmp_path):
             "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
         },
     )
-    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_version_1_limits_may_stand_above_the_process(tmp_path):
@@ -122,12 +122,12 @@ def test_version_1_limits_may_stand_above_the_process(tmp_path):
         },
     )
     # The period of a group without a quota means nothing; that of the group with one is taken.
-    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_no_limits_of_control_groups_version_1(tmp_path):
     groups(tmp_path, {"proc/7/cgroup": "4:memory:/p\n1:cpu:/p\n", "groups/cpu/p/cpu.cfs_quota_us": "-1\n"})
-    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
 def test_version_2_limits_may_stand_above_the_process(tmp_path):
@@ -142,12 +142,12 @@ def test_version_2_limits_may_stand_above_the_process(tmp_path):
             "groups/p/memory.max": "max\n",
         },
     )
-    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_no_limits_of_control_groups_version_2(tmp_path):
     groups(tmp_path, {"proc/7/cgroup": "0::/p/n\n", "groups/p/n/cpu.max": "max 100000\n", "groups/p/n/memory.max": "max\n"})
-    assert lab_engine.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/7/cgroup": "0::/user.slice/of-something-else\n"}])
@@ -155,7 +155,7 @@ def test_node_with_a_foreign_process_does_not_run(tmp_path, files):
     """A node whose process is gone or another s does not run whatever the engine recorded."""
     groups(tmp_path, files)
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    actual = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    actual = containers.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
     assert actual == {**facts, "running": False, "cut_off": True}
 
 
@@ -163,21 +163,21 @@ def test_limits_of_running_node_are_those_of_kernel(tmp_path):
     limits = {"groups/p/libpod-0a1b/cpu.max": "3800 10000\n", "groups/p/libpod-0a1b/memory.max": "3221225472\n"}
     groups(tmp_path, {"proc/7/cgroup": "0::/p/libpod-0a1b\n", **limits})
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    actual = lab_engine.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    actual = containers.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
     assert actual == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
 
 
 def test_enforced_limits_of_this_process_can_be_read():
-    assert len(lab_engine.enforced_limits(os.getpid())) == 3
+    assert len(containers.enforced_limits(os.getpid())) == 3
 
 
 @pytest.mark.parametrize("mixed", [True, False])
 def test_runc_where_control_groups_are_mixed(tmp_path, mixed):
     if mixed:
         (tmp_path / "memory").mkdir()
-    assert lab_engine.needs_runc(tmp_path) is mixed
+    assert containers.needs_runc(tmp_path) is mixed
 
 
 def test_a_persons_own_containers_conf_is_respected(monkeypatch):
     monkeypatch.setenv("CONTAINERS_CONF", "/etc/mine.conf")
-    assert lab_engine.needed_conf() == ""
+    assert containers.needed_conf() == ""

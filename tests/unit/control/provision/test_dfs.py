@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from control.provision import provision
+from control.provision import host_rules
 from tests.unit.fake_module import Module, ended, failed, load
 
 dfs_contents, dfs_mount = load("dfs_contents"), load("dfs_mount")
@@ -25,7 +25,7 @@ def members(count):
 
 def part(count, name):
     """What one of several hosts mounts, and with which packages."""
-    return provision.dfs_volume(members(count), "lockstep", "/b", "replica", 3)["hosts"][name]
+    return host_rules.dfs_volume(members(count), "lockstep", "/b", "replica", 3)["hosts"][name]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def part(count, name):
 )
 def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, servers, replicated):
     hosts = members(count)
-    volume = provision.dfs_volume(hosts, "lockstep", "/b", layout, replicas)
+    volume = host_rules.dfs_volume(hosts, "lockstep", "/b", layout, replicas)
     assert volume["servers"] == [host["name"] for host in hosts[:servers]]
     assert volume["replica"] == (replicas if replicated else 0)
     assert volume["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
@@ -359,7 +359,7 @@ def serve_no_more(daemon, **options):
 
 
 def test_bricks_ports_are_those_that_firewall_names():
-    assert provision.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
+    assert host_rules.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
 
 
 def test_server_is_brought_up_once_and_taken_down(daemon):

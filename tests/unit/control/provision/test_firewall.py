@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from control.provision import provision
+from control.provision import host_rules
 from tests.unit.fake_module import Module, ended, failed, load
 
 firewall_table = load("firewall_table")
@@ -13,26 +13,26 @@ HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": port} fo
 
 
 def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), kind="glusterfs", **options):
-    return provision.firewall_rules(addresses, provision.firewall_ports(HOSTS, kind), **options)
+    return host_rules.firewall_rules(addresses, host_rules.firewall_ports(HOSTS, kind), **options)
 
 
 def test_every_worker_and_glusterfs_port_is_opened():
     ports = ["12345", "12346", "12845", "12846"]
-    assert provision.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
-    assert provision.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
+    assert host_rules.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
+    assert host_rules.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
 
 
 def test_direct_ports_are_closed_to_strangers_too():
     hosts = [{**host, "direct_port": host["port"] + 1000} for host in HOSTS]
-    ports = provision.firewall_ports(hosts, "mounted")
+    ports = host_rules.firewall_ports(hosts, "mounted")
     assert ports == ["12345", "12346", "12845", "12846", "13345", "13346"]
-    text = provision.firewall_rules(["10.0.0.1"], ports)
+    text = host_rules.firewall_rules(["10.0.0.1"], ports)
     assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
 
 
 def test_port_without_room_is_closed_alone():
     """A port that leaves no room for a server is closed alone."""
-    assert provision.firewall_ports([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
+    assert host_rules.firewall_ports([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
 
 
 def test_only_our_table_is_replaced_and_members_pass():

@@ -11,7 +11,7 @@ import lockstep_host as processes
 import pytest
 from cryptography import x509
 
-from control.provision import provision, provisioning
+from control.provision import findings, host_rules
 from control.provision.tasks import settings as provision_settings
 from tests.unit.fake_module import Module, ended, failed, load
 from trainer.common.errors import ConfigError
@@ -43,7 +43,7 @@ class Host:
         return ended(gluster_tls.certificate, self.module("certificate", **options))
 
     def trust(self, certificates, **options):
-        return ended(gluster_tls.trusted, self.module("trusted", trusted=provision.dfs_trusted(certificates), **options))["did"]
+        return ended(gluster_tls.trusted, self.module("trusted", trusted=host_rules.dfs_trusted(certificates), **options))["did"]
 
     def remove(self, **options):
         return ended(gluster_tls.absent, self.module("absent", **options))
@@ -212,13 +212,13 @@ def signing(folder, name, extra=()):
 def test_a_certificate_that_speaks_for_others_is_refused(spoil, message, host):
     own = host.certificate()["certificate"]
     with pytest.raises(ConfigError, match="node1: ") as caught:
-        provision.dfs_trusted({"node1": spoil(host.folder, own)})
+        host_rules.dfs_trusted({"node1": spoil(host.folder, own)})
     assert message in str(caught.value)
 
 
 def test_what_else_host_returns_does_not_reach_others(host):
     own = host.certificate()["certificate"]
-    assert provision.dfs_trusted({"node1": f"# node2\nanything\n{own}\nmore"}) == f"# node1\n{own}"
+    assert host_rules.dfs_trusted({"node1": f"# node2\nanything\n{own}\nmore"}) == f"# node1\n{own}"
 
 
 @pytest.mark.parametrize("name", ["*", "a,b", "x" * 65, "fe80::1"])
@@ -231,10 +231,10 @@ def test_name_that_certificate_cant_have_is_refused(name):
 
 
 def test_nothing_is_mounted_anew_below_a_run():
-    look = provisioning.parse("session=my-run-w0-abc\ndfs=open")
-    assert provisioning._open(look).startswith("my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
-    assert provisioning._open(provisioning.parse("dfs=open")) is None
-    assert provisioning._open(provisioning.parse("session=my-run-w0-abc")) is None
+    look = findings.parse("session=my-run-w0-abc\ndfs=open")
+    assert findings._open(look).startswith("my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
+    assert findings._open(findings.parse("dfs=open")) is None
+    assert findings._open(findings.parse("session=my-run-w0-abc")) is None
 
 
 def test_process_is_older_than_files_after_its_start(tmp_path):

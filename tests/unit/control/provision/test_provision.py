@@ -14,12 +14,12 @@ import yaml
 from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
-from control.provision import provision, provisioning, wheels
+from control.common.task import Task
+from control.provision import findings, host_rules, wheels
 from control.provision.tasks import check as provision_check
 from control.provision.tasks import plan as provision_plan
 from control.provision.tasks import report as provision_report
 from control.provision.tasks import settings as provision_settings
-from control.task import Task
 from plugins.action import provision_sudo
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError
@@ -41,11 +41,11 @@ GOOD = {
 
 def look(python="/usr/bin/python3 3.11.2 True", without=(), **changed):
     lines = [f"{key}={value}" for key, value in {**GOOD, **changed}.items() if key not in without]
-    return provisioning.parse("\n".join([*lines, f"python={python}"] if python else lines))
+    return findings.parse("\n".join([*lines, f"python={python}"] if python else lines))
 
 
 def refused(actual, **options):
-    return provisioning.refusals("pi3", actual, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
+    return findings.refusals("pi3", actual, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
 
 
 def members(count=5):
@@ -145,7 +145,7 @@ def test_a_32_bit_python_is_named():
 
 
 def test_the_first_python_that_does_is_taken():
-    actual = provisioning.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    actual = findings.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
     assert actual.python == ("/usr/bin/python3.12", "3.12.3")
 
 
@@ -165,8 +165,8 @@ def test_what_does_not_matter_is_not_refused(actual, options):
 
 
 def test_the_user_must_have_one_number_everywhere():
-    assert provisioning.shared_refusals({"pi1": look(), "pi2": look()}) == []
-    (problem,) = provisioning.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
+    assert findings.shared_refusals({"pi1": look(), "pi2": look()}) == []
+    (problem,) = findings.shared_refusals({"pi1": look(), "pi2": look(uid="1001"), "pi3": look()})
     assert problem.startswith("the user that trains has different numbers: 1000 on pi1, pi3; 1001 on pi2. On a shared file system")
 
 
@@ -174,15 +174,15 @@ def test_one_home_for_several_hosts_is_refused():
     """One home for several hosts is no place for their workers."""
     own = {"root_path": "/home/pi/lockstep", "root_on": "ext4 /dev/sda1"}
     home = {"root_path": "/home/pi/lockstep", "root_on": "nfs4 files:/home"}
-    assert provisioning.folder_refusals({"pi1": look(**own), "pi2": look(**own), "pi3": look(**home)}) == []
-    assert provisioning.folder_refusals({"pi1": look(**home), "pi2": look(**own), "pi3": look(**home)}) == [
+    assert findings.folder_refusals({"pi1": look(**own), "pi2": look(**own), "pi3": look(**home)}) == []
+    assert findings.folder_refusals({"pi1": look(**home), "pi2": look(**own), "pi3": look(**home)}) == [
         "pi1, pi3 would keep their workers in one folder, /home/pi/lockstep (nfs4 of files:/home); "
         "set worker_root to a local disk, or to a folder that has {{ inventory_hostname }} in its path"
     ]
 
 
 def test_nothing_is_removed_below_a_run():
-    running = provisioning.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
+    running = findings.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
     assert provision_check.removal_refusals("pi3", running, False, "mounted") == [
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
@@ -218,7 +218,7 @@ def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
     ],
 )
 def test_what_takes_root(changed, kind, firewall, needed):
-    assert provisioning.needs_root(look(**changed), kind, firewall) is needed
+    assert findings.needs_root(look(**changed), kind, firewall) is needed
 
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
@@ -265,14 +265,14 @@ def test_what_sudo_says_is_a_finding(answer, problem, monkeypatch):
 def test_without_uv_or_venv_root_is_needed():
     """Without uv a python that makes no environments takes root."""
     good, wheels = {**look().fact(), "root_refused": "no sudo"}, {"aarch64-cp311": {"uv": False}}
-    (problem,) = provisioning.venv_refusals({"pi3": good}, wheels)
+    (problem,) = findings.venv_refusals({"pi3": good}, wheels)
     assert problem == (
         "pi3: uv is not available for it, and its Python 3.11.2 makes no environments without Debian's package python3.11-venv, "
         "which takes root to install: no sudo"
     )
     able = {**look(python="/usr/bin/python3 3.11.2 True True").fact(), "root_refused": "no sudo"}
-    assert provisioning.venv_refusals({"pi3": able, "pi4": {**good, "root_refused": ""}}, wheels) == []
-    assert provisioning.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
+    assert findings.venv_refusals({"pi3": able, "pi4": {**good, "root_refused": ""}}, wheels) == []
+    assert findings.venv_refusals({"pi3": good}, {"aarch64-cp311": {"uv": True}}) == []
 
 
 def test_unreachable_host_is_one_line_with_mend():
@@ -286,10 +286,10 @@ def seen(tmp_path):
     """What the script sees on this very machine."""
 
     def run(root, packages=(), pythons=(sys.executable,)):
-        script = provisioning.look_script(str(root), packages, pythons, str(tmp_path / "packages.json"))
+        script = findings.look_script(str(root), packages, pythons, str(tmp_path / "packages.json"))
         done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
         assert done.returncode == 0
-        return provisioning.parse(done.stdout)
+        return findings.parse(done.stdout)
 
     return run
 
@@ -338,12 +338,12 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
     (root / "runs").symlink_to("/")
     (root / ".lock").touch()
     script = (
-        provisioning.look_script(str(root), [], [], "/none")
+        findings.look_script(str(root), [], [], "/none")
         .replace('! -uid "$(id -u)"', "-uid $(id -u)")
         .replace('[ "$(id -u)" = 0 ]', "false")
     )
     done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
-    actual = provisioning.parse(done.stdout)
+    actual = findings.parse(done.stdout)
     assert (actual.values["root"], actual.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
     tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "main.yml").read_text())
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
@@ -367,17 +367,17 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
 
 def test_two_hosts_with_one_address_are_refused():
     twice = [*members(2), {"name": "pi9", "address": "10.0.0.1", "port": 12346}]
-    assert message(provision.check_members, twice) == (
+    assert message(host_rules.check_members, twice) == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
-    assert message(provision.check_members, []).startswith("no hosts; put at least one")
+    assert message(host_rules.check_members, []).startswith("no hosts; put at least one")
 
 
 def test_port_that_is_no_number_is_refused():
     """A port that is no number is refused before the firewall needs it."""
-    provision.check_workers(members(2))
+    host_rules.check_workers(members(2))
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
-        provision.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
+        host_rules.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
 
 
 def test_what_inventory_with_wrong_port_made_stays_removable():
@@ -412,7 +412,7 @@ def test_settings_of_the_file_system_are_checked(changed, problem):
     ],
 )
 def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
-    assert message(provision.dfs_volume, members(), "lockstep", "/b", layout, replicas) == problem
+    assert message(host_rules.dfs_volume, members(), "lockstep", "/b", layout, replicas) == problem
 
 
 def test_a_volume_made_here_takes_no_ipv6():
@@ -434,10 +434,10 @@ def test_a_volume_made_here_takes_no_ipv6():
     ],
 )
 def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
-    assert message(provision.check_apart, "pi1", root, {name: folder}) == (
+    assert message(host_rules.check_apart, "pi1", root, {name: folder}) == (
         f"pi1: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
     )
-    provision.check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
+    host_rules.check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
 
 
 @pytest.mark.parametrize("name", provision_plan.PATHS)
@@ -520,7 +520,7 @@ def test_sample_inventory_names_every_variable_of_roles(role):
 def test_sample_inventory_does_not_need_what_provisioning_makes():
     variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
     assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
-    assert variables["dfs_kind"] in provision.KINDS
+    assert variables["dfs_kind"] in host_rules.KINDS
 
 
 HOSTILE = (
@@ -551,8 +551,8 @@ def test_no_look_of_a_hostile_host_gives_traceback(key, value):
     python = {"python": f"/usr/bin/python3 {value} True"} if key == "python" else {}
     seen = look(**python, **({} if python else {key: value}))
     seen.gpus = 1
-    words = "\n".join(refused(seen, password=True) + refused(seen) + provisioning.shared_refusals({"a": seen, "b": look()}))
-    words += "\n".join(provisioning.folder_refusals({"a": seen, "b": seen}))
+    words = "\n".join(refused(seen, password=True) + refused(seen) + findings.shared_refusals({"a": seen, "b": look()}))
+    words += "\n".join(findings.folder_refusals({"a": seen, "b": seen}))
     assert all(character.isprintable() or character == "\n" for character in words)
     assert "echo 'a'; id" not in words
     fact = seen.fact()

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from control.runs.cluster import session_name
+from control.common.host_names import session_name
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.fake_module import Module, ended, failed, load
 from trainer.host.claims import session_command

@@ -12,7 +12,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins import action as actions
 
 from control.doctor.checks import across, report
-from control.remote import answers, lean
+from control.remote import answers, modules
 from control.remote.answers import believed
 from control.runs.tasks import launch as record
 from plugins.shared.answers import ORDERS, guard_ansible, refuse_orders
@@ -152,7 +152,7 @@ def test_action_that_runs_module_refuses_order():
 
     action = SimpleNamespace(_low_level_execute_command=execute, _templar=SimpleNamespace(template=str), task_vars={})
     with pytest.raises(AnsibleActionFail, match="worker_files: the host answers add_host="):
-        lean.execute(action, "worker_files", {"files": []})
+        modules.execute(action, "worker_files", {"files": []})
 
 
 @pytest.mark.parametrize(

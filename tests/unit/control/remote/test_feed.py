@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from control.remote import worker_feed
-from control.remote.feed import Feed, HostUnreachable
+from control.remote import follow_program
+from control.remote.follow import Feed, HostUnreachable
 from tests.read_only import read_only
 from tests.unit import hosts
 
@@ -83,7 +83,7 @@ def told(folder, capsys, every, happens=None, seconds=12.0):
             happens.pop(second)()
         return now > seconds
 
-    worker_feed.follow(worker_feed.Feed(str(folder), "s", "", "metrics.jsonl", 0, 1000), every, left, lambda: now)
+    follow_program.follow(follow_program.Feed(str(folder), "s", "", "metrics.jsonl", 0, 1000), every, left, lambda: now)
     return lines
 
 
@@ -121,9 +121,9 @@ def test_news_of_training_are_gathered(tmp_path, alive, capsys):
 
 def test_the_program_is_told_how_often(followed, monkeypatch):
     seen = []
-    monkeypatch.setattr(worker_feed, "follow", lambda feed, every: seen.append((feed.name, every)))
+    monkeypatch.setattr(follow_program, "follow", lambda feed, every: seen.append((feed.name, every)))
     _, sent = followed._program(60.0)
-    exec(zlib.decompress(sent).decode().rpartition("\n\n")[2], {"main": worker_feed.main, "json": json})
+    exec(zlib.decompress(sent).decode().rpartition("\n\n")[2], {"main": follow_program.main, "json": json})
     assert seen == [("metrics.jsonl", 60.0)]
 
 

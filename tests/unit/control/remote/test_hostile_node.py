@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from control import progress
-from control.remote import remote, worker_files
-from control.remote.feed import HostUnreachable
-from control.remote.remote import Worker
-from control.runs import admission, evaluations
+from control.remote import admission, worker_access, worker_files
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
+from control.runs.results import evaluations
+from control.runs.show import progress
 from tests.unit import hosts
 from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
@@ -265,7 +265,7 @@ def test_texts_of_records_are_fit_for_a_terminal(node):
 
 
 def test_look_takes_bounded_amount_and_next_goes_on(node, monkeypatch):
-    monkeypatch.setattr(remote, "LOOK", 1000)
+    monkeypatch.setattr(worker_access, "LOOK", 1000)
     worker, there, _ = node
     lines = [{"t": float(number), "kind": "heartbeat", "phase": "training ü", "step": number} for number in range(100)]
     (there / "workers/pi1/metrics.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
@@ -282,7 +282,7 @@ def test_look_takes_bounded_amount_and_next_goes_on(node, monkeypatch):
 
 
 def test_a_line_that_never_ends_is_passed_over(node, monkeypatch):
-    monkeypatch.setattr(remote, "LOOK", 1000)
+    monkeypatch.setattr(worker_access, "LOOK", 1000)
     worker, there, _ = node
     good = {"t": 1.0, "kind": "heartbeat", "phase": "training", "step": 1}
     (there / "workers/pi1/metrics.jsonl").write_text("x" * 2500 + "\n" + json.dumps(good) + "\n")

@@ -11,16 +11,16 @@ from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from control.remote import answers, lean
+from control.remote import answers, modules
 from tests.unit.conftest import ROOT
 
-LEAN = sorted(path.stem for path in (lean.PLUGINS / "modules").glob("*.py"))
+LEAN = sorted(path.stem for path in (modules.PLUGINS / "modules").glob("*.py"))
 
 
 def answer(module, arguments, check_mode=False):
     """What a module says when its payload is run as on a host."""
-    sent = lean.payload(module, arguments, "mark:", check_mode)
-    done = subprocess.run([sys.executable, "-c", lean.LOADER], input=sent, capture_output=True, check=False)
+    sent = modules.payload(module, arguments, "mark:", check_mode)
+    done = subprocess.run([sys.executable, "-c", modules.LOADER], input=sent, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     lines = [line for line in done.stdout.decode().splitlines() if line.startswith("mark:")]
     return json.loads(lines[-1].removeprefix("mark:"))
@@ -32,7 +32,7 @@ def test_there_are_lean_modules():
 
 @pytest.mark.parametrize("module", LEAN)
 def test_a_lean_module_is_small_and_documented(module):
-    assert len(lean.payload(module, {}, "m", False)) < 20_000
+    assert len(modules.payload(module, {}, "m", False)) < 20_000
     source = (ROOT / "plugins" / "modules" / f"{module}.py").read_text()
     assert all(f'{block} = """' in source for block in ("DOCUMENTATION", "EXAMPLES", "RETURN"))
 
@@ -99,12 +99,12 @@ def action(stdout="", stderr="", code=0, seen=None, variables=None):
 def test_only_the_module_of_this_call_answers():
     """Not what a host's login script prints, nor an earlier answer."""
     with pytest.raises(AnsibleActionFail, match=r"tmux_session got no answer"):
-        lean.execute(action(stdout='lean-0123456789abcdef:{"changed": false}\n'), "tmux_session", {"name": "s", "state": "absent"})
+        modules.execute(action(stdout='lean-0123456789abcdef:{"changed": false}\n'), "tmux_session", {"name": "s", "state": "absent"})
 
 
 def test_a_host_without_python_gets_a_plain_message():
     with pytest.raises(AnsibleActionFail, match=r"tmux_session got no answer \(exit code 127\): sh: python3: not found"):
-        lean.execute(action(stderr="sh: python3: not found\n", code=127), "tmux_session", {})
+        modules.execute(action(stderr="sh: python3: not found\n", code=127), "tmux_session", {})
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_a_host_without_python_gets_a_plain_message():
 def test_the_hosts_own_python_is_used(variables, python):
     seen = []
     with pytest.raises(AnsibleActionFail):
-        lean.execute(action(seen=seen, variables=variables), "tmux_session", {})
-    assert seen[0][0] == f"{python} -c '{lean.LOADER}'"
+        modules.execute(action(seen=seen, variables=variables), "tmux_session", {})
+    assert seen[0][0] == f"{python} -c '{modules.LOADER}'"
     assert zlib.decompress(seen[0][1]["in_data"]).startswith(b'"""Replaces `ansible.module_utils.basic`')
 
 

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from ansible.utils.display import Display
 
-from control.remote.remote import Worker
+from control.remote.worker_access import Worker
 from tests.unit import hosts
 from tests.unit.samples import HISTORY, flip_a_bit, read_state, write_state
 
@@ -160,7 +160,7 @@ def test_new_lines_of_log_come_once_and_whole(worker, alive):
 
 def test_log_of_any_length_is_shown_whole(worker, monkeypatch):
     made, remote, _ = worker
-    monkeypatch.setattr("control.remote.remote.TAIL", 1000)
+    monkeypatch.setattr("control.remote.worker_access.TAIL", 1000)
     lines = [f"line {number} ü" for number in range(500)]
     assert made.new_lines(3, WAIT) == ([], False)
     (remote / "workers/pi1/worker.log").write_text("\n".join(lines))

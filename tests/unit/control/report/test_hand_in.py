@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from control import plots
-from control.report import archive, facts, mistakes, own_files, render, repeating, report
+from control.common import plotting, written_files
+from control.report import archive, facts, mistakes, own_files, page, repeating, report
 from control.report.tasks import write as write_report
+from control.sweep.scaling import scaling_plots
 from tests.project import ROOT
 from tests.unit.report_samples import make_archive, make_project, make_run
 from trainer.common.errors import ConfigError
@@ -32,7 +33,7 @@ def made(tmp_path, name="first", **more):
 def compose(tmp_path, monkeypatch):
     """Write a report of runs without its drawings; its folder."""
     for name in ("history", "compare", "split"):
-        monkeypatch.setattr(plots, name, lambda values, path, *_: path.write_bytes(f"PNG {values}".encode()))
+        monkeypatch.setattr(scaling_plots, name, lambda values, path, *_: path.write_bytes(f"PNG {values}".encode()))
 
     def composed(*runs, **more):
         folder = tmp_path / "made"
@@ -352,10 +353,10 @@ def test_how_many_wrong_pictures_are_shown(confused):
 
 def test_wrong_pictures_of_an_earlier_report_go(confused, compose):
     folder, into = compose(confused), confused.folder / "report"
-    report.put_changed(folder, into, report.OURS)
+    written_files.put_changed(folder, into, report.OURS)
     assert (into / NAME).is_file()
     (folder / NAME).unlink()
-    assert report.put_changed(folder, into, report.OURS) == [NAME]
+    assert written_files.put_changed(folder, into, report.OURS) == [NAME]
     assert not (into / "misclassified").exists(), "its folders are empty"
 
 
@@ -365,7 +366,7 @@ def test_dark_pictures_keep_hues_and_exchange_lightness(tmp_path):
     picture = Image.new("RGB", (4, 1))
     picture.putdata(colours)
     picture.save(tmp_path / "a.png")
-    plots.darken(tmp_path / "a.png", tmp_path / "b.png")
+    plotting.darken(tmp_path / "a.png", tmp_path / "b.png")
     with Image.open(tmp_path / "b.png") as dark:
         white, black, red, deep = map(tuple, np.asarray(dark)[0].tolist())
     assert (white, black) == ((0x14, 0x17, 0x1A), (0xE6, 0xE9, 0xEC))
@@ -377,7 +378,7 @@ def test_dark_pictures_keep_hues_and_exchange_lightness(tmp_path):
 
 def test_what_is_no_picture_has_no_dark_one(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG and no more")
-    plots.darken(tmp_path / "a.png", tmp_path / "b.png")
+    plotting.darken(tmp_path / "a.png", tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
 
 
@@ -385,12 +386,12 @@ def test_page_shows_dark_pictures_on_dark_screens(tmp_path):
     for name, content in (("a.png", b"light"), ("a-dark.png", b"dark"), ("b.png", b"light")):
         (tmp_path / name).write_bytes(content)
     light, dark = (base64.b64encode(content).decode() for content in (b"light", b"dark"))
-    assert render.shown("a.png", "words", tmp_path) == (
+    assert page.shown("a.png", "words", tmp_path) == (
         f'<picture><source media="screen and (prefers-color-scheme: dark)" srcset="data:image/png;base64,{dark}">'
         f'<img src="data:image/png;base64,{light}" alt="words"></picture>'
     )
-    assert "<picture>" not in render.shown("b.png", "words", tmp_path)
-    sweep = render.from_markdown('![the "times" <b>](a.png)', tmp_path)
+    assert "<picture>" not in page.shown("b.png", "words", tmp_path)
+    sweep = page.from_markdown('![the "times" <b>](a.png)', tmp_path)
     assert re.search(
         r'<span class="figure"><picture><source [^>]*><img [^>]*alt="the &quot;times&quot; &lt;b&gt;"></picture></span>', sweep
     )

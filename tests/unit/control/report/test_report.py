@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from control import configurations, plots, project, text
-from control.report import accuracy, archive, blocks, comparison, facts, mistakes, render, report, settings, sweeps, trained
+from control.common import configurations, project, text, written_files
+from control.report import accuracy, archive, blocks, comparison, facts, mistakes, page, report, settings, sweeps, trained
 from control.report.blocks import Table
 from control.report.tasks import write as write_report
-from control.runs import evaluations
-from control.runs.course import OVERFITTING as LIMIT
-from control.runs.course import Trend
+from control.runs.results import evaluations, next_steps
+from control.runs.results.course import OVERFITTING as LIMIT
+from control.runs.results.course import Trend
+from control.sweep.scaling import scaling_plots
 from tests.unit.report_samples import (
     OVERFITTING,
     make_project,
@@ -44,7 +45,7 @@ NASTY = "<script>alert('x')</script> | *_[a](b)_* `c`"
 def sketched(monkeypatch):
     """Stand-ins for the pictures, which take a while to draw and have tests of their own."""
     for name in ("history", "compare", "split"):
-        monkeypatch.setattr(plots, name, lambda values, path, *_, name=name: path.write_bytes(f"PNG {name} {values}".encode()))
+        monkeypatch.setattr(scaling_plots, name, lambda values, path, *_, name=name: path.write_bytes(f"PNG {name} {values}".encode()))
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def histories(count, seed=0):
 def everything_said(actual):
     course = " ".join(block.text for section in accuracy.sections(actual, 2, "a.png") for block in section.blocks if block.kind == "text")
     rows = [{**row, "epoch": row["epoch"]} for row in actual.history]
-    return f"{course} {' '.join(accuracy.short(actual))}", text.after_run(actual.name, actual.summary, rows)
+    return f"{course} {' '.join(accuracy.short(actual))}", next_steps.after_run(actual.name, actual.summary, rows)
 
 
 def test_no_two_sentences_of_report_contradict_each_other(tmp_path, run):
@@ -830,22 +831,22 @@ def test_readme_names_pictures_and_has_whole_tables(written):
 
 
 def test_spans_and_escapes():
-    assert list(render.spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
-    assert list(render.spans("a ` c")) == [(False, "a ` c")]
-    assert list(render.spans("`b` and `")) == [(True, "b"), (False, " and `")]
-    assert render.escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
+    assert list(page.spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
+    assert list(page.spans("a ` c")) == [(False, "a ` c")]
+    assert list(page.spans("`b` and `")) == [(True, "b"), (False, " and `")]
+    assert page.escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
 
 
 @pytest.mark.usefixtures("sketched")
 def test_commands_are_shown_as_they_are_typed(tmp_path, run):
     typed = request(tmp_path, [run], typed=lambda text: text.replace("ansible-playbook", "ansible-playbook -i inventory/mine"))
     into = compose(typed, tmp_path / "made")
-    for page in ("README.md", "index.html"):
-        assert "ansible-playbook -i inventory/mine train.yml -e config=runs/first/config.yml" in (into / page).read_text()
+    for name in ("README.md", "index.html"):
+        assert "ansible-playbook -i inventory/mine train.yml -e config=runs/first/config.yml" in (into / name).read_text()
 
 
 def test_picture_of_elsewhere_is_left_as_it_is(tmp_path):
-    html = render.from_markdown("![a](missing.png) ![b](http://127.0.0.1/b.png)", tmp_path)
+    html = page.from_markdown("![a](missing.png) ![b](http://127.0.0.1/b.png)", tmp_path)
     assert 'src="missing.png"' in html
     assert 'src="http://127.0.0.1/b.png"' in html
 
@@ -912,7 +913,7 @@ def files(folder):
 
 
 def put(tmp_path, made_request, number):
-    return report.put_changed(compose(made_request, tmp_path / f"made {number}"), made_request.folder, report.OURS)
+    return written_files.put_changed(compose(made_request, tmp_path / f"made {number}"), made_request.folder, report.OURS)
 
 
 @pytest.mark.usefixtures("sketched")
@@ -954,7 +955,7 @@ def test_earlier_pictures_go_and_users_files_stay(tmp_path, run):
 def test_looking_at_the_changes_writes_nothing(tmp_path, run):
     asked = request(tmp_path, [run])
     into = compose(asked, tmp_path / "made")
-    assert report.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "index.html", "pictures/history-first.png"]
+    assert written_files.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "index.html", "pictures/history-first.png"]
     assert not asked.folder.exists()
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from control import configurations
-from control.runs import asynchronous, planning
-from control.runs.cluster import check_hosts, ports, server_endpoints, tf_config
+from control.common import configurations
+from control.runs.hosts import host_roles
+from control.runs.hosts.inventory_hosts import check_hosts, ports, server_endpoints, tf_config
+from control.runs.planning import parameter_servers, plan_command
+from control.runs.results import staleness
+from control.runs.show import parameter_server_text
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
 
@@ -20,13 +23,13 @@ def config(**sections):
 
 
 def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
-    assert server_endpoints(asynchronous.with_roles(HOSTS, [], [])) == {0: "10.0.0.1:12845"}
-    assert server_endpoints(asynchronous.with_roles(HOSTS, ["node3", "node2"], [])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
-    assert server_endpoints(asynchronous.with_roles(HOSTS, ["node9"], [])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
+    assert server_endpoints(parameter_servers.with_roles(HOSTS, [], [])) == {0: "10.0.0.1:12845"}
+    assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node3", "node2"], [])) == {1: "10.0.0.2:12845", 2: "10.0.0.3:12845"}
+    assert server_endpoints(parameter_servers.with_roles(HOSTS, ["node9"], [])) == {0: "10.0.0.1:12845"}, "one that does not train is none"
 
 
 def test_a_server_has_a_port_of_its_own():
-    assert ports(asynchronous.with_roles(HOSTS, [], [])[0]) == [12345, 13345, 12845]
+    assert ports(parameter_servers.with_roles(HOSTS, [], [])[0]) == [12345, 13345, 12845]
     assert server_endpoints(HOSTS) == {}
 
 
@@ -34,7 +37,7 @@ def test_a_port_that_leaves_no_room_for_a_server_is_refused_with_the_fix():
     with pytest.raises(
         AnsibleFilterError, match=r"node1: server port 65800 is not a number from 1 to 65535; set worker_port at most 65035"
     ):
-        check_hosts(asynchronous.with_roles([HOSTS[0] | {"port": 65300, "direct_port": 65400}], [], []))
+        check_hosts(parameter_servers.with_roles([HOSTS[0] | {"port": 65300, "direct_port": 65400}], [], []))
 
 
 def test_tf_config_follows_from_the_servers():
@@ -42,7 +45,7 @@ def test_tf_config_follows_from_the_servers():
         "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert tf_config(asynchronous.with_roles(HOSTS, [], []), 1)["task"] == {"type": "worker", "index": 0}
+    assert tf_config(parameter_servers.with_roles(HOSTS, [], []), 1)["task"] == {"type": "worker", "index": 0}
 
 
 @pytest.mark.parametrize(
@@ -60,21 +63,21 @@ def test_tf_config_follows_from_the_servers():
 )
 def test_what_it_can_not_follow_is_refused_with_the_fix(sections, hosts, why):
     with pytest.raises(ConfigError, match=r"Fix: ") as refused:
-        asynchronous.check(config(**sections), hosts)
+        parameter_servers.check(config(**sections), hosts)
     assert why in str(refused.value)
 
 
 def test_a_model_with_a_step_of_its_own_is_refused():
-    asynchronous.check_model(None)
-    asynchronous.check_model({"own": [], "accumulates": False})
+    parameter_servers.check_model(None)
+    parameter_servers.check_model({"own": [], "accumulates": False})
     with pytest.raises(ConfigError, match=r"a train_step of its own"):
-        asynchronous.check_model({"own": ["train_step"], "accumulates": False})
+        parameter_servers.check_model({"own": ["train_step"], "accumulates": False})
     with pytest.raises(ConfigError, match=r"optimizer has gradient_accumulation_steps; workers would write over each other's sums"):
-        asynchronous.check_model({"own": [], "accumulates": True})
+        parameter_servers.check_model({"own": [], "accumulates": True})
 
 
 def test_the_plan_names_who_does_what():
-    shown = asynchronous.shown(asynchronous.with_roles(HOSTS, ["node2", "node3"], []), 2)
+    shown = parameter_server_text.shown(parameter_servers.with_roles(HOSTS, ["node2", "node3"], []), 2)
     assert shown == "asynchronous, staleness 2: node1 hands out steps, node2, node3 compute, node2, node3 keep the weights"
 
 
@@ -85,10 +88,10 @@ APART = [
 
 
 def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
-    hosts = asynchronous.with_roles(HOSTS, ["node4"], APART)
-    assert asynchronous.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
+    hosts = parameter_servers.with_roles(HOSTS, ["node4"], APART)
+    assert host_roles.roles(hosts) == ["chief", "worker", "worker", "ps", "evaluator"]
     assert server_endpoints(hosts) == {3: "10.0.0.4:12845"}, "the first host need not have a server, too"
-    assert asynchronous.shown(hosts, None) == (
+    assert parameter_server_text.shown(hosts, None) == (
         "asynchronous, any staleness: node1 hands out steps, node2, node3 compute, node4 keeps the weights, node5 evaluates snapshots"
     )
     assert tf_config(hosts, 4) == {
@@ -101,11 +104,11 @@ def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
         "task": {"type": "evaluator", "index": 0},
     }
     assert tf_config(hosts, 3)["task"] == {"type": "ps", "index": 0}
-    both = asynchronous.with_roles(HOSTS, ["node2", "node4"], APART)
+    both = parameter_servers.with_roles(HOSTS, ["node2", "node4"], APART)
     assert server_endpoints(both) == {1: "10.0.0.2:12845", 3: "10.0.0.4:12845"}
     assert tf_config(both, 3)["task"] == {"type": "ps", "index": 1}
-    assert asynchronous.logs(both, "ps") == {"files": {"node2": "ps.log", "node4": "worker.log"}, "hosts": ["node2", "node4"]}
-    assert asynchronous.logs(both, "evaluator") == {"files": {"node5": "worker.log"}, "hosts": ["node5"]}
+    assert parameter_server_text.logs(both, "ps") == {"files": {"node2": "ps.log", "node4": "worker.log"}, "hosts": ["node2", "node4"]}
+    assert parameter_server_text.logs(both, "evaluator") == {"files": {"node5": "worker.log"}, "hosts": ["node5"]}
     check_hosts(both)
 
 
@@ -117,12 +120,12 @@ def test_hosts_that_are_apart_only_keep_weights_or_evaluate():
     ],
 )
 def test_a_run_without_anything_to_evaluate_leaves_evaluators_out(test_examples, compiled, why):
-    assert asynchronous.useful(APART, test_examples, compiled) == (
+    assert parameter_servers.useful(APART, test_examples, compiled) == (
         APART[:1],
         [f"{why}, so node5 (evaluators) take no part in this run"],
     )
-    assert asynchronous.useful(APART, 9, {"validates": True}) == (APART, [])
-    assert asynchronous.useful(APART[:1], 0, None) == (APART[:1], [])
+    assert parameter_servers.useful(APART, 9, {"validates": True}) == (APART, [])
+    assert parameter_servers.useful(APART[:1], 0, None) == (APART[:1], [])
 
 
 def inventory(**groups):
@@ -133,50 +136,53 @@ def inventory(**groups):
 
 
 def test_a_synchronous_run_has_no_evaluators():
-    assert asynchronous.evaluators({"hosts": HOSTS}) == []
-    assert asynchronous.evaluators({}) == []
-    assert asynchronous.evaluators({"hosts": asynchronous.with_roles(HOSTS, [], APART)}) == ["node5"]
+    assert host_roles.evaluators({"hosts": HOSTS}) == []
+    assert host_roles.evaluators({}) == []
+    assert host_roles.evaluators({"hosts": parameter_servers.with_roles(HOSTS, [], APART)}) == ["node5"]
 
 
 def test_the_inventorys_groups_say_who_trains_nothing():
     given = inventory(parameter_servers=["node2", "node4"], evaluators=["node5"])
-    assert [host["name"] for host in planning.hosts(given)] == ["node1", "node2", "node3"]
-    assert planning.servers(given) == ["node2", "node4"]
-    assert [(host["name"], host["role"]) for host in planning.apart(given)] == [("node4", "ps"), ("node5", "evaluator")]
+    assert [host["name"] for host in plan_command.hosts(given)] == ["node1", "node2", "node3"]
+    assert plan_command.servers(given) == ["node2", "node4"]
+    assert [(host["name"], host["role"]) for host in plan_command.apart(given)] == [("node4", "ps"), ("node5", "evaluator")]
 
 
 @pytest.mark.parametrize("other", ["spares", "parameter_servers"])
 def test_an_evaluator_does_nothing_else(other):
     with pytest.raises(AnsibleFilterError, match=rf"node5: in the inventory's groups evaluators and {other}, .* Fix: take it out"):
-        planning.apart(inventory(evaluators=["node5"], **{other: ["node5"]}))
+        plan_command.apart(inventory(evaluators=["node5"], **{other: ["node5"]}))
 
 
 def test_an_evaluator_is_prepared_as_a_worker_is():
     with pytest.raises(AnsibleFilterError, match=r"node9: in the inventory's group evaluators, but not in workers. Fix: "):
-        planning.apart(inventory(evaluators=["node9"]))
+        plan_command.apart(inventory(evaluators=["node9"]))
 
 
 def test_logs_of_a_role():
-    hosts = asynchronous.with_roles(HOSTS, ["node1", "node3"], [])
-    assert asynchronous.logs(HOSTS, None) == {
+    hosts = parameter_servers.with_roles(HOSTS, ["node1", "node3"], [])
+    assert parameter_server_text.logs(HOSTS, None) == {
         "files": dict.fromkeys(["node1", "node2", "node3"], "worker.log"),
         "hosts": ["node1", "node2", "node3"],
     }
-    assert asynchronous.logs(hosts, "chief") == {"files": {"node1": "worker.log"}, "hosts": ["node1"]}
-    assert asynchronous.logs(hosts, "worker") == {"files": dict.fromkeys(["node2", "node3"], "worker.log"), "hosts": ["node2", "node3"]}
-    assert asynchronous.logs(hosts, "ps") == {"files": dict.fromkeys(["node1", "node3"], "ps.log"), "hosts": ["node1", "node3"]}
+    assert parameter_server_text.logs(hosts, "chief") == {"files": {"node1": "worker.log"}, "hosts": ["node1"]}
+    assert parameter_server_text.logs(hosts, "worker") == {
+        "files": dict.fromkeys(["node2", "node3"], "worker.log"),
+        "hosts": ["node2", "node3"],
+    }
+    assert parameter_server_text.logs(hosts, "ps") == {"files": dict.fromkeys(["node1", "node3"], "ps.log"), "hosts": ["node1", "node3"]}
     with pytest.raises(
         ConfigError, match=r"role=evaluator: the run has no evaluator. Fix: put hosts into the inventory's group evaluators"
     ):
-        asynchronous.logs(hosts, "evaluator")
+        parameter_server_text.logs(hosts, "evaluator")
     with pytest.raises(ConfigError, match=r"role=pss: unknown \(did you mean ps\?\)"):
-        asynchronous.logs(hosts, "pss")
+        parameter_server_text.logs(hosts, "pss")
     with pytest.raises(ConfigError, match=r"role=ps: the run is synchronous"):
-        asynchronous.logs(HOSTS, "ps")
+        parameter_server_text.logs(HOSTS, "ps")
 
 
 def collected(folder: Path, *lines: dict[str, object]) -> Path:
-    hosts = asynchronous.with_roles(HOSTS, [], [])
+    hosts = parameter_servers.with_roles(HOSTS, [], [])
     write_json(folder / "cluster.json", {"hosts": hosts})
     path = folder / "workers" / "node1" / "metrics.jsonl"
     path.parent.mkdir(parents=True)
@@ -186,8 +192,8 @@ def collected(folder: Path, *lines: dict[str, object]) -> Path:
 
 def test_what_the_chief_recorded_is_shown_at_the_end(tmp_path):
     epochs = [{"epoch": epoch, "staleness": [0, 4], "calls": [6, 2], "by_worker": [6, 2]} for epoch in (1, 2)]
-    assert asynchronous.result(collected(tmp_path, *epochs)) == [
-        ("staleness", asynchronous.staleness({0: 12, 4: 4})),
+    assert parameter_server_text.result(collected(tmp_path, *epochs)) == [
+        ("staleness", staleness.staleness({0: 12, 4: 4})),
         ("computed by", "node2 75%, node3 25%"),
         ("evaluated", ""),
     ]
@@ -199,29 +205,29 @@ def test_what_the_chief_recorded_is_shown_at_the_end(tmp_path):
 )
 def test_a_record_that_is_none_is_left_out(tmp_path, line):
     sound = {"epoch": 1, "staleness": [0], "calls": [1], "by_worker": [1, 0]}
-    assert asynchronous.result(collected(tmp_path, sound | line)) == []
+    assert parameter_server_text.result(collected(tmp_path, sound | line)) == []
 
 
 def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
     odd = {"epoch": 1, "staleness": [0, 1, 2], "calls": [1], "by_worker": [1, 2, 3, 4, 5]}
-    assert ("computed by", "node2 7%, node3 13%") in asynchronous.result(collected(tmp_path, odd))
+    assert ("computed by", "node2 7%, node3 13%") in parameter_server_text.result(collected(tmp_path, odd))
 
 
 def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
-    assert asynchronous.result(tmp_path) == []
+    assert parameter_server_text.result(tmp_path) == []
     write_json(tmp_path / "cluster.json", {"hosts": HOSTS})
-    assert asynchronous.result(tmp_path) == []
+    assert parameter_server_text.result(tmp_path) == []
 
 
 def test_staleness_in_words():
-    assert asynchronous.staleness({}) == "no call has ended"
-    assert asynchronous.staleness({0: 50, 4: 49, 100: 1}) == (
+    assert staleness.staleness({}) == "no call has ended"
+    assert staleness.staleness({0: 50, 4: 49, 100: 1}) == (
         "median 0, 99% at most 4, largest 100 steps of others between reading and updating the weights"
     )
 
 
 def test_each_host_has_its_roles():
     hosts = [{"name": name, "address": name, "port": 12345} for name in ("pi1", "pi2", "pi3")]
-    assert asynchronous.roles(hosts) == []
-    assert asynchronous.roles(asynchronous.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
-    assert asynchronous.roles(asynchronous.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]
+    assert host_roles.roles(hosts) == []
+    assert host_roles.roles(parameter_servers.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
+    assert host_roles.roles(parameter_servers.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]

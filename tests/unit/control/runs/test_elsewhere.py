@@ -2,9 +2,9 @@
 
 import pytest
 
-from control import project
+from control.common import project
+from control.common.task import Task
 from control.runs.tasks import elsewhere
-from control.task import Task
 from trainer.common.errors import LockstepError
 
 JOB = {"run": "r", "state": "running", "session": "r-w0", "ticket": ""}

@@ -6,9 +6,9 @@ import subprocess
 import jinja2
 import pytest
 
-from control import configurations, worker_environment
-from control.runs.cluster import cluster_hosts
-from control.runs.plan import with_environment
+from control.common import configurations, worker_environment
+from control.runs.hosts.inventory_hosts import cluster_hosts
+from control.runs.planning.host_choice import with_environment
 from plugins.filter.lockstep import FilterModule
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError

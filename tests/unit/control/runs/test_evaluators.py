@@ -10,9 +10,10 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.text import Text
 
+from control.remote import admission
 from control.remote.worker_files import evaluation
-from control.runs import admission, evaluations, outcome
-from control.runs.outcome import Verdict
+from control.runs.results import evaluations, outcome
+from control.runs.results.outcome import Verdict
 from trainer.common.errors import LockstepError
 
 MATRIX = {"name": "", "classes": ["a", "b"], "confusion": [[3, 1], [0, 4]]}

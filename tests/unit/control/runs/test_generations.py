@@ -2,8 +2,8 @@
 
 import pytest
 
-from control.remote.remote import clear_marks
-from control.runs import generations
+from control.remote.worker_access import clear_marks
+from control.runs.results import generations
 
 HOSTS = ["a", "b", "c"]
 

@@ -11,8 +11,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from control import configurations
-from control.runs import hparams
+from control.common import configurations
+from control.runs.results import hparams
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
 from trainer.config.schema import Config
@@ -256,7 +256,7 @@ def test_what_an_interrupted_replacement_left_is_cleared(tmp_path):
 def test_another_process_writes_the_same_bytes_without_tensorflow(tmp_path):
     mine, theirs = make_run(tmp_path / "a" / "first"), make_run(tmp_path / "b" / "first")
     hparams.write(mine)
-    script = "import sys, pathlib; from control.runs import hparams; hparams.write(pathlib.Path(sys.argv[1])); print(*sys.modules)"
+    script = "import sys, pathlib; from control.runs.results import hparams; hparams.write(pathlib.Path(sys.argv[1])); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script, str(theirs)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"tensorflow", "keras"} & set(done.stdout.split())
     name = "logs/events.out.tfevents.000001.hparams"

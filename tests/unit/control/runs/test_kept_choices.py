@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from control.configurations import to_dict as config_dict
-from control.runs import choices, launches
+from control.common.configurations import to_dict as config_dict
+from control.runs.launch import launches
+from control.runs.planning import kept_choices
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Config, Reduction
 from trainer.engine import measured_choices
@@ -18,7 +19,7 @@ LAN = ["10.0.0.1", "10.0.0.2"]
 @pytest.fixture(autouse=True)
 def scratch(tmp_path, monkeypatch):
     """Nothing of this project's own choices is read or written."""
-    monkeypatch.setattr(choices, "FOLDER", tmp_path / "choices")
+    monkeypatch.setattr(kept_choices, "FOLDER", tmp_path / "choices")
     return tmp_path
 
 
@@ -42,7 +43,7 @@ def plan(scratch, run="first", addresses=LAN, options=None, state="", changes=No
     if state:
         (scratch / "runs" / run / "state").mkdir(parents=True)
         (scratch / "runs" / run / "state" / state).touch()
-    made["kept"] = choices.of(made, options or {})
+    made["kept"] = kept_choices.of(made, options or {})
     return made
 
 
@@ -54,7 +55,7 @@ def measure(made, at=1000.0, **record):
     (folder / "cluster.json").write_text(json.dumps(written | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:
-            choices.keep_of(folder, {"kind": kind, "measured": True, **record[kind]})
+            kept_choices.keep_of(folder, {"kind": kind, "measured": True, **record[kind]})
 
 
 def scratch_folder(made):
@@ -71,20 +72,20 @@ def given(made, tmp_path):
 
 def test_what_first_run_measured_later_ones_are_given(scratch):
     first = plan(scratch)
-    assert choices.shown(first) == "auto: measured at the start of this training, and kept for later ones on these hosts"
+    assert kept_choices.shown(first) == "auto: measured at the start of this training, and kept for later ones on these hosts"
     assert given(first, scratch).method is None
     measure(first, reduction={"name": "powersgd"})
     # Another measurement, as a busy machine would give it, changes nothing.
     measure(plan(scratch, "second"), at=2000.0, reduction={"name": "packed"})
     third = plan(scratch, "third")
     assert given(third, scratch) == measured_choices.Kept("powersgd", None, "measured 1970-01-01 by run first")
-    assert choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
+    assert kept_choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
 
 
 def test_measured_again_on_request_and_for_all(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
     again = plan(scratch, "second", options={"remeasure": "true"})
-    assert choices.shown(again).startswith("auto: measured at the start")
+    assert kept_choices.shown(again).startswith("auto: measured at the start")
     measure(again, at=2000.0, reduction={"name": "packed"})
     assert plan(scratch, "third")["kept"]["method"] == "packed"
     # Watched once more, that run is not the newest any longer.
@@ -122,11 +123,11 @@ def test_ports_and_names_of_runs_do_not_count(scratch):
 def test_a_division_of_the_images_is_kept_too(scratch):
     auto = {"train.batch_sizes": "auto"}
     first = plan(scratch, changes=auto)
-    assert choices.divided(first) == ""
+    assert kept_choices.divided(first) == ""
     measure(first, reduction={"name": "packed"}, shares={"parts": [80, 48]})
     second = plan(scratch, "second", changes=auto)
     assert given(second, scratch).shares == [80, 48]
-    assert choices.divided(second) == ", divided 80 and 48 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
+    assert kept_choices.divided(second) == ", divided 80 and 48 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
     assert given(plan(scratch, "third"), scratch).shares is None
 
 
@@ -147,7 +148,7 @@ def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
     """What was not measured or makes no sense is not kept."""
     first = plan(scratch)
     measure(first)
-    choices.keep_of(scratch_folder(first), record)
+    kept_choices.keep_of(scratch_folder(first), record)
     assert not (scratch / "choices").exists()
 
 
@@ -159,7 +160,7 @@ def test_run_that_goes_on_is_not_measured_again(scratch):
 
 
 def test_the_loopback_is_never_measured(scratch):
-    assert choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
+    assert kept_choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
     assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.Kept("powersgd")) == (
         "packed",
         "all workers are on this one machine",
@@ -192,8 +193,8 @@ def test_named_or_original_choice_comes_first(scratch):
     for method in (None, "powersgd"):
         scaled = measured_choices.unmeasured(Reduction(), LAN, method, measured_choices.Kept("powersgd"), scaled=True)
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
-    assert choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
-    assert choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
+    assert kept_choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
+    assert kept_choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
 
 
 @pytest.mark.parametrize(

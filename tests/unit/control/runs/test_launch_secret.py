@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.remote import lean
-from control.runs import launch_secret
+from control.remote import modules
+from control.runs.hosts import launch_secret
 from tests.unit.conftest import ROOT, load_file
 from trainer.common.errors import LockstepError
 
@@ -67,7 +67,7 @@ def test_what_is_no_key_is_refused(key):
 def test_only_what_is_sent_to_host_holds_secret(key, monkeypatch):
     """Ansible logs a task's arguments and result; it sees neither the secret nor where it comes from."""
     sent = []
-    monkeypatch.setattr(lean, "execute", lambda action, module, arguments, check: sent.append(arguments) or {"changed": True})
+    monkeypatch.setattr(modules, "execute", lambda action, module, arguments, check: sent.append(arguments) or {"changed": True})
     given = {"root": "/r", "launch": "one", "files": [{"path": "/r/a", "content": "b"}, {"path": "/r/secret", "secret": True}]}
     plugin = load_file(ROOT / "plugins" / "action" / "worker_claim.py", "action_worker_claim").ActionModule
     action = SimpleNamespace(_task=SimpleNamespace(check_mode=False))

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from control.runs import launches, planning
-from control.runs.launches import launched_at, refuse_changes
+from control.runs.launch import launches
+from control.runs.launch.launches import launched_at, refuse_changes
+from control.runs.planning import plan_command
 from trainer.common.errors import LockstepError
 
 
@@ -38,8 +39,8 @@ def test_equal_options_or_an_ended_run_are_accepted():
 
 
 def test_what_was_typed_is_typed_again():
-    assert planning.typed({"epochs": "90", "run": "old"}, "old") == "-e run=old -e epochs=90"
-    assert planning.typed({"dataset": "my pictures", "set": "a.b=[1,2]"}, "new") == (
+    assert plan_command.typed({"epochs": "90", "run": "old"}, "old") == "-e run=old -e epochs=90"
+    assert plan_command.typed({"dataset": "my pictures", "set": "a.b=[1,2]"}, "new") == (
         "-e run=new -e 'dataset=\"my pictures\"' -e 'set=a.b=[1,2]'"
     )
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from control import project
-from control.runs import status
-from control.runs.queue import Jobs
+from control.common import project
+from control.runs.launch.waiting_runs import Jobs
+from control.runs.show import status
 
 
 @pytest.fixture

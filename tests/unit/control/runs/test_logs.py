@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.runs import logs
+from control.remote import log_lines
 
 NOISE = [
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
@@ -16,7 +16,7 @@ NOISE = [
 
 @pytest.mark.parametrize("line", NOISE)
 def test_start_up_noise_is_left_out(line):
-    assert logs.shown(["one", line, f"{line}\r", "two", ""]) == ["one", "two"]
+    assert log_lines.shown(["one", line, f"{line}\r", "two", ""]) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -30,20 +30,20 @@ def test_start_up_noise_is_left_out(line):
     ],
 )
 def test_everything_else_stays(line):
-    assert logs.shown([line]) == [line]
+    assert log_lines.shown([line]) == [line]
 
 
 def test_lines_are_fit_for_a_terminal():
-    assert logs.shown(["a\x1b[2J", "x\r50%\r100%", "\u202e", "y" * 5000, ""]) == ["a\\x1b[2J", "100%", "\\u202e", f"{'y' * 2000}..."]
+    assert log_lines.shown(["a\x1b[2J", "x\r50%\r100%", "\u202e", "y" * 5000, ""]) == ["a\\x1b[2J", "100%", "\\u202e", f"{'y' * 2000}..."]
 
 
 def test_only_the_last_launch_is_quoted():
-    assert logs.of_last_launch(["=== launch 1", "old", "=== launch 2", "new"]) == ["=== launch 2", "new"]
-    assert logs.of_last_launch(["of a version", "without headers"]) == ["of a version", "without headers"]
-    assert logs.of_last_launch([]) == []
+    assert log_lines.of_last_launch(["=== launch 1", "old", "=== launch 2", "new"]) == ["=== launch 2", "new"]
+    assert log_lines.of_last_launch(["of a version", "without headers"]) == ["of a version", "without headers"]
+    assert log_lines.of_last_launch([]) == []
 
 
 def test_progress_bar_keeps_its_last_state_without_colours():
-    assert logs.shown(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
+    assert log_lines.shown(["\x1b[1m1/5\x1b[0m \x1b[32m━━\x1b[0m\r\x1b[1m5/5\x1b[0m \x1b[32m━━━━\x1b[37m\x1b[0m loss: 0.9"]) == [
         "5/5 ━━━━ loss: 0.9"
     ]

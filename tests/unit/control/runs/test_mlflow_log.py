@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.runs import mlflow_log
+from control.runs.results import mlflow_log
 from trainer.common.errors import ConfigError
 
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from control import user_files
-from control.runs import model
+from control.common import user_files
+from control.runs.planning import examine_model
 from tests.project import ROOT
 from trainer.data.spec import Leaf, Spec
 
 
 def examined(name, *shapes):
     spec = Spec(list(range(len(shapes))), tuple(Leaf(f"leaf{number}", "float32", shape) for number, shape in enumerate(shapes)))
-    return model.examine(user_files.model_section(f"{ROOT}/examples/{name}.py:build"), [32, 32, 3], 0, spec.to_json())["compiled"]
+    return examine_model.examine(user_files.model_section(f"{ROOT}/examples/{name}.py:build"), [32, 32, 3], 0, spec.to_json())["compiled"]
 
 
 def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
@@ -23,7 +23,7 @@ def test_columns_keep_their_names_when_metrics_are_tried(tmp_path):
     )
     leaves = (Leaf("x.z", "float32", (1,)), Leaf("x.a", "string", ()), Leaf("y", "float32", (1,)))
     section = user_files.model_section(f"{tmp_path}/mine.py:build")
-    examined = model.examine(section, [32, 32, 3], 0, Spec([{"z": 0, "a": 1}, 2], leaves).to_json())
+    examined = examine_model.examine(section, [32, 32, 3], 0, Spec([{"z": 0, "a": 1}, 2], leaves).to_json())
     assert examined["compiled"]["metrics"] == ["loss", "mae"]
 
 
@@ -41,7 +41,7 @@ def test_a_loss_that_a_layer_adds_is_validated(tmp_path):
         "    model.compile('sgd')\n    return model\n"
     )
     section, spec = user_files.model_section(f"{tmp_path}/mine.py:build"), Spec([0], (Leaf("x", "float32", (3,)),))
-    assert model.examine(section, [32, 32, 3], 0, spec.to_json())["compiled"]["validates"]
+    assert examine_model.examine(section, [32, 32, 3], 0, spec.to_json())["compiled"]["validates"]
 
 
 def test_a_fit_of_its_own_is_warned_of(tmp_path):
@@ -53,7 +53,7 @@ def test_a_fit_of_its_own_is_warned_of(tmp_path):
     )
     section = user_files.model_section(f"{tmp_path}/mine.py:build")
     spec = Spec([0, 1], (Leaf("x", "float32", (3,)), Leaf("y", "float32", (1,))))
-    (warning,) = model.examine(section, [32, 32, 3], 0, spec.to_json())["warnings"]
+    (warning,) = examine_model.examine(section, [32, 32, 3], 0, spec.to_json())["warnings"]
     assert "its own fit is not called" in warning
 
 
@@ -83,6 +83,6 @@ def test_target_that_keras_would_stretch_is_warned_of(loss, outputs, y, takes, w
         f"    model.compile('sgd', {loss})\n    return model\n"
     )
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", y)))
-    examined = model.examine(user_files.model_section(f"{tmp_path}/mine.py:build"), [32, 32, 3], 0, spec.to_json())
+    examined = examine_model.examine(user_files.model_section(f"{tmp_path}/mine.py:build"), [32, 32, 3], 0, spec.to_json())
     assert examined.get("takes") == takes
     assert [warned in warning for warning in examined.get("warnings", [])] == ([True] if warned else [])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from control.runs import outcome
-from control.runs.outcome import Verdict
+from control.common.task import Task
+from control.runs.results import outcome
+from control.runs.results.outcome import Verdict
 from control.runs.tasks import conclude as concluding
-from control.task import Task
 from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.common.files import read_json, write_json
 

@@ -10,8 +10,8 @@ import zipimport
 import pytest
 
 from benchmarks.analysis.benchmark import CODE
-from control.project import ROOT
-from control.runs.package import TRAINER
+from control.common.project import ROOT
+from control.remote.trainer_package import TRAINER
 
 
 @pytest.fixture

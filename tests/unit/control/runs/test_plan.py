@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from control import configurations, operator_variables, text
-from control.datasets.folder import Folder
-from control.datasets.image_headers import shape_of
-from control.datasets.sources import Listing
-from control.runs import plan, preset
+from control.common import configurations, operator_variables
+from control.datasets.listing.image_headers import shape_of
+from control.datasets.listing.registry import Listing
+from control.datasets.sources.folder import Folder
+from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, plan, plan_dataset, plan_request, preset, resolve
+from control.runs.results import run_names
+from control.runs.show import plan_text
 from tests.unit.report_samples import write_history
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import write_json
@@ -34,7 +36,7 @@ def ask(tmp_path):
     """Make a request of operator variables: `ask(run="x", epochs="3")`."""
 
     def make(default_workers=2, write=True, **options):
-        return plan.Request(options, HOSTS, default_workers, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", write)
+        return plan_request.Request(options, HOSTS, default_workers, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", write)
 
     return make
 
@@ -44,7 +46,7 @@ def existing(tmp_path):
     """A run that was trained on two workers with the lecture's configuration."""
     folder = tmp_path / "runs" / "old"
     folder.mkdir(parents=True)
-    config = plan.with_global_batch(configurations.build(configurations.load(configurations.find("lecture_cnn"))), 2)
+    config = resolve.with_global_batch(configurations.build(configurations.load(configurations.find("lecture_cnn"))), 2)
     (folder / "config.yml").write_text(configurations.dump(config), encoding="utf-8")
     write_json(folder / "cluster.json", {"hosts": HOSTS[:2]})
     return folder
@@ -61,19 +63,19 @@ def test_run_from_before_key_was_there_is_continued(ask, existing):
     old = path.read_text()
     assert "  profile_every: 50\n" in old
     path.write_text(old.replace("  profile_every: 50\n", ""))
-    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].telemetry.profile_every == 50
+    assert resolve.resolve(ask(run="old", epochs="5"), existing)[0].telemetry.profile_every == 50
     assert "this run exists with another telemetry.profile_every" in refusal(
-        plan.resolve, ask(run="old", set="telemetry.profile_every=0"), existing
+        resolve.resolve, ask(run="old", set="telemetry.profile_every=0"), existing
     )
 
 
 def test_model_options_are_written_out_and_runs_kept(ask, existing):
-    config, _ = plan.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
+    config, _ = resolve.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
     assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
     before = configurations.override(configurations.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(before)))
-    assert plan.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
-    assert "this run exists with another model.filters" in refusal(plan.resolve, ask(run="old", set="model.filters=64"), existing)
+    assert resolve.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert "this run exists with another model.filters" in refusal(resolve.resolve, ask(run="old", set="model.filters=64"), existing)
 
 
 # --- names
@@ -84,27 +86,27 @@ def test_model_options_are_written_out_and_runs_kept(ask, existing):
     ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
 )
 def test_run_names_that_could_do_harm_are_refused(name, ask):
-    assert refusal(plan.run_name, ask(run=name)) == (
+    assert refusal(new_name.run_name, ask(run=name)) == (
         f"run={name}: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
     )
 
 
 @pytest.mark.parametrize("name", ["a", "7", "a" * 64, "my-run_1.2", "a..b"])
 def test_run_names_that_are_allowed(name, ask):
-    assert plan.run_name(ask(run=name)) == (name, None)
+    assert new_name.run_name(ask(run=name)) == (name, None)
 
 
 def test_a_run_named_by_a_number(ask):
-    assert plan.run_name(ask(run=12)) == ("12", None)
+    assert new_name.run_name(ask(run=12)) == ("12", None)
 
 
 def test_an_existing_run_is_found(existing, ask):
-    assert plan.run_name(ask(run="old")) == ("old", existing)
+    assert new_name.run_name(ask(run="old")) == ("old", existing)
 
 
 def test_a_folder_without_a_configuration_is_no_run(existing, ask):
     (existing / "config.yml").unlink()
-    assert plan.run_name(ask(run="old")) == ("old", None)
+    assert new_name.run_name(ask(run="old")) == ("old", None)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_a_folder_without_a_configuration_is_no_run(existing, ask):
     ],
 )
 def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
-    name, _ = plan.run_name(ask(config=config))
+    name, _ = new_name.run_name(ask(config=config))
     assert name.startswith(stem)
     assert RUN_NAME.fullmatch(name)
 
@@ -128,12 +130,12 @@ def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
 
 
 def test_without_variables_nothing_is_overridden():
-    assert plan.overrides({}) == {}
+    assert resolve.overrides({}) == {}
 
 
 def test_shorthands_become_keys(make_folder):
     root = make_folder()
-    assert plan.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
+    assert resolve.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
         "train.epochs": 5,
         "data.source": "folder",
         "data.path": str(root),
@@ -142,28 +144,28 @@ def test_shorthands_become_keys(make_folder):
 
 
 def test_set_wins_over_shorthands():
-    assert plan.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
+    assert resolve.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
 
 
 def test_quick_is_ten_steps_in_all(ask):
     """Quick is ten steps in all whatever the configuration says."""
     for config in ("lecture_cnn", "task_cnn", "resnet_cifar"):
-        made, _ = plan.resolve(ask(quick="true", config=config), None)
+        made, _ = resolve.resolve(ask(quick="true", config=config), None)
         assert schedule.counts(made, 2, 60_000).total_steps == 10
-    longer, _ = plan.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10"), None)
+    longer, _ = resolve.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10"), None)
     assert (longer.train.steps, longer.data.limit_train) == (1000, 10), "set wins"
-    assert plan.overrides({"quick": "false"}) == {}
+    assert resolve.overrides({"quick": "false"}) == {}
 
 
 def test_quick_with_a_number_of_epochs_is_refused():
-    assert refusal(plan.overrides, {"quick": "true", "epochs": "2"}) == (
+    assert refusal(resolve.overrides, {"quick": "true", "epochs": "2"}) == (
         "quick=true, epochs=2: quick is ten steps in all; leave one of them out"
     )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "three", "", "1e3", " 2", True, None])
 def test_what_is_no_whole_number_from_one(value):
-    assert refusal(plan.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
+    assert refusal(resolve.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
 
 
 @pytest.mark.parametrize(("value", "number"), [("7", 7), (7, 7), ("007", 7)])
@@ -180,7 +182,7 @@ def test_true_or_false(value, truth):
 
 @pytest.mark.parametrize("value", ["maybe", "", "2", None, "tru"])
 def test_neither_true_nor_false(value):
-    assert refusal(plan.overrides, {"quick": value}) == f"quick={value}: expected true or false"
+    assert refusal(resolve.overrides, {"quick": value}) == f"quick={value}: expected true or false"
 
 
 @pytest.mark.parametrize("switch", ["detach", "quick"])
@@ -192,12 +194,12 @@ def test_invalid_switch_is_refused_first(switch, ask):
 
 
 def test_a_new_run_takes_file_and_overrides(ask):
-    config, name = plan.resolve(ask(config="task_cnn", epochs="4", set="seed=9"), None)
+    config, name = resolve.resolve(ask(config="task_cnn", epochs="4", set="seed=9"), None)
     assert (name, config.model["name"], config.train.epochs, config.seed) == ("task_cnn", "task_cnn", 4, 9)
 
 
 def test_without_a_configuration_it_is_the_lectures(ask):
-    assert plan.resolve(ask(), None)[1] == "lecture_cnn"
+    assert resolve.resolve(ask(), None)[1] == "lecture_cnn"
 
 
 def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
@@ -206,16 +208,16 @@ def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
 
     def steps(**options):
         request = ask(write=False, **options)
-        return plan.resolve(request, None, plan.chosen(request)[0])[0].train.steps_per_epoch
+        return resolve.resolve(request, None, plan.chosen(request)[0])[0].train.steps_per_epoch
 
     assert steps() == 70
     assert steps(model=model) is None
-    assert plan.resolve(ask(model=model, config="resnet50"), None)[0].train.steps_per_epoch is None
+    assert resolve.resolve(ask(model=model, config="resnet50"), None)[0].train.steps_per_epoch is None
     assert steps(model=model, set="train.steps_per_epoch=9") == 9
 
 
 def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
-    config, name = plan.resolve(ask(run="old"), existing)
+    config, name = resolve.resolve(ask(run="old"), existing)
     assert (name, configurations.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
 
 
@@ -232,13 +234,13 @@ def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
     ],
 )
 def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
-    config, _ = plan.resolve(ask(run="old", **options), existing)
+    config, _ = resolve.resolve(ask(run="old", **options), existing)
     assert getattr(config.train, key) == value
     assert config.train.global_batch == 128
 
 
 def test_a_resumed_run_may_have_another_title(existing, ask):
-    config, _ = plan.resolve(ask(run="old", set="report.title=Exercise 3: images"), existing)
+    config, _ = resolve.resolve(ask(run="old", set="report.title=Exercise 3: images"), existing)
     assert config.report.title == "Exercise 3: images"
 
 
@@ -255,7 +257,7 @@ def test_a_resumed_run_may_have_another_title(existing, ask):
 )
 def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     them = "them" if "," in keys else "it"
-    assert refusal(plan.resolve, ask(run="old", **options), existing) == (
+    assert refusal(resolve.resolve, ask(run="old", **options), existing) == (
         f"run=old: this run exists with another {keys}. Leave out what sets {them} to continue it, or give a new run name. "
         "Of a run that is continued, only train.epochs, train.steps, train.patience, train.time_limit, "
         "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
@@ -266,9 +268,9 @@ def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existin
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_global_batch_is_fixed_once(workers):
-    config = plan.with_global_batch(configurations.build({"train": {"batch_size": 10}}), workers)
+    config = resolve.with_global_batch(configurations.build({"train": {"batch_size": 10}}), workers)
     assert config.train.global_batch == 10 * workers
-    assert plan.with_global_batch(config, 99) == config
+    assert resolve.with_global_batch(config, 99) == config
 
 
 # --- hosts
@@ -276,26 +278,26 @@ def test_global_batch_is_fixed_once(workers):
 
 @pytest.mark.parametrize(("options", "names"), [({}, ["pi1", "pi2"]), ({"workers": "1"}, ["pi1"]), ({"workers": 3}, ["pi1", "pi2", "pi3"])])
 def test_the_first_hosts_of_the_inventory_train(options, names, ask):
-    assert [host["name"] for host in plan.choose_hosts(ask(**options), None)] == names
+    assert [host["name"] for host in host_choice.choose_hosts(ask(**options), None)] == names
 
 
 def test_more_hosts_than_the_inventory_has(ask):
-    assert refusal(plan.choose_hosts, ask(workers="4"), None) == (
+    assert refusal(host_choice.choose_hosts, ask(workers="4"), None) == (
         "workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer"
     )
 
 
 def test_all_workers_take_as_many_gpus():
-    plan.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
-    assert refusal(plan.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
+    host_choice.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
+    assert refusal(host_choice.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
         "gpus=0 of b: a has 2, but all workers of a run need the same number; set the smallest number for all, "
         "or leave hosts out (-e workers=N takes the first N)"
     )
 
 
 def test_a_host_that_trains_has_no_other_role():
-    plan.check_roles([{"name": "a"}])
-    assert refusal(plan.check_roles, [{"name": "a"}, {"name": "b", "role": "master"}]) == (
+    host_choice.check_roles([{"name": "a"}])
+    assert refusal(host_choice.check_roles, [{"name": "a"}, {"name": "b", "role": "master"}]) == (
         "worker_role=master of b: expected ps, and only for a host in the groups workers and parameter_servers. Fix: put b into "
         "parameter_servers, too; an evaluator into evaluators, without worker_role; or take worker_role out of the inventory"
     )
@@ -303,7 +305,7 @@ def test_a_host_that_trains_has_no_other_role():
 
 def test_host_that_trains_nothing_can_not_be_named(ask):
     request = dataclasses.replace(ask(workers="pi1,pi3"), hosts=HOSTS[:2], apart=[HOSTS[2] | {"role": "evaluator"}])
-    assert refusal(plan.choose_hosts, request, None) == (
+    assert refusal(host_choice.choose_hosts, request, None) == (
         "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
         "itself to asynchronous runs"
     )
@@ -311,36 +313,36 @@ def test_host_that_trains_nothing_can_not_be_named(ask):
 
 @pytest.mark.parametrize("workers", ["0", "-1", "1.5"])
 def test_a_number_of_hosts_that_is_none(workers, ask):
-    assert refusal(plan.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
+    assert refusal(host_choice.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
 
 
 def test_spares_train_only_if_they_are_named(ask):
     request = dataclasses.replace(ask(workers="2"), hosts=HOSTS[:2], spares=HOSTS[2:])
     elastic, alone = (configurations.build({"recovery": {"elastic": value}}) for value in (True, False))
-    assert [host["name"] for host in plan.choose_hosts(request, None)] == ["pi1", "pi2"]
-    assert [host["name"] for host in plan.choose_spares(request, elastic, HOSTS[:2])] == ["pi3"]
-    assert plan.choose_spares(request, alone, HOSTS[:2]) == []
+    assert [host["name"] for host in host_choice.choose_hosts(request, None)] == ["pi1", "pi2"]
+    assert [host["name"] for host in host_choice.choose_spares(request, elastic, HOSTS[:2])] == ["pi3"]
+    assert host_choice.choose_spares(request, alone, HOSTS[:2]) == []
     named = dataclasses.replace(request, options={"workers": "pi3,pi1"})
-    assert [host["name"] for host in plan.choose_hosts(named, None)] == ["pi3", "pi1"]
-    assert plan.choose_spares(named, elastic, [HOSTS[2], HOSTS[0]]) == []
+    assert [host["name"] for host in host_choice.choose_hosts(named, None)] == ["pi3", "pi1"]
+    assert host_choice.choose_spares(named, elastic, [HOSTS[2], HOSTS[0]]) == []
     many = dataclasses.replace(request, options={"workers": "3"})
-    assert refusal(plan.choose_hosts, many, None) == (
+    assert refusal(host_choice.choose_hosts, many, None) == (
         "workers=3: the inventory has 2 (pi1, pi2), and as spares pi3; add hosts or ask for fewer"
     )
     unlike = dataclasses.replace(request, spares=[{**HOSTS[2], "gpus": 1}])
-    assert refusal(plan.choose_spares, unlike, elastic, HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
+    assert refusal(host_choice.choose_spares, unlike, elastic, HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
 
 
 def test_resumed_run_keeps_its_number_of_hosts(existing, ask):
     """A resumed run keeps its number of hosts unless asked."""
-    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 2
-    assert len(plan.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
+    assert len(host_choice.choose_hosts(ask(default_workers=3), existing)) == 2
+    assert len(host_choice.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
     (existing / "cluster.json").unlink()
-    assert len(plan.choose_hosts(ask(default_workers=3), existing)) == 3
+    assert len(host_choice.choose_hosts(ask(default_workers=3), existing)) == 3
 
 
 def chosen(request, existing=None):
-    return [host["name"] for host in plan.choose_hosts(request, existing)]
+    return [host["name"] for host in host_choice.choose_hosts(request, existing)]
 
 
 def test_hosts_by_name_are_ranked_as_named(ask):
@@ -363,7 +365,7 @@ def test_hosts_by_name_are_ranked_as_named(ask):
     ],
 )
 def test_names_that_are_no_hosts(workers, problem, ask):
-    assert refusal(plan.choose_hosts, ask(workers=workers), None).startswith(problem)
+    assert refusal(host_choice.choose_hosts, ask(workers=workers), None).startswith(problem)
 
 
 def test_a_run_on_named_hosts_stays_there(existing, ask):
@@ -377,7 +379,7 @@ def test_a_run_on_named_hosts_stays_there(existing, ask):
 
 def test_run_of_unseen_end_does_not_move(existing, ask):
     """A run whose end nobody saw does not start elsewhere."""
-    assert refusal(plan.choose_hosts, ask(workers="pi3"), existing) == (
+    assert refusal(host_choice.choose_hosts, ask(workers="pi3"), existing) == (
         "workers=pi3: run=old was started on pi1, pi2, and its end has not been seen; stop it there first: "
         "ansible-playbook stop.yml -e run=old"
     )
@@ -391,7 +393,7 @@ def test_run_of_unseen_end_does_not_move(existing, ask):
 
 
 def with_sizes(config, *sizes):
-    return plan.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
+    return host_choice.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
 
 
 def test_inventory_host_may_have_its_own_batch_size():
@@ -399,7 +401,7 @@ def test_inventory_host_may_have_its_own_batch_size():
     assert with_sizes(config, None, None) == config
     actual = with_sizes(config, None, "16", None)
     assert actual.train.batch_sizes == (64, 16, 64)
-    assert plan.with_global_batch(actual, 3).train.global_batch == 144
+    assert resolve.with_global_batch(actual, 3).train.global_batch == 144
 
 
 def test_configured_batch_sizes_win_with_one_each():
@@ -482,71 +484,71 @@ def three_runs(tmp_path):
 
 
 def test_latest_run(three_runs):
-    assert plan.latest_run(three_runs, None) == three_runs / "newest"
-    assert plan.latest_run(three_runs, "oldest") == three_runs / "oldest"
+    assert run_names.latest_run(three_runs, None) == three_runs / "newest"
+    assert run_names.latest_run(three_runs, "oldest") == three_runs / "oldest"
 
 
 def test_run_that_never_started_is_found_by_name(three_runs):
     (three_runs / "newest" / "cluster.json").unlink()
-    assert plan.latest_run(three_runs, None) == three_runs / "a-middle"
-    assert plan.latest_run(three_runs, "newest") == three_runs / "newest"
+    assert run_names.latest_run(three_runs, None) == three_runs / "a-middle"
+    assert run_names.latest_run(three_runs, "newest") == three_runs / "newest"
 
 
 def test_what_a_run_needs_of_a_host():
     small = configurations.build(configurations.override({}, {"data.image_size": [32, 32, 3], "checkpoint.keep": 2}))
     mb = 2**20
     size = {"total": mb // 4}
-    cached = plan.needs(small, 10 * mb // 3072, 3, size)
-    first = plan.LOGS_MB + 10 + 3 + 6
+    cached = host_needs.needs(small, 10 * mb // 3072, 3, size)
+    first = host_needs.LOGS_MB + 10 + 3 + 6
     assert (cached["memory_mb"], cached["disk_mb"], cached["disk_whole_mb"], cached["free_mb"]) == (
-        plan.RUNTIME_MB + 7,
+        host_needs.RUNTIME_MB + 7,
         first,
         first,
         first,
     )
     assert (cached["states_mb"], cached["snapshots"], cached["snapshot_mb"]) == (6, 3, 1)
-    assert plan.needs(small, 10 * mb // 3072, 3, size, resumes=True)["free_mb"] == plan.LOGS_MB
-    long = plan.needs(small, 10 * mb // 3072, 100_000, size)
-    assert (long["disk_mb"], long["disk_whole_mb"]) == (plan.LOGS_MB + 10 + 10 + 6, plan.LOGS_MB + 10 + 100_000 + 6)
+    assert host_needs.needs(small, 10 * mb // 3072, 3, size, resumes=True)["free_mb"] == host_needs.LOGS_MB
+    long = host_needs.needs(small, 10 * mb // 3072, 100_000, size)
+    assert (long["disk_mb"], long["disk_whole_mb"]) == (host_needs.LOGS_MB + 10 + 10 + 6, host_needs.LOGS_MB + 10 + 100_000 + 6)
     decoded = configurations.build(configurations.override(configurations.to_dict(small), {"data.cache_limit_mb": 9}))
-    assert plan.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == plan.LOGS_MB + 3 + 6
+    assert host_needs.needs(decoded, 10 * mb // 3072, 3, size)["disk_mb"] == host_needs.LOGS_MB + 3 + 6
     adam = configurations.build(configurations.override(configurations.to_dict(decoded), {"optimizer.name": "adam"}))
-    needs = plan.needs(adam, 10 * mb // 3072, 3, size)
+    needs = host_needs.needs(adam, 10 * mb // 3072, 3, size)
     assert (needs["memory_mb"], needs["disk_mb"], needs["disk_whole_mb"]) == (
-        plan.RUNTIME_MB + 9,
-        plan.LOGS_MB + 3 + 9,
-        plan.LOGS_MB + 3 + 9,
+        host_needs.RUNTIME_MB + 9,
+        host_needs.LOGS_MB + 3 + 9,
+        host_needs.LOGS_MB + 3 + 9,
     )
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("all", 60), ("best", 2), ("last", 2), (10, 8), (1, 60)])
 def test_fewer_snapshots_need_less_of_the_disk(policy, kept):
     config = configurations.build({"checkpoint": {"snapshots": policy}, "data": {"cache_limit_mb": 0}})
-    needs = plan.needs(config, 10, 60, {"total": 2**18 * 100})
+    needs = host_needs.needs(config, 10, 60, {"total": 2**18 * 100})
     assert needs["snapshots"] == kept
-    assert needs["disk_whole_mb"] == plan.LOGS_MB + 600 + 100 * kept
+    assert needs["disk_whole_mb"] == host_needs.LOGS_MB + 600 + 100 * kept
 
 
 def test_an_unknown_run_names_the_nearest_and_all(three_runs):
-    assert refusal(plan.latest_run, three_runs, "oldst") == (
+    assert refusal(run_names.latest_run, three_runs, "oldst") == (
         "run=oldst: no such run (did you mean oldest?); there are: oldest, a-middle, newest"
     )
 
 
 def test_harmful_name_is_refused_before_the_search(three_runs):
-    assert refusal(plan.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
+    assert refusal(run_names.latest_run, three_runs, "../runs/oldest").startswith("run=../runs/oldest: a run name is 1 to 64 of")
 
 
 def test_no_run_yet(tmp_path):
-    assert refusal(plan.latest_run, tmp_path, None) == "there is no run yet; start one with: ansible-playbook train.yml"
-    assert refusal(plan.latest_run, tmp_path, "x") == "run=x: no such run; there are: none"
+    assert refusal(run_names.latest_run, tmp_path, None) == "there is no run yet; start one with: ansible-playbook train.yml"
+    assert refusal(run_names.latest_run, tmp_path, "x") == "run=x: no such run; there are: none"
 
 
 # --- the whole
 
 
 def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(plan, "parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
+    monkeypatch.setattr(model_size, "parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
     root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
     (root / "train" / "cat" / "notes.txt").touch()
     made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
@@ -573,7 +575,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
 
 
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
-    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
@@ -583,7 +585,7 @@ def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, mon
 
 def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
     """What is typed anew for a launched run is told with what it has."""
-    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
@@ -596,17 +598,17 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
 
 def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
     """Batch sizes that the inventory got meanwhile are no change."""
-    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     request = ask(run="old")
-    sized = plan.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
+    sized = plan_request.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
     assert plan.make(sized)["changes"] == []
 
 
 def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
-    monkeypatch.setattr(plan, "parameters", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(model_size, "parameters", lambda *_: pytest.fail("built"))
     assert refusal(plan.make, ask(set="model.name=lectur_cnn")).startswith(
         "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
     )
@@ -630,36 +632,36 @@ def test_evaluate_is_refused_without_anything_to_evaluate():
     """Evaluate is refused for a model that has nothing to evaluate."""
     compiled = {"validates": False, "optimizer": None}
     config = configs.Config()
-    assert refusal(plan.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has no loss")
-    plan.check_compiled(compiled, {"evaluate": "no"}, config)
-    plan.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
+    assert refusal(checks.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has no loss")
+    checks.check_compiled(compiled, {"evaluate": "no"}, config)
+    checks.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
 
 
 def test_metric_that_decides_is_one_of_models():
     compiled = {"metrics": ["loss", "auc"], "own": []}
     for asked in ("val_auc", "max:loss", "auc"):
-        plan.check_monitor(compiled, asked)
-    plan.check_monitor(compiled, None)
-    plan.check_monitor({**compiled, "own": ["train_step"]}, "score")
-    plan.check_monitor(None, "min:val_accuracy")
-    assert refusal(plan.check_monitor, compiled, "val_acc") == (
+        checks.check_monitor(compiled, asked)
+    checks.check_monitor(compiled, None)
+    checks.check_monitor({**compiled, "own": ["train_step"]}, "score")
+    checks.check_monitor(None, "min:val_accuracy")
+    assert refusal(checks.check_monitor, compiled, "val_acc") == (
         "train.monitor=val_acc: this model has no such metric; it has: loss, auc, val_loss, val_auc"
     )
-    assert refusal(plan.check_monitor, None, "max:val_auc").endswith("it has: loss, accuracy, val_loss, val_accuracy")
+    assert refusal(checks.check_monitor, None, "max:val_auc").endswith("it has: loss, accuracy, val_loss, val_accuracy")
 
 
 @pytest.mark.parametrize("key", ["train.label_smoothing", "augment.mixup"])
 def test_soft_labels_are_refused_for_own_losses(key):
     """Soft labels are refused for a loss of the models own."""
     compiled, config = {"loss": "mse", "own": [], "validates": True}, configurations.build(configurations.override({}, {key: 0.2}))
-    assert refusal(plan.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
-    plan.check_compiled(None, {}, config)
+    assert refusal(checks.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
+    checks.check_compiled(None, {}, config)
 
 
 def test_pictures_are_not_changed_for_own_steps():
     compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configurations.build({"augment": {"flip": True}})
-    assert refusal(plan.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
-    plan.check_compiled({**compiled, "own": []}, {}, config)
+    assert refusal(checks.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
+    checks.check_compiled({**compiled, "own": []}, {}, config)
 
 
 @pytest.mark.parametrize(
@@ -674,24 +676,24 @@ def test_settings_that_do_not_fit_data_are_refused(key, value, message):
     listing = Listing("trips", [], {}, {}, "")
     spec = Spec([0, 1], (Leaf("x", "float32", (4,)), Leaf("y", "float32", (2, 2))))
     listing.table = Table(spec, 9, 3)
-    assert message in refusal(plan.check_model, configurations.build(configurations.override({}, {key: value})), listing)
+    assert message in refusal(checks.check_model, configurations.build(configurations.override({}, {key: value})), listing)
 
 
 def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
     """Class counts are those of the training split and stay with the run."""
     root, made = make_folder(), configurations.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
-    _, listing = plan.open_dataset(configurations.build({"data": {"source": "folder", "path": str(root)}}).data, True)
-    record = plan.expected(listing)
+    _, listing = plan_dataset.open_dataset(configurations.build({"data": {"source": "folder", "path": str(root)}}).data, True)
+    record = plan_dataset.expected(listing)
     sizes = schedule.counts(made, 2, record["train"])
-    counted = plan.with_class_counts(made, listing, record, sizes, Path())
+    counted = plan_dataset.with_class_counts(made, listing, record, sizes, Path())
     assert sum(counted.train.class_counts) == sizes.train_images < record["train"]
-    assert plan.class_weights(counted, listing.classes).startswith(f"{listing.classes[0]} ")
+    assert plan_dataset.class_weights(counted, listing.classes).startswith(f"{listing.classes[0]} ")
     begun = configurations.override(
         configurations.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]}
     )
     (existing / "config.yml").write_text(configurations.dump(configurations.build(begun)))
-    assert plan.resolve(ask(run="old", set="train.class_weight=balanced"), existing)[0].train.class_counts == (3, 4)
-    unset = plan.with_class_counts(configurations.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
+    assert resolve.resolve(ask(run="old", set="train.class_weight=balanced"), existing)[0].train.class_counts == (3, 4)
+    unset = plan_dataset.with_class_counts(configurations.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
     assert unset.train.class_counts is None, "of another run, whose configuration was taken"
 
 
@@ -706,35 +708,35 @@ def test_parameter_counts_are_remembered_per_model_and_data(ask, monkeypatch):
     ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
     small, large = configurations.build({"data": {"image_size": [28, 28, 1]}}), configurations.build({})
     for _ in range(2):
-        assert plan.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
+        assert model_size.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
     assert len(ran) == 1
     ((argv, given),) = ran
     assert argv[1:] == ["-m", "control", "parameters"]
     assert json.loads(given)["size"] == [28, 28, 1]
-    plan.parameters(small, 5, ask())
-    plan.parameters(large, 10, ask())
+    model_size.parameters(small, 5, ask())
+    model_size.parameters(large, 10, ask())
     assert len(ran) == 3
 
 
 def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path):
     ran = fake_run(monkeypatch, stdout='{"total": 1, "trainable": 1}')
     for _ in range(2):
-        plan.parameters(configurations.build({}), 10, ask(write=False))
+        model_size.parameters(configurations.build({}), 10, ask(write=False))
     assert len(ran) == 2
     assert not Path(tmp_path / "parameters").exists()
 
 
 def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
     fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
-    message = refusal(plan.parameters, configurations.build({}), 10, ask())
+    message = refusal(model_size.parameters, configurations.build({}), 10, ask())
     assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
     fake_run(monkeypatch, returncode=1, stderr="lots\nerror: model.filters: 0 is not allowed\n")
-    assert refusal(plan.parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
+    assert refusal(model_size.parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
 
 
 def test_refusals_of_what_was_typed_are_configuration_errors(ask):
     with pytest.raises(ConfigError, match="workers=9"):
-        plan.choose_hosts(ask(workers="9"), None)
+        host_choice.choose_hosts(ask(workers="9"), None)
 
 
 # --- no configuration named
@@ -753,7 +755,7 @@ def pictures(root, count, size, mode="RGB", splits=("train", "test")):
 @pytest.fixture
 def planned(ask, monkeypatch):
     """The plan of a dataset, without building its model."""
-    monkeypatch.setattr(plan, "parameters", lambda *_: {"total": 1, "trainable": 1})
+    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 1, "trainable": 1})
     return lambda **options: plan.make(ask(**options))
 
 
@@ -780,7 +782,7 @@ def test_the_dataset_decides_what_is_trained(size, mode, config, image_size, pla
     kind = "grey" if mode == "L" else "colour"
     assert made["choice"]["why"].startswith(f"{config}: {kind} images of about {size[0]}x{size[1]}")
     assert made["choice"]["why"].endswith("; choose another with -e config=NAME")
-    assert f"configuration  {config}: {kind} images of about" in text.plan(made, "runs")
+    assert f"configuration  {config}: {kind} images of about" in plan_text.plan(made, "runs")
     assert made["warnings"] == [] if config != "lecture_cnn" else made["warnings"]
 
 
@@ -844,7 +846,7 @@ def test_own_model_is_given_images_unscaled(planned, tmp_path):
 def test_unusual_splits_are_in_the_plan(planned, tmp_path):
     made = planned(dataset=str(pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val"))))
     assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
-    shown = text.plan(made, "runs")
+    shown = plan_text.plan(made, "runs")
     assert (
         "split          40 images in val/ are for validation; there is no test/, so data.test_split=0.2 of each class is held out for "
         "testing (8 images" in shown
@@ -855,7 +857,7 @@ def test_shares_held_out_are_in_the_plan(planned, tmp_path):
     """80% for training and 10% for validation of class folders alone, as docs/workloads.md has it."""
     root = pictures(tmp_path / "photos", 20, (32, 32), splits=("",))
     made = planned(dataset=str(root), set="data.test_split=0.1,data.validation_split=0.111")
-    shown = text.plan(made, "runs")
+    shown = plan_text.plan(made, "runs")
     assert "2 classes, 32 training, 4 validation, 4 test images" in shown
     assert "split          there is no test/, so data.test_split=0.1 of each class is held out for testing (4 images" in shown
     assert made["warnings"] == []
@@ -870,7 +872,7 @@ def test_shares_of_own_splits_have_no_effect(planned, tmp_path):
 
 
 def test_run_is_not_continued_with_other_test(ask, existing):
-    message = refusal(plan.resolve, ask(run="old", set="data.test_split=0.1"), existing)
+    message = refusal(resolve.resolve, ask(run="old", set="data.test_split=0.1"), existing)
     assert message.startswith("run=old: this run exists with another data.test_split. Leave out what sets it to continue it, ")
 
 
@@ -924,7 +926,7 @@ def test_run_that_cannot_lose_a_host_is_refused(settings, words):
     """A run that could not go on without a host is refused."""
     recovery = {"elastic": True, "max_restarts": 5} | settings.get("recovery", {})
     with pytest.raises(ConfigError) as refused:
-        plan.check_elastic(configurations.build(settings | {"recovery": recovery}), 3)
+        checks.check_elastic(configurations.build(settings | {"recovery": recovery}), 3)
     assert words in str(refused.value)
 
 
@@ -935,7 +937,7 @@ def test_host_may_be_away_less_than_the_wait():
 
 
 def test_run_with_all_settings_of_elastic_one_passes():
-    plan.check_elastic(
+    checks.check_elastic(
         configurations.build({"recovery": {"elastic": True, "max_restarts": 5, "min_workers": 3}, "train": {"batch_sizes": "auto"}}), 3
     )
 
@@ -960,20 +962,20 @@ def test_a_class_without_an_output_is_refused(table, targets, takes, odd):
     listing = Listing("mine", [] if table else ["cat", "dog"], {}, {}, "", table=table, targets=targets)
     config = configurations.build({"model": {"name": "own", "file": "mine.py", "function": "build", "source": "def build():\n    pass\n"}})
     if odd is None:
-        plan.check_classes(listing, takes, config)
+        checks.check_classes(listing, takes, config)
     else:
-        assert odd in refusal(plan.check_classes, listing, takes, config)
+        assert odd in refusal(checks.check_classes, listing, takes, config)
 
 
 def test_refusal_tells_what_examples_have():
-    with pytest.raises(ConfigError, match=r"^a step fails\nx has strings$"), plan.warned(["x has strings"]):
+    with pytest.raises(ConfigError, match=r"^a step fails\nx has strings$"), model_size.warned(["x has strings"]):
         raise ConfigError("a step fails")
 
 
 def test_settings_that_are_not_the_configurations_are_shown():
     given = {"train.batch_size": 7, "optimizer.learning_rate": 0.5, "data.path": "/x"}
     asked = configurations.build(configurations.override(configurations.load(configurations.find("lecture_cnn")), given))
-    assert plan.differing("lecture_cnn", plan.with_model_defaults(asked), given) == [
+    assert resolve.differing("lecture_cnn", resolve.with_model_defaults(asked), given) == [
         "train.batch_size=7 instead of 64",
         "optimizer.learning_rate=0.5 instead of 0.001",
     ]

@@ -3,7 +3,7 @@
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from control.runs import planning
+from control.runs.planning import plan_command
 
 
 def hosts(*addresses):
@@ -12,7 +12,7 @@ def hosts(*addresses):
 
 def shared(chosen, **variables):
     known = {host["name"]: variables for host in chosen}
-    return [line for line in planning.shared_addresses(chosen, known) if "one address" in line]
+    return [line for line in plan_command.shared_addresses(chosen, known) if "one address" in line]
 
 
 def test_one_address_with_several_ports_is_told():
@@ -43,10 +43,10 @@ def inventory(workers, spares):
 
 def test_spares_are_workers_apart():
     given = inventory(["a", "b", "c"], ["b"])
-    assert [host["name"] for host in planning.hosts(given)] == ["a", "c"]
-    assert [host["name"] for host in planning.spares(given)] == ["b"]
+    assert [host["name"] for host in plan_command.hosts(given)] == ["a", "c"]
+    assert [host["name"] for host in plan_command.spares(given)] == ["b"]
 
 
 def test_a_spare_that_is_no_worker_is_refused():
     with pytest.raises(AnsibleFilterError, match=r"^d: in the inventory's group spares, but not in workers\. Fix: put it into both"):
-        planning.hosts(inventory(["a", "b"], ["b", "d"]))
+        plan_command.hosts(inventory(["a", "b"], ["b", "d"]))

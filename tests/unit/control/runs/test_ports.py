@@ -11,8 +11,9 @@ import time
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from control.runs import ports
-from control.runs.cluster import cluster_hosts, session_name
+from control.common.host_names import session_name
+from control.runs.hosts import free_ports
+from control.runs.hosts.inventory_hosts import cluster_hosts
 from trainer.common.files import write_json
 from trainer.host.ports import holder, taken
 
@@ -22,7 +23,7 @@ HOSTS = {name: {"worker_port": "auto", "ansible_connection": "local", "worker_ad
 @pytest.fixture(autouse=True)
 def scratch(tmp_path, monkeypatch):
     """Reservations of this test alone."""
-    monkeypatch.setattr(ports, "RESERVED", tmp_path / "ports.json")
+    monkeypatch.setattr(free_ports, "RESERVED", tmp_path / "ports.json")
     return tmp_path
 
 
@@ -32,8 +33,8 @@ def hosts():
 
 
 def test_ports_are_chosen_in_pairs_outside_connections():
-    low, high = (int(word) for word in ports.EPHEMERAL.read_text().split())
-    chosen = ports.choose(hosts(), "a")
+    low, high = (int(word) for word in free_ports.EPHEMERAL.read_text().split())
+    chosen = free_ports.choose(hosts(), "a")
     assert len({port for host in chosen for port in (host["port"], host["direct_port"])}) == 4
     for host in chosen:
         assert host["direct_port"] == host["port"] + 1000
@@ -42,15 +43,15 @@ def test_ports_are_chosen_in_pairs_outside_connections():
 
 
 def test_where_connections_take_their_ports_from_is_heeded(scratch, monkeypatch):
-    monkeypatch.setattr(ports, "EPHEMERAL", scratch / "range")
-    ports.EPHEMERAL.write_text("20000\t28200\n")
-    assert all(28200 < host["port"] < 28500 for _ in range(20) for host in ports.choose(hosts(), "a"))
+    monkeypatch.setattr(free_ports, "EPHEMERAL", scratch / "range")
+    free_ports.EPHEMERAL.write_text("20000\t28200\n")
+    assert all(28200 < host["port"] < 28500 for _ in range(20) for host in free_ports.choose(hosts(), "a"))
 
 
 def test_numbers_of_an_inventory_stay():
     fixed = cluster_hosts({"pi1": {"worker_port": 7}, "pi2": {}}, ["pi1", "pi2"])
-    assert [host["port"] for host in ports.choose(fixed, "a")] == [7, 12345]
-    assert not ports.RESERVED.exists()
+    assert [host["port"] for host in free_ports.choose(fixed, "a")] == [7, 12345]
+    assert not free_ports.RESERVED.exists()
 
 
 def test_another_machine_is_asked_for_a_number():
@@ -69,50 +70,50 @@ def test_number_for_one_of_two_ports_is_refused():
 
 
 def test_port_or_its_neighbour_taken_is_not_chosen(monkeypatch):
-    monkeypatch.setattr(ports, "RANGE", range(20000, 20004))
+    monkeypatch.setattr(free_ports, "RANGE", range(20000, 20004))
     with socket.create_server(("", 20001)), socket.create_server(("", 21002)):
         for _ in range(5):
-            assert {host["port"] for host in ports.choose(hosts(), "a")} == {20000, 20003}
+            assert {host["port"] for host in free_ports.choose(hosts(), "a")} == {20000, 20003}
 
 
 def test_what_one_command_chose_no_other_does(monkeypatch):
-    monkeypatch.setattr(ports, "RANGE", range(20000, 20004))
-    first = {host["port"] for host in ports.choose(hosts(), "a", reserve=True)}
-    second = {host["port"] for host in ports.choose(hosts(), "b", reserve=True)}
+    monkeypatch.setattr(free_ports, "RANGE", range(20000, 20004))
+    first = {host["port"] for host in free_ports.choose(hosts(), "a", reserve=True)}
+    second = {host["port"] for host in free_ports.choose(hosts(), "b", reserve=True)}
     assert first | second == {20000, 20001, 20002, 20003}
-    monkeypatch.setattr(ports, "RESERVED_S", 0.0)
-    assert ports.choose(hosts(), "c")[0]["port"] in first | second
+    monkeypatch.setattr(free_ports, "RESERVED_S", 0.0)
+    assert free_ports.choose(hosts(), "c")[0]["port"] in first | second
 
 
 def test_a_choice_of_the_future_is_none(monkeypatch):
     """It was made before the clock was set back."""
-    monkeypatch.setattr(ports, "RANGE", range(20000, 20002))
-    write_json(ports.RESERVED, {"20000": {"run": "a", "at": time.time() + 3600}})
-    assert {host["port"] for host in ports.choose(hosts(), "b")} == {20000, 20001}
+    monkeypatch.setattr(free_ports, "RANGE", range(20000, 20002))
+    write_json(free_ports.RESERVED, {"20000": {"run": "a", "at": time.time() + 3600}})
+    assert {host["port"] for host in free_ports.choose(hosts(), "b")} == {20000, 20001}
 
 
 def test_commands_at_the_same_moment_choose_apart(scratch):
     script = (
-        "import json, pathlib, sys; from control.runs import ports; ports.RESERVED = pathlib.Path(sys.argv[1]); "
+        "import json, pathlib, sys; from control.runs.hosts import free_ports; free_ports.RESERVED = pathlib.Path(sys.argv[1]); "
         "ports.RANGE = range(20000, 20012); "
         "print(json.dumps(ports.choose([{'name': n, 'port': 0, 'port_chosen': True} for n in 'ab'], sys.argv[2], reserve=True)))"
     )
-    argv = [sys.executable, "-c", script, str(ports.RESERVED)]
+    argv = [sys.executable, "-c", script, str(free_ports.RESERVED)]
     processes = [subprocess.Popen([*argv, f"run{number}"], stdout=subprocess.PIPE) for number in range(6)]
     chosen = [host["port"] for process in processes for host in json.loads(process.communicate()[0])]
     assert len(chosen) == len(set(chosen)) == 12
 
 
 def test_resumed_run_keeps_its_free_ports(monkeypatch):
-    before = ports.choose(hosts(), "a", reserve=True)
-    assert ports.choose(hosts(), "a", before) == before
+    before = free_ports.choose(hosts(), "a", reserve=True)
+    assert free_ports.choose(hosts(), "a", before) == before
     with socket.create_server(("", before[0]["port"])):
-        other = ports.choose(hosts(), "a", before)
+        other = free_ports.choose(hosts(), "a", before)
         assert other[0] != before[0]
         assert other[1] == before[1]
-        monkeypatch.setattr(ports, "_sessions", lambda: [f"{session_name('a', 0)}-0123ab"])
-        assert ports.choose(hosts(), "a", before) == before
-    assert ports.choose(hosts(), "b", before) != before
+        monkeypatch.setattr(free_ports, "_sessions", lambda: [f"{session_name('a', 0)}-0123ab"])
+        assert free_ports.choose(hosts(), "a", before) == before
+    assert free_ports.choose(hosts(), "b", before) != before
 
 
 def test_a_port_that_is_taken_has_a_holder():

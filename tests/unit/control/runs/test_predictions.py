@@ -9,10 +9,10 @@ import signal
 import numpy as np
 import pytest
 
-from control.runs import predictions
-from control.runs.predictions import Prediction
+from control.common.task import Task
+from control.runs.predict import predictions
+from control.runs.predict.predictions import Prediction
 from control.runs.tasks import prediction
-from control.task import Task
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.data.spec import Leaf
 from trainer.evaluation.measures import Classes

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from control.remote.answers import believed
-from control.runs import queue
-from control.runs.outcome import Verdict
+from control.runs.launch import waiting_runs
+from control.runs.results.outcome import Verdict
 from trainer.common.errors import LockstepError
 from trainer.host.claims import TICKET
 from trainer.rundir.phases import QUEUED
@@ -16,7 +16,7 @@ HOSTS += [{"name": "pi2", "address": "fd00::2", "port": 12346, "direct_port": 13
 
 
 def test_tickets_sort_by_time():
-    drawn = [queue.ticket(nonce) for nonce in ("ff" * 16, "00" * 16)]
+    drawn = [waiting_runs.ticket(nonce) for nonce in ("ff" * 16, "00" * 16)]
     assert all(TICKET.fullmatch(one) for one in drawn)
     assert drawn[0][:13] <= drawn[1][:13]
 
@@ -24,8 +24,8 @@ def test_tickets_sort_by_time():
 def test_queued_run_waits_and_starts_as_others():
     worker = ["-m", "trainer.supervision", "{}", "train"]
     plan = {"run": "cnn", "nonce": "ab" * 16}
-    assert queue.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
-    waits = queue.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
+    assert waiting_runs.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
+    waits = waiting_runs.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
     assert waits[:2] == ["-m", "trainer.supervision.queue"]
     assert waits[3:] == worker
     place = json.loads(waits[2])
@@ -35,8 +35,8 @@ def test_queued_run_waits_and_starts_as_others():
 
 def test_a_run_that_waits_says_for_what():
     waiting = Verdict("pi1", 0, "running", phase=QUEUED, message="behind run old")
-    assert queue.progress([waiting, Verdict("pi2", 1, "running", phase="training")]) == "is queued: behind run old"
-    assert queue.progress([Verdict("pi2", 1, "running", phase="training")]) == "is under way"
+    assert waiting_runs.progress([waiting, Verdict("pi2", 1, "running", phase="training")]) == "is queued: behind run old"
+    assert waiting_runs.progress([Verdict("pi2", 1, "running", phase="training")]) == "is under way"
 
 
 @pytest.mark.parametrize(

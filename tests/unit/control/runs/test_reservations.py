@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from control.runs import reservations
+from control.runs.launch import reservations
 from trainer.common.errors import LockstepError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.runs import resumption
+from control.runs.launch import resumption
 from tests.unit.samples import flip_a_bit, write_state
 
 NAMES = {step: f"step-{step:09d}.npz" for step in (8, 16, 24)}

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from control import command_line, project
-from control.runs.cluster import posts
+from control.common import command_line, project
+from control.common.task import Task
+from control.runs.hosts.inventory_hosts import posts
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
-from control.task import Task
 from trainer.common.errors import ConfigError
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]

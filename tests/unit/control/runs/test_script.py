@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from control.runs import admission, plan, script
-from control.runs.outcome import Verdict, of_exit_code, state
+from control.remote import admission
+from control.runs.planning import plan_request, script_plan
+from control.runs.results.outcome import Verdict, of_exit_code, state
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
 from trainer.launch.user_script import Script
@@ -40,7 +41,9 @@ def ask(tmp_path):
     """The plan of operator variables."""
 
     def planned(**options):
-        return script.make(plan.Request(options, HOSTS, 2, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True))
+        return script_plan.make(
+            plan_request.Request(options, HOSTS, 2, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
+        )
 
     return planned
 
@@ -69,7 +72,7 @@ def refusal(function, *arguments, **options):
 
 class TestSending:
     def names(self, given, into):
-        sent = script.send(str(given), into)
+        sent = script_plan.send(str(given), into)
         data = (into / f"script-{sent['sha256'][:16]}.zip").read_bytes()
         assert hashlib.sha256(data).hexdigest() == sent["sha256"]
         return sent["main"], sorted(zipfile.ZipFile(io.BytesIO(data)).namelist())
@@ -84,30 +87,32 @@ class TestSending:
         assert self.names("main.py", tmp_path / "code") == ("main.py", ["main.py"])
 
     def test_nothing_is_written_with_check(self, folder, tmp_path):
-        script.send(str(folder), None)
+        script_plan.send(str(folder), None)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
 
     @pytest.mark.parametrize("name", ["missing.py", "data", "data/two words.csv"])
     def test_what_is_no_script_is_refused(self, folder, name):
-        assert "give FILE.py, FOLDER/FILE.py, or a FOLDER with main.py" in refusal(script.send, str(folder / name), None)
+        assert "give FILE.py, FOLDER/FILE.py, or a FOLDER with main.py" in refusal(script_plan.send, str(folder / name), None)
 
     @pytest.mark.parametrize("target", ["/etc/passwd", "../secret.txt", "missing"])
     def test_a_link_out_of_the_folder_is_refused(self, folder, target):
         (folder.parent / "secret.txt").write_text("secret")
         (folder / "data" / "link").symlink_to(target if target[0] in "/m" else "../../secret.txt")
-        assert re.search("data/link is a link out of the folder", refusal(script.send, str(folder), None))
+        assert re.search("data/link is a link out of the folder", refusal(script_plan.send, str(folder), None))
 
     def test_a_link_to_a_folder_or_a_pipe_is_refused(self, folder):
         (folder / "again").symlink_to(folder / "data")
-        assert "again is no regular file" in refusal(script.send, str(folder), None)
+        assert "again is no regular file" in refusal(script_plan.send, str(folder), None)
         (folder / "again").unlink()
         os.mkfifo(folder / "pipe")
-        assert "pipe is no regular file" in refusal(script.send, str(folder), None)
+        assert "pipe is no regular file" in refusal(script_plan.send, str(folder), None)
 
     def test_a_large_folder_is_refused_before_it_is_read(self, folder):
         with (folder / "data" / "large").open("wb") as stream:
             stream.truncate(2**38)
-        assert "has more than 200 MB or 5,000 files, and all of it is sent to each host. Fix:" in refusal(script.send, str(folder), None)
+        assert "has more than 200 MB or 5,000 files, and all of it is sent to each host. Fix:" in refusal(
+            script_plan.send, str(folder), None
+        )
 
 
 class TestOptions:
@@ -117,27 +122,27 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["args", "outputs"])
     def test_options_of_scripts_need_one(self, name, tmp_path):
-        assert refusal(script.asked, {name: "x"}, tmp_path) == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
+        assert refusal(script_plan.asked, {name: "x"}, tmp_path) == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
 
     def test_a_models_run_is_not_for_a_script(self, tmp_path):
         (tmp_path / "old").mkdir()
         (tmp_path / "old" / "config.yml").write_text("seed: 1\n")
-        assert "run=old trains a model and is no script's run" in refusal(script.asked, {"script": "x.py", "run": "old"}, tmp_path)
-        assert not script.asked({"run": "old"}, tmp_path)
+        assert "run=old trains a model and is no script's run" in refusal(script_plan.asked, {"script": "x.py", "run": "old"}, tmp_path)
+        assert not script_plan.asked({"run": "old"}, tmp_path)
 
     @pytest.mark.parametrize("name", ["../x", "a/b", "", "a\0b", "$(touch x)", "{{ 7 * 7 }}", "a\nb", "it's"])
     def test_a_name_that_could_leave_the_folder_is_refused_before_it_is_looked_up(self, name, tmp_path):
-        assert "a run name is 1 to 64 of A-Z" in refusal(script.asked, {"script": "x.py", "run": name}, tmp_path)
+        assert "a run name is 1 to 64 of A-Z" in refusal(script_plan.asked, {"script": "x.py", "run": name}, tmp_path)
 
     def test_arguments_are_split_and_nothing_is_expanded(self):
-        assert script.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]
-        assert "close the quote" in refusal(script.arguments, "it's")
-        assert "NUL" in refusal(script.arguments, "a\0b")
+        assert script_plan.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]
+        assert "close the quote" in refusal(script_plan.arguments, "it's")
+        assert "NUL" in refusal(script_plan.arguments, "a\0b")
 
     def test_outputs_stay_in_the_folder_and_can_be_fetched(self):
-        assert script.outputs("model.keras, logs/,a/b c.txt") == ["model.keras", "logs", "a/b c.txt"]
+        assert script_plan.outputs("model.keras, logs/,a/b c.txt") == ["model.keras", "logs", "a/b c.txt"]
         for name in ("../x", "/etc/passwd", ".ssh", "a/../b", "a//b", "", "-rf", "$(x)", "a\nb", "{{ x }}"):
-            assert "is relative to the script's folder" in refusal(script.outputs, name)
+            assert "is relative to the script's folder" in refusal(script_plan.outputs, name)
 
 
 class TestRunning:
@@ -170,12 +175,14 @@ class TestRunning:
         assert "no longer has the script's archive" in refusal(ask, run="mine")
 
     def test_commands_about_models_refuse_it(self, launched):
-        assert refusal(script.refuse, launched(), "evaluate.yml").startswith("run=mine: it runs a script of yours, and evaluate.yml needs")
+        assert refusal(script_plan.refuse, launched(), "evaluate.yml").startswith(
+            "run=mine: it runs a script of yours, and evaluate.yml needs"
+        )
 
 
 def test_a_hosts_command_keeps_every_argument_apart(ask, folder):
     planned = ask(script=str(folder))["script"] | {"args": EVIL}
-    command = script.command(planned, "/srv/runs/mine", "pi2", "/srv/dfs", HOSTS)
+    command = script_plan.command(planned, "/srv/runs/mine", "pi2", "/srv/dfs", HOSTS)
     assert command[:-1] == ["-m", "trainer", "script"]
     read = Script.read(json.loads(command[-1]))
     assert read.arguments == EVIL

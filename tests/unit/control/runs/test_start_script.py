@@ -10,8 +10,7 @@ import subprocess
 import jinja2
 import pytest
 
-from control.remote import worker_files
-from control.runs import admission, logs
+from control.remote import admission, log_lines, worker_files
 from tests.project import await_until
 from tests.read_only import read_only
 from tests.unit.conftest import ROOT
@@ -63,7 +62,7 @@ def test_only_a_launchs_own_lines_are_quoted(worker):
     lines = (folder / "worker.log").read_text().splitlines()
     headers = [line for line in lines if line.startswith(schemas.HEADER)]
     assert [line.split(",")[0] for line in headers] == ["=== launch 1", "=== launch 2"]
-    quoted = logs.shown(logs.of_last_launch(lines))
+    quoted = log_lines.shown(log_lines.of_last_launch(lines))
     assert (quoted[0], quoted[-1]) == (headers[1], "error of 3")
     assert "error of 1" not in quoted
     assert worker_files.end((folder / "exit.json").read_text())["exit_code"] == 3

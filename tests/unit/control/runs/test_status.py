@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.runs import status
+from control.runs.show import status
 from trainer.rundir.phases import STANDING_BY
 
 

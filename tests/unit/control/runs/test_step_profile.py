@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from control.runs import step_profile
+from control.runs.results import step_profile
 from trainer.worker.telemetry import PHASES
 
 

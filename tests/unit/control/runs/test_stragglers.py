@@ -2,7 +2,7 @@
 
 import pytest
 
-from control.runs import stragglers
+from control.runs.results import stragglers
 from trainer.rundir.straggler import CAUSES
 
 HOSTS = ["node1", "node2", "node3"]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from control import configurations
-from control.runs import supervision
+from control.common import configurations
+from control.runs.hosts import supervisor_command
 from plugins.filter.lockstep import FilterModule
 from trainer.common.errors import ConfigError
 
@@ -14,7 +14,7 @@ HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "di
 
 def command(**recovery):
     plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"recovery": recovery}))}
-    return supervision.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS, 3)
+    return supervisor_command.command(plan, ["train"], "/folder", 1, "session", 45, HOSTS, 3)
 
 
 def post(**recovery):
@@ -60,34 +60,34 @@ def test_an_elastic_run_has_its_limits():
 )
 def test_plan_says_how_many_workers_suffice(workers, least, words):
     """The plan says with how many workers a run goes on."""
-    assert supervision.shown({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
-    assert supervision.shown({"recovery": {"elastic": False}}, HOSTS, []) == ""
+    assert supervisor_command.shown({"recovery": {"elastic": True, "min_workers": least}}, HOSTS[:workers], []) == words
+    assert supervisor_command.shown({"recovery": {"elastic": False}}, HOSTS, []) == ""
 
 
 def test_the_plan_names_the_spares():
-    words = supervision.shown({"recovery": {"elastic": True, "min_workers": 1}}, HOSTS[:3], HOSTS[3:])
+    words = supervisor_command.shown({"recovery": {"elastic": True, "min_workers": 1}}, HOSTS[:3], HOSTS[3:])
     assert words == "goes on without lost hosts, with at least 2 of 3 workers; node3 can take the place of one"
 
 
 def test_a_job_of_slurm_is_not_asynchronous():
     with pytest.raises(ConfigError, match=r"strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: "):
-        supervision.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
+        supervisor_command.check_job({"strategy": {"name": "parameter_server"}, "recovery": {"elastic": False}})
 
 
 def test_asynchronous_supervisor_knows_who_takes_no_steps():
     hosts = [{**HOSTS[0], "server_port": 12845}, HOSTS[1], {**HOSTS[2], "role": "evaluator"}]
     plan = {"nonce": "n", "config": configurations.to_dict(configurations.build({"strategy": {"name": "parameter_server"}}))}
-    given = json.loads(supervision.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)[2])
+    given = json.loads(supervisor_command.command(plan, ["train"], "/folder", 1, "session", 45, hosts, 3)[2])
     assert (given["servers"], given["apart"]) == ([[0, "10.0.0.0:12845"]], [[2, "evaluator"]])
 
 
 def test_a_job_of_slurm_is_not_elastic():
     with pytest.raises(ConfigError, match=r"Slurm ends a job that loses a node\. Fix: leave it out"):
-        supervision.check_job({"recovery": {"elastic": True}})
+        supervisor_command.check_job({"recovery": {"elastic": True}})
 
 
 @pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
 def test_whether_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
-    assert not supervision.is_elastic(tmp_path)
+    assert not supervisor_command.is_elastic(tmp_path)
     (tmp_path / "config.yml").write_text(configurations.dump(configurations.build({"recovery": recovery})))
-    assert supervision.is_elastic(tmp_path) is elastic
+    assert supervisor_command.is_elastic(tmp_path) is elastic

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from control import project
-from control.runs import under_way
+from control.common import project
+from control.runs.launch import under_way
 from trainer.common.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from control import configurations, user_files
+from control.common import configurations, user_files
 from trainer.common.files import write_text
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.evaluation import predict

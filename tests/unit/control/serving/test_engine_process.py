@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from control import project
+from control.common import project
 from control.serving import engine_process
 from control.serving.engine_process import EngineProcess
 from control.serving.refusals import Overloaded

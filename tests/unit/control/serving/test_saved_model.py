@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from control import configurations
+from control.common import configurations
 from control.serving import onnx_file, saved_model
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE

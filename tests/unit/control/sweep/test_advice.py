@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from control.sweep import advice, advice_text
-from control.sweep.advice import Extras, Gain
-from control.sweep.scaling import Work, fit
-from control.sweep.timings import WEAK
+from control.campaign.timings import WEAK
+from control.sweep.scaling import advice, advice_text
+from control.sweep.scaling.advice import Extras, Gain
+from control.sweep.scaling.fitting import Work, fit
 from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
 from trainer.common.errors import LockstepError
 

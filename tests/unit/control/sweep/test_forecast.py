@@ -2,9 +2,9 @@
 
 import pytest
 
-from control.sweep import forecast, sweep_text
-from control.sweep.forecast import Speed
-from control.sweep.timings import Timing, Trial
+from control.campaign.timings import Timing, Trial
+from control.sweep.scaling import forecast, sweep_text
+from control.sweep.scaling.forecast import Speed
 
 TRIALS = [Trial("weak", 0, 2, workers, 1) for workers in (1, 2, 4)]
 SPEED = Speed(workers=4, per_s=400.0, around_s=10.0, epoch_s=1.0)

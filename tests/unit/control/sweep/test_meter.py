@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from control.sweep import meter
+from control.sweep.scaling import meter
 from tests.project import await_until
 from trainer.common.errors import LockstepError
 

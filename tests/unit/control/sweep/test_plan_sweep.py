@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from control import configurations
-from control.sweep import timings
-from control.sweep.sweep import Wanted
+from control.campaign import timings
+from control.common import configurations
+from control.sweep.scaling.design import Wanted
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
 from trainer.common.errors import ConfigError, LockstepError

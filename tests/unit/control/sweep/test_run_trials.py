@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.campaign import UnderWay
-from control.children import Interrupted
-from control.sweep import timings
+from control.campaign import timings
+from control.campaign.store import UnderWay
+from control.campaign.timings import Timing, Trial
+from control.common.child_playbooks import Interrupted
+from control.sweep.scaling.timing_trials import TimingBench as Bench
 from control.sweep.tasks.run_trials import run_all
-from control.sweep.timing_trials import TimingBench as Bench
-from control.sweep.timings import Timing, Trial
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json
 

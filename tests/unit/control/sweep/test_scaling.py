@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from control.sweep import scaling
-from control.sweep.scaling import Refused, fit
+from control.sweep.scaling import fitting
+from control.sweep.scaling.fitting import Refused, fit
 from tests.unit.timing_samples import (
     AT_100_MBIT,
     BYTES,
@@ -46,20 +46,20 @@ def test_images_of_step_are_mean_of_epoch():
 def test_ragged_last_step_keeps_a_steps_seconds():
     """A ragged last step does not change the seconds of a step. 1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
     work = dataclasses.replace(WEAK_WORK, train_images=1000)
-    assert scaling.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
+    assert fitting.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
     actual = fit(trials(step(**MIDDLE), work=work), work)
     assert actual.step_s(5) == pytest.approx(step(**MIDDLE)(5))
     assert actual.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
 def test_seconds_of_a_step():
-    assert scaling.step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
-    assert scaling.step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
+    assert fitting.step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
+    assert fitting.step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("workers", "share"), [(2, 0.1), (6, 0.1), (7, 0.5 / 6), (51, 0.01)])
 def test_what_a_worker_must_bring(workers, share):
-    assert scaling.worth(workers) == pytest.approx(share)
+    assert fitting.worth(workers) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("seconds", "work"), [(step, WEAK_WORK), (strong_step, STRONG_WORK)])
@@ -342,9 +342,9 @@ def test_the_command_measures_the_same_group():
 
 def test_the_command_that_measures_more():
     rows = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.1), counts=(2, 3, 4))]
-    assert scaling.again(rows, "pi", 5) == f"{AGAIN} -e workers=2-4 -e repeats=5 -e epochs=3 -e checkpoint_every=50"
+    assert fitting.again(rows, "pi", 5) == f"{AGAIN} -e workers=2-4 -e repeats=5 -e epochs=3 -e checkpoint_every=50"
     strong = trials(strong_step(0.1), counts=(1, 4), work=STRONG_WORK)
-    assert scaling.again([*strong, lost(timing(6, 1, 1.0, "strong"))], "pi", 4) == (
+    assert fitting.again([*strong, lost(timing(6, 1, 1.0, "strong"))], "pi", 4) == (
         f"{AGAIN} -e workers=1,4,6 -e repeats=4 -e epochs=3 -e scaling=strong"
     )
 
@@ -397,9 +397,9 @@ def test_without_own_work_nothing_is_different():
 
 def test_own_work_weighs_as_much_as_its_repeats():
     """Two workers, three times 0.1 s, own work of 0.08 s: c follows it, and the rest is the network."""
-    actual = scaling._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
+    actual = fitting._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
     assert actual.weights() == pytest.approx([3**0.5])
-    values = scaling._solve(actual, None)
+    values = fitting._solve(actual, None)
     assert values[0] == pytest.approx(0.08)
     assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
 
@@ -412,7 +412,7 @@ def test_cost_of_profiling_shows_at_one_worker():
     profiled = {n: 1.1 * seconds for n, seconds in own_work(0.08).items()}
     actual = fit(trials(step(**MIDDLE)), WEAK_WORK, own=profiled)
     assert (actual.compute_s, actual.latency_s, actual.s_per_byte) == pytest.approx((0.08, 0.002, 8e-9), rel=1e-3)
-    assert scaling._Data(WEAK_WORK, {2: [0.2]}, {2: 0.088}).observed == {2: 0.088}
+    assert fitting._Data(WEAK_WORK, {2: [0.2]}, {2: 0.088}).observed == {2: 0.088}
 
 
 def test_own_work_shows_a_slow_host_by_itself():
@@ -469,9 +469,9 @@ def test_workers_that_share_a_machine_are_refused():
 
 
 def test_own_work_is_drawn_with_misfit_and_noise():
-    data = scaling._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = scaling.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
-    drawn = scaling._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
+    data = fitting._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
+    best = fitting.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
+    drawn = fitting._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
 
@@ -531,7 +531,7 @@ def test_held_out_number_keeps_own_work_timed_apart():
 
 
 def test_timed_own_work_is_not_corrected_for_profiling():
-    assert scaling._Data(WEAK_WORK, {1: [0.1]}, {1: 0.08, 2: 0.09}, timed=True).observed == {1: 0.08, 2: 0.09}
+    assert fitting._Data(WEAK_WORK, {1: [0.1]}, {1: 0.08, 2: 0.09}, timed=True).observed == {1: 0.08, 2: 0.09}
 
 
 @pytest.mark.parametrize("own", [None, {2: 0.1, 3: 0.1}, {1: 0.08}])
@@ -543,4 +543,4 @@ def test_compression_needs_own_work_of_one_and_several(own):
 
 def test_own_work_of_compression_does_not_grow():
     actual = fit(trials(compressed_step(0.08, 0.02), work=COMPRESSED), COMPRESSED, own=own_compressing(0.08, 0.02))
-    assert scaling._own_grows(actual) == ""
+    assert fitting._own_grows(actual) == ""

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from control import configurations
-from control.sweep import settings, settings_plan
-from control.sweep.settings import MOST, Range
+from control.common import configurations
+from control.sweep.settings import settings_plan, trial_settings
+from control.sweep.settings.trial_settings import MOST, Range
 from trainer.common.errors import ConfigError
 from trainer.host.claims import RUN_NAME
 
@@ -20,7 +20,7 @@ def refusal(function, *arguments):
 
 
 def trials(vary, count=None, seed=1, base=BASE, given=None):
-    return settings_plan.trials("pi", base, given or {}, settings.combinations(settings.parse(vary), count, seed))
+    return settings_plan.trials("pi", base, given or {}, trial_settings.combinations(trial_settings.parse(vary), count, seed))
 
 
 # --- what is typed
@@ -41,7 +41,7 @@ def trials(vary, count=None, seed=1, base=BASE, given=None):
     ],
 )
 def test_what_is_varied(text, space):
-    assert settings.parse(text) == space
+    assert trial_settings.parse(text) == space
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_varied(text, space):
     ],
 )
 def test_what_can_not_be_varied(text, message):
-    shown = refusal(settings.parse, text)
+    shown = refusal(trial_settings.parse, text)
     assert message in shown
     assert "\x1b" not in shown
 
@@ -90,7 +90,7 @@ def test_key_is_set_for_all_trials_or_varied():
 
 
 def test_every_combination_in_order():
-    actual = settings.combinations(settings.parse("seed=1,2;train.batch_size=32,64,128"), None, 1)
+    actual = trial_settings.combinations(trial_settings.parse("seed=1,2;train.batch_size=32,64,128"), None, 1)
     assert [(one["seed"], one["train.batch_size"]) for one in actual] == [(1, 32), (1, 64), (1, 128), (2, 32), (2, 64), (2, 128)]
 
 
@@ -99,14 +99,14 @@ SPACE = "optimizer.learning_rate=log(0.0001,0.1);train.batch_size=32,64;model.fi
 
 def test_draws_come_from_the_seed_and_extend():
     """Draws come from the seed and more begin with the same."""
-    space = settings.parse(SPACE)
-    assert settings.combinations(space, 20, 7) == settings.combinations(space, 30, 7)[:20]
-    assert settings.combinations(space, 20, 7) != settings.combinations(space, 20, 8)
+    space = trial_settings.parse(SPACE)
+    assert trial_settings.combinations(space, 20, 7) == trial_settings.combinations(space, 30, 7)[:20]
+    assert trial_settings.combinations(space, 20, 7) != trial_settings.combinations(space, 20, 8)
 
 
 def test_draws_stay_within_their_ranges():
-    drawn = settings.combinations(settings.parse(SPACE), 400, 3)
-    assert len({settings.as_json(one) for one in drawn}) == 400
+    drawn = trial_settings.combinations(trial_settings.parse(SPACE), 400, 3)
+    assert len({trial_settings.as_json(one) for one in drawn}) == 400
     rates = [one["optimizer.learning_rate"] for one in drawn]
     assert 0.0001 <= min(rates) < 0.0002
     assert 0.05 < max(rates) <= 0.1
@@ -133,11 +133,11 @@ def test_draws_stay_within_their_ranges():
     ],
 )
 def test_too_many_or_too_few(vary, count, message):
-    assert refusal(settings.combinations, settings.parse(vary), count, 1).startswith(message)
+    assert refusal(trial_settings.combinations, trial_settings.parse(vary), count, 1).startswith(message)
 
 
 def test_all_of_a_small_space_can_be_drawn():
-    assert sorted(one["seed"] for one in settings.combinations(settings.parse("seed=1,2,3"), 3, 5)) == [1, 2, 3]
+    assert sorted(one["seed"] for one in trial_settings.combinations(trial_settings.parse("seed=1,2,3"), 3, 5)) == [1, 2, 3]
 
 
 # --- a trial's configuration
@@ -219,17 +219,17 @@ def test_a_run_is_called_by_its_values():
 )
 def test_hostile_values_stay_in_the_configuration(value):
     one, other = ({"model.word": word, "train.batch_size": 32} for word in (value, f"{value} "))
-    names = [settings.run_name("a" * 32, each) for each in (one, other)]
+    names = [trial_settings.run_name("a" * 32, each) for each in (one, other)]
     assert names[0] != names[1]
     assert all(RUN_NAME.fullmatch(name) for name in names)
-    assert settings.label(one).isprintable()
+    assert trial_settings.label(one).isprintable()
     options = settings_plan.first({"set": "seed=2"}, one)
     assert configurations.parse_set(options["set"]) == {"seed": 2, **one}
 
 
 def test_short_names_are_unique():
     keys = ["optimizer.learning_rate", "optimizer.name", "model.name"]
-    assert list(settings.short_keys(keys).values()) == ["learning_rate", "optimizer.name", "model.name"]
+    assert list(trial_settings.short_keys(keys).values()) == ["learning_rate", "optimizer.name", "model.name"]
 
 
 # --- what a sweep is asked for

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from control.sweep import settings_plot
-from control.sweep.settings import Result
+from control.sweep.settings import settings_plot
+from control.sweep.settings.trial_settings import Result
 from trainer.rundir.best_epoch import Monitor
 
 # What matplotlib warns of; not of what other tests left, which is collected at any moment.

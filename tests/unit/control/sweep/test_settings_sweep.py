@@ -7,17 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from control import command_line, configurations, project
-from control.campaign import UnderWay
-from control.children import Playbook
-from control.runs import planning
-from control.sweep import settings, settings_results, settings_text, sweep_text, timings
-from control.sweep.settings import Result
-from control.sweep.settings_trials import SettingsBench
+from control.campaign import timings
+from control.campaign.store import UnderWay
+from control.common import command_line, configurations, project
+from control.common.child_playbooks import Playbook
+from control.common.task import Task
+from control.runs.planning import plan_command
+from control.sweep.scaling import sweep_text
+from control.sweep.settings import settings_results, settings_text, trial_settings
+from control.sweep.settings.settings_trials import SettingsBench
+from control.sweep.settings.trial_settings import Result
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
 from control.sweep.tasks.run_trials import run_all
-from control.task import Task
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_rows
 
@@ -39,8 +41,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "SWEEPS", tmp_path / "sweeps")
     monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(plan_sweep, "alone", contextlib.nullcontext)
-    monkeypatch.setattr(planning, "hosts", lambda task_vars: HOSTS)
-    monkeypatch.setattr(planning, "make", made)
+    monkeypatch.setattr(plan_command, "hosts", lambda task_vars: HOSTS)
+    monkeypatch.setattr(plan_command, "make", made)
     monkeypatch.setattr(command_line, "operator_options", lambda command, task_vars: dict(task_vars["given"]))
     return tmp_path / "sweeps" / "pi"
 
@@ -76,8 +78,8 @@ def finish(folder, **changes):
     runs = sorted(path.stem for path in (folder / "configs").glob("*.yml"))
     for number, run in enumerate(runs):
         config = configurations.build(configurations.load(folder / "configs" / f"{run}.yml"))
-        values = settings.values_of(config, read_json(folder / "summary.json")["varied"])
-        settings.STORE.put(folder / settings.FILE, row(run, values, value=0.5 + number / 10, **changes))
+        values = trial_settings.values_of(config, read_json(folder / "summary.json")["varied"])
+        trial_settings.STORE.put(folder / trial_settings.FILE, row(run, values, value=0.5 + number / 10, **changes))
     return runs
 
 
@@ -134,7 +136,7 @@ def test_the_same_sweep_does_what_is_missing(folder):
 def test_failed_trial_is_repeated_and_diverged_is_not(folder):
     runs = planned(VARY)["ansible_facts"]["sweep_found"]["trials"]
     for run, state in zip(runs, ("SUCCEEDED", "FAILED", "DIVERGED"), strict=False):
-        settings.STORE.put(folder / settings.FILE, row(run, {}, state))
+        trial_settings.STORE.put(folder / trial_settings.FILE, row(run, {}, state))
     assert planned({"sweep": "pi"})["ansible_facts"]["sweep_found"]["trials"] == [runs[1], runs[3]]
 
 
@@ -305,7 +307,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
 
     monkeypatch.setattr(Playbook, "run", run)
     run_all(bench.bench, line)
-    rows = settings.STORE.read(folder / settings.FILE)
+    rows = trial_settings.STORE.read(folder / trial_settings.FILE)
     assert {one.run: one.state for one in rows} == {run: "FAILED" if run == bad else "SUCCEEDED" for run in bench.bench.trials}
     assert {one.hosts for one in rows} <= {"node1 node2", "node3 node4"}
     assert len(printed) == 4

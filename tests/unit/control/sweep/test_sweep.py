@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from control import campaign
-from control.campaign import remaining
-from control.sweep import sweep, timings
-from control.sweep.sweep import Wanted, order
-from control.sweep.timings import Timing, Trial
+from control.campaign import store, timings
+from control.campaign.store import remaining
+from control.campaign.timings import Timing, Trial
+from control.sweep.scaling import design
+from control.sweep.scaling.design import Wanted, order
 from trainer.common.errors import ConfigError, LockstepError
 
 WANTED = Wanted((1, 2, 3, 4, 5), 3, 3, (0,), "weak")
@@ -25,28 +25,28 @@ def timing(trial, state="SUCCEEDED", **changes):
     [("3", (3,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1,3", (1, 3, 5)), ("1-2,2-3", (1, 2, 3)), ("2-2", (2,)), ("1, 3", (1, 3))],
 )
 def test_numbers(text, actual):
-    assert sweep.numbers("workers", text) == actual
+    assert design.numbers("workers", text) == actual
 
 
 @pytest.mark.parametrize("text", ["", "0", "5-1", "1-", "-3", "a", "1,,2", "1.5", "²"])
 def test_what_is_no_list_of_numbers(text):
     with pytest.raises(ConfigError, match=r"workers=.*: expected whole numbers from 1, as in 3 or 1,3,5 or 1-5$"):
-        sweep.numbers("workers", text)
+        design.numbers("workers", text)
 
 
 def test_too_many_numbers():
     with pytest.raises(ConfigError, match="these are more than 500 numbers; measure fewer"):
-        sweep.numbers("workers", "1-1000000")
+        design.numbers("workers", "1-1000000")
 
 
 def test_numbers_may_begin_at_zero():
-    assert sweep.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
+    assert design.numbers("checkpoint_every", "0,50", least=0) == (0, 50)
 
 
 @pytest.mark.parametrize("name", ["../x", "", "a" * 33, "a b", "-a"])
 def test_names_that_are_refused(name):
     with pytest.raises(ConfigError, match="a name is 1 to 32 of"):
-        campaign.check_name("sweep", name, sweep.LONGEST_NAME)
+        store.check_name("sweep", name, design.LONGEST_NAME)
 
 
 def test_every_trial_comes_once_in_repeat_blocks():
@@ -81,33 +81,33 @@ def test_measured_trials_are_kept_and_failed_repeated():
 def test_names_of_runs_are_unique_and_short():
     wanted = Wanted((1, 12), 2, 3, (0, 50, 1000), "weak")
     trials = [*order(wanted, 0), *order(dataclasses.replace(wanted, scaling="strong"), 0), *order(dataclasses.replace(wanted, epochs=1), 0)]
-    names = [sweep.run_name("a" * 32, trial) for trial in trials]
+    names = [design.run_name("a" * 32, trial) for trial in trials]
     assert len(set(names)) == len(trials)
     assert max(map(len, names)) <= 64
-    assert sweep.run_name("pi", Trial("weak", 0, 3, 4, 2)) == "pi.w4-e3-r2"
-    assert sweep.run_name("pi", Trial("strong", 50, 3, 4, 2)) == "pi.s4-c50-e3-r2"
+    assert design.run_name("pi", Trial("weak", 0, 3, 4, 2)) == "pi.w4-e3-r2"
+    assert design.run_name("pi", Trial("strong", 50, 3, 4, 2)) == "pi.s4-c50-e3-r2"
 
 
 def test_labels():
-    assert sweep.label(Trial("weak", 0, 3, 1, 2)) == "1 worker, repeat 2"
-    assert sweep.label(Trial("weak", 50, 3, 4, 1)) == "4 workers, state saved every 50 steps, repeat 1"
+    assert design.label(Trial("weak", 0, 3, 1, 2)) == "1 worker, repeat 2"
+    assert design.label(Trial("weak", 50, 3, 4, 1)) == "4 workers, state saved every 50 steps, repeat 1"
 
 
 def test_time_left():
     trials = [Trial("weak", 0, 3, n, 1) for n in (1, 2, 4)]
-    pace = sweep.pace()
+    pace = design.pace()
     assert pace.left(trials) is None
     for trial, seconds in ((trials[0], 10.0), (trials[0], 30.0), (trials[0], 12.0), (trials[1], 20.0)):
         pace.add(trial, seconds)
     assert pace.left(trials) == 12.0 + 20.0 + 16.0
     assert pace.left([]) == 0
-    assert sweep.pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
+    assert design.pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
 
 
 def test_finding_a_sweep():
-    assert sweep.find(["pi", "lab"], "pi") == "pi"
+    assert design.find(["pi", "lab"], "pi") == "pi"
     with pytest.raises(ConfigError, match=r"^sweep=pj: no such sweep.*pi.*; there are: pi, lab$"):
-        sweep.find(["pi", "lab"], "pj")
+        design.find(["pi", "lab"], "pj")
 
 
 # --- timings.csv

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from control.sweep import advice_text, sweep_results, sweep_text, timings
-from control.sweep.scaling import Work
-from control.sweep.sweep import run_name
-from control.sweep.timings import STRONG, WEAK
+from control.campaign import timings
+from control.campaign.timings import STRONG, WEAK
+from control.sweep.scaling import advice_text, sweep_results, sweep_text
+from control.sweep.scaling.design import run_name
+from control.sweep.scaling.fitting import Work
 from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
 from trainer.common.errors import ConfigError
 

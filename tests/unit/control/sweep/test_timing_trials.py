@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.campaign import alone
-from control.children import Interrupted, Playbook
-from control.sweep import timing_trials, timings
-from control.sweep.timing_trials import TimingBench
-from control.sweep.timings import Trial
+from control.campaign import timings
+from control.campaign.store import alone
+from control.campaign.timings import Trial
+from control.common.child_playbooks import Interrupted, Playbook
+from control.sweep.scaling import timing_trials
+from control.sweep.scaling.timing_trials import TimingBench
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json
 

@@ -1,0 +1,1 @@
+"""Project paths, the command line, configurations, text and pictures: what every other folder uses."""

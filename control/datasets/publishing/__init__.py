@@ -1,0 +1,1 @@
+"""Datasets made ready for the hosts: checked, packed, converted, tried."""

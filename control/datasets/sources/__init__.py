@@ -1,0 +1,1 @@
+"""Dataset sources, one file each."""

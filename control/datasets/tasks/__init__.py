@@ -1,1 +1,0 @@
-"""Tasks of playbooks on the control node: `control: {do: datasets.NAME, ...}`."""

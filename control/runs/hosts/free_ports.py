@@ -1,0 +1,116 @@
+"""Ports for workers on this machine with `worker_port: auto`: two runs at the same time need different ones."""
+
+import contextlib
+import fcntl
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from control.common import project
+from control.common.host_names import session_name
+from control.remote.tmux import SOCKET
+from control.runs.hosts.inventory_hosts import CHOSEN, DIRECT, SERVER
+from control.runs.hosts.inventory_hosts import ports as ports_of
+from trainer.common.files import read_json, write_json
+from trainer.host.ports import taken
+
+RANGE = range(20000, 30000)
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+RESERVED_S = 900.0
+"""Other commands respect a choice for this long, until its worker listens."""
+RESERVED = project.PRIVATE / "ports.json"
+Hosts = list[dict[str, Any]]
+
+
+def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bool = False) -> Hosts:
+    """The hosts, with a free port for each host with an automatic port.
+
+    Args:
+        hosts: as `cluster_hosts` returns them, or with ports already chosen.
+        run: the run that they are for.
+        before: hosts of the run's last launch: a living worker keeps its port.
+        reserve: keep other commands from choosing the same ports.
+    """
+    if not any(host.get(CHOSEN) for host in hosts):
+        return hosts
+    previous = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
+    with _locked() if reserve else contextlib.nullcontext():
+        others = {port for port, one in _reserved().items() if one["run"] != run or not run}
+        used = {port for host in hosts if not host.get(CHOSEN) for port in ports_of(host)}
+        chosen_hosts = []
+        for rank, host in enumerate(hosts):
+            chosen: dict[str, int] = {}
+            if host.get(CHOSEN):
+                port = _kept(previous.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
+                chosen = {"port": port, "direct_port": port + DIRECT}
+                chosen |= {"server_port": port + SERVER} if "server_port" in host else {}
+                used |= set(chosen.values())
+            chosen_hosts.append(host | chosen)
+        if reserve:
+            _reserve([host["port"] for host in chosen_hosts if host.get(CHOSEN)], run)
+    return chosen_hosts
+
+
+def _kept(port: int | None, others: set[int], session: str) -> int | None:
+    """The previous port, if it is free or the run's own worker holds it."""
+    if port is None or port in others:
+        return None
+    return port if _is_free(port) or any(name.startswith(f"{session}-") for name in _sessions()) else None
+
+
+def _free(not_these: set[int]) -> int:
+    low, high = _ephemeral()
+    # Groups do not overlap: the first port is in the lower half of an even thousand, the others are in the upper and in the odd one above.
+    lower = [port for port in RANGE if port // DIRECT % 2 == 0 and port % DIRECT < SERVER]
+    firsts = [port for port in lower if not any(low <= one <= high for one in _group(port))]
+    secrets.SystemRandom().shuffle(firsts)
+    return next(port for port in firsts if not not_these & _group(port) and _is_free(port))
+
+
+def _group(port: int) -> set[int]:
+    """The ports of a worker, with that of a parameter server beside it."""
+    return {port, port + SERVER, port + DIRECT}
+
+
+def _is_free(port: int) -> bool:
+    return all(taken(one) is None for one in _group(port))
+
+
+def _ephemeral() -> tuple[int, int]:
+    """Ports that the kernel assigns to outgoing connections: any of them may be taken at any moment."""
+    try:
+        low, high = EPHEMERAL.read_text(encoding="ascii").split()
+    except OSError:
+        return 32768, 60999
+    return int(low), int(high)
+
+
+def _sessions() -> list[str]:
+    try:
+        completed = subprocess.run(
+            ["tmux", "-L", SOCKET, "list-sessions", "-F", "#{session_name}"], capture_output=True, text=True, check=False, timeout=10
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return []
+    return completed.stdout.split()
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    RESERVED.parent.mkdir(parents=True, exist_ok=True)
+    with RESERVED.with_suffix(".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _reserved() -> dict[int, dict[str, Any]]:
+    stored = read_json(RESERVED) if RESERVED.is_file() else {}
+    return {int(port): one for port, one in stored.items() if 0 <= time.time() - one["at"] < RESERVED_S}
+
+
+def _reserve(ports: list[int], run: str) -> None:
+    reserved = _reserved() | {port: {"run": run, "at": time.time()} for port in ports}
+    write_json(RESERVED, {str(port): one for port, one in reserved.items()})

@@ -1,0 +1,91 @@
+"""The command that starts a worker on its host: under a supervisor, unless a run may not start again by itself."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from control.common import configurations
+from control.runs.hosts.inventory_hosts import apart, endpoint, server_endpoints
+from trainer.common.errors import ConfigError
+from trainer.config import schema as configs
+
+
+def is_supervised(plan: dict[str, Any]) -> bool:
+    """Whether supervisors start a run's workers again."""
+    return "script" not in plan and plan["config"]["recovery"]["max_restarts"] > 0
+
+
+def check_job(config: dict[str, Any]) -> None:
+    """Refuse a job of Slurm that should train asynchronously, or go on without a host, whose loss ends a job (ConfigError)."""
+    if config.get("strategy", {}).get("name") == configs.PARAMETER_SERVER:
+        raise ConfigError(
+            "strategy.name=parameter_server: the tasks of a job of Slurm are all workers. Fix: leave it out, or use train.yml"
+        )
+    if config["recovery"]["elastic"]:
+        raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
+
+
+def shown(config: dict[str, Any], hosts: list[dict[str, Any]], spares: list[dict[str, Any]]) -> str:
+    """With how many workers a run goes on when hosts are lost, and with which spares, in words; empty if only with all."""
+    if not config.get("recovery", {}).get("elastic"):
+        return ""
+    workers = len(hosts)
+    number = max(config["recovery"]["min_workers"], (workers + 1) // 2)
+    first = f" ({hosts[0]['name']} among them)" if 2 * number == workers else ""
+    names = f"; {', '.join(host['name'] for host in spares)} can take the place of one" if spares else ""
+    return f"goes on without lost hosts, with at least {number} of {workers} workers{first}{names}"
+
+
+def is_elastic(folder: Path) -> bool:
+    """Whether the run in a folder on this machine may go on without a host."""
+    recovery = _settings(folder)
+    return bool(recovery.get("elastic") and recovery.get("max_restarts"))
+
+
+def rejoin_wait(folder: Path) -> float:
+    """Seconds in which supervisors of the run in a folder on this machine wait for each other; 0: it has none."""
+    recovery = _settings(folder)
+    return float(recovery["rejoin_wait"]) if recovery.get("max_restarts") else 0.0
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = folder / "config.yml"
+    return dict(configurations.load(path).get("recovery", {})) if path.is_file() else {}
+
+
+def command(
+    plan: dict[str, Any], worker: list[str], folder: str, rank: int, session: str, silence: float, hosts: list[dict[str, Any]], workers: int
+) -> list[str]:
+    """Arguments of a host's Python.
+
+    Args:
+        plan: the run's plan.
+        worker: the worker's arguments, `train ...`.
+        folder: its part of the run directory on the host.
+        rank: its rank.
+        session: its tmux session.
+        silence: seconds without a heartbeat after which it counts as frozen.
+        hosts: all workers, by rank, then the spares.
+        workers: how many train.
+    """
+    if not is_supervised(plan):
+        return ["-m", "trainer", *worker]
+    recovery = plan["config"]["recovery"]
+    post = {
+        "folder": folder,
+        "rank": int(rank),
+        "hosts": [host["name"] for host in hosts],
+        "workers": int(workers),
+        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
+        "endpoints": [endpoint(host) for host in hosts],
+        "launch": plan["nonce"],
+        "session": session,
+        "standby": recovery["standby"],
+        "limits": {"restarts": recovery["max_restarts"], "per_hour": recovery["max_restarts_per_hour"]},
+        "patience": {"silence": float(silence), "hang": recovery["hang"]},
+        "rejoin_wait": recovery["rejoin_wait"],
+        "elastic": {"wait": recovery["elastic_wait"], "least": recovery["min_workers"]} if recovery["elastic"] else None,
+        "servers": [*server_endpoints(hosts).items()],
+        "apart": [*apart(hosts).items()],
+    }
+    return ["-m", "trainer.supervision", json.dumps(post), *worker]

@@ -1,0 +1,234 @@
+"""Records of a run's launch: `cluster.json` and `config.yml`."""
+
+import datetime
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+
+from control.common import command_line, project, text
+from control.common.child_playbooks import Interrupted, Playbook, last_lines
+from control.runs.hosts import inventory_hosts
+from control.runs.launch import reservations, under_way
+from control.runs.results import evaluations, run_summary
+from trainer.common.errors import LockstepError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.rundir.layout import recorded
+
+BEGUN = project.PRIVATE / "launches"
+"""One file per launch in progress, with the launching process: it shows what a killed command left half done."""
+TAKE_BACK_S = 90.0
+TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
+
+
+def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The content of `cluster.json`.
+
+    Args:
+        plan: the run's plan, from `plan_run`.
+        published: the dataset and the trainer's code on the shared file system.
+        hosts: by rank, with their known facts; spares follow.
+        more: further entries.
+    """
+    folder = Path(plan["folder"])
+    failure = run_summary.read_summary(folder).get("failure")
+    return {
+        "run": plan["run"],
+        # Constant through all launches of a run; a later run of the same name has another.
+        "id": recorded(folder).get("id") or secrets.token_hex(8),
+        # The plan, the look at the hosts and the copies come before `launched_at`.
+        "entered_at": command_line.entered(),
+        "launched_at": time.time(),
+        "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        "revision": revision(),
+        "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"], "manifest": published["manifest"]},
+        "code": published["code_name"],
+        "code_sha256": published["code_sha256"],
+        "counts": plan["counts"],
+        "parameters": plan["parameters"],
+        "compiled": plan.get("compiled"),
+        "kept": plan["kept"],
+        "hosts": hosts[: len(plan["hosts"])],
+        **({"spares": spares} if (spares := hosts[len(plan["hosts"]) :]) else {}),
+        # A worker's own summary.json replaces the one that says how the previous launch ended.
+        **({"failed_before": failure} if failure else {}),
+        **more,
+    }
+
+
+def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
+    """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
+    evaluations.forget(folder / "evaluations.csv", run_summary.read_summary(folder).get("epochs_done", 0))
+    write_json(folder / "cluster.json", written)
+    write_text(folder / "config.yml", plan["config_yaml"])
+    under_way.keep(folder)
+
+
+def begin(plan: dict[str, Any]) -> dict[str, Any]:
+    """Record the launch before anything starts, with the parent process as its owner; `end` is called when all workers run."""
+    launch = {
+        "id": plan["nonce"],
+        "run": plan["run"],
+        "folder": plan["folder"],
+        "hosts": [host["name"] for host in inventory_hosts.posts(plan)],
+        "inventory": _inventory(),
+        # A run that never ran has fixed nothing: treat it as only planned.
+        "asked_yaml": None if plan["resume"] else plan["asked_yaml"],
+        "launcher": reservations.command(),
+        "given_up": False,
+        # For a run made only for this launch, once the launch is taken back.
+        "state": "CANCELLED",
+    }
+    # A sweep ends what is left of its trials itself.
+    if not project.is_trial(Path(plan["folder"])):
+        write_json(_note(launch["id"]), launch)
+    return launch
+
+
+def end(launch: dict[str, Any]) -> None:
+    """Mark a launch as done."""
+    _note(launch["id"]).unlink(missing_ok=True)
+
+
+def end_all(folder: Path) -> None:
+    """Mark all launches of a run directory as done."""
+    for launch in _begun():
+        if launch["folder"] == str(folder):
+            end(launch)
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a command is about to start the run of a folder."""
+    return any(launch["folder"] == str(folder) for launch in _begun())
+
+
+def is_noted(launch: dict[str, Any]) -> bool:
+    """Whether a launch may have left something."""
+    return _note(launch["id"]).is_file()
+
+
+def _begun() -> list[dict[str, Any]]:
+    # Names with a leading dot are files that a killed process was writing.
+    return [read_json(path) for path in sorted(BEGUN.glob("[0-9a-f]*.json"))]
+
+
+def _note(launch: str) -> Path:
+    return BEGUN / f"{launch}.json"
+
+
+def forget_start(launch: dict[str, Any]) -> None:
+    """Forget that a run started: if its only launch was taken back, only the request remains. Another launch's record stays."""
+    folder = Path(launch["folder"])
+    if recorded(folder).get("launch", launch["id"]) != launch["id"]:
+        return
+    if launch["asked_yaml"] is not None and run_summary.read_summary(folder)["state"] in (None, "FAILED_PREFLIGHT"):
+        under_way.forget(folder)
+        (folder / "cluster.json").unlink(missing_ok=True)
+        write_text(folder / "config.yml", launch["asked_yaml"])
+        write_json(folder / "summary.json", {"state": launch["state"], "workers": len(launch["hosts"])})
+
+
+def take_back(launch: dict[str, Any]) -> str:
+    """Stop what was started on all hosts of a launch, with a playbook; returns the resulting state."""
+    TAKE_BACK_LOG.unlink(missing_ok=True)
+    variables = {**command_line.extra_variables(), "broken_launches": [launch | {"given_up": True}]}
+    deadline = time.monotonic() + TAKE_BACK_S
+    try:
+        code = Playbook("playbooks/stages/take_back.yml", variables, TAKE_BACK_LOG).run(lambda: time.monotonic() > deadline)
+    except Interrupted:
+        code = -1
+    complete = code == 0 and not is_noted(launch)
+    lines = ["The launch was taken back: none of its workers is running."]
+    if not complete:
+        last = [f"  {line}" for line in last_lines(TAKE_BACK_LOG, 5)]
+        lines = ["Not all of the launch could be taken back; the next train.yml tries again:", *last]
+    if project.is_users(Path(launch["folder"])):
+        again = ("start it", f"ansible-playbook train.yml -e run={launch['run']}")
+        stop = ("stop it", f"ansible-playbook stop.yml -e run={launch['run']}")
+        lines.append(text.next_commands([again] if complete else [again, stop]))
+    return "\n".join(lines)
+
+
+def broken(hosts: Collection[str]) -> list[dict[str, Any]]:
+    """Launches on hosts of this inventory whose command ended before the launch was done."""
+    lost = [one for one in _begun() if one["inventory"] == _inventory() and not reservations.lives(one["launcher"])]
+    return [one | {"hosts": [name for name in one["hosts"] if name in hosts]} for one in lost]
+
+
+def _inventory() -> list[str]:
+    return [os.path.realpath(one) for one in context.CLIARGS.get("inventory") or ()]
+
+
+def mark_collected(folder: Path) -> None:
+    """Record that the end of a run's job has been reported."""
+    record = recorded(folder)
+    write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
+
+
+def uncollected_job(record: dict[str, Any]) -> str:
+    """Number of a run's last job if its end was never reported.
+
+    Args:
+        record: content of its cluster.json; empty if there is none.
+    """
+    job = record.get("slurm", {})
+    return "" if job.get("told") else job.get("job", "")
+
+
+def check_job(run: str, before: dict[str, Any]) -> None:
+    """Refuse to resume a run whose job was not collected: this launch would begin where that job did.
+
+    Raises:
+        LockstepError: which job, and what to do.
+    """
+    if job := uncollected_job(before):
+        raise LockstepError(
+            f"run={run}: job {job} of Slurm trains it, or did, and its results are not here yet; first: "
+            f"ansible-playbook playbooks/slurm.yml -e run={run}"
+        )
+
+
+def refuse_changes(plan: dict[str, Any], where: Sequence[str], doing: str = "") -> None:
+    """Refuse options that differ from those of a training run: its workers read them once, when they start.
+
+    Args:
+        plan: the run's plan, as asked.
+        where: hosts on which its workers are alive, or its job; nothing is refused if empty.
+        doing: its progress, as `epoch 12 of 60`.
+
+    Raises:
+        LockstepError: where the run trains, which options it can't take over, and what to do.
+    """
+    if not where or not plan["changes"]:
+        return
+    run, far = plan["run"], f" ({doing})" if doing else ""
+    start = "playbooks/slurm.yml" if plan["command"] == "playbooks/slurm" else "train.yml"
+    again = f"ansible-playbook {start} {plan['typed']}"
+    stop = f"ansible-playbook stop.yml -e run={run}" if start == "train.yml" else "scancel --signal=TERM JOB (squeue shows its number)"
+    raise LockstepError(
+        f"{'; '.join(plan['changes'])}: run={run} is under way on {', '.join(where)}{far}, and such a run keeps the options it was "
+        f"started with; nothing was changed.\n"
+        f"Fix: stop it ({stop}), then continue it with the change: {again}\n"
+        f"or wait for its end, then: {again}\n"
+        f"To watch it as it is: ansible-playbook {start} -e run={run}"
+    )
+
+
+def launched_at(folder: str) -> float:
+    """When a run directory on the control node was last launched, in seconds since 1970; 0 before the first launch."""
+    return float(recorded(Path(folder)).get("launched_at", 0))
+
+
+def revision() -> str | None:
+    """The project's git revision, with `+` if there are uncommitted changes; None outside git."""
+    argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        completed = subprocess.run(argv, cwd=project.ROOT, capture_output=True, text=True, check=False, timeout=10)
+    except FileNotFoundError:
+        return None
+    return completed.stdout.strip() or None if completed.returncode == 0 else None

@@ -1,0 +1,51 @@
+"""Copies of what this machine knows of runs under way: a run directory that is deleted while its workers train is made again from them."""
+
+import shutil
+from pathlib import Path
+
+from control.common import project
+from control.runs.results.run_names import check_run_name
+
+COPIES = project.PRIVATE / "under_way"
+"""A folder per run that was launched from here and whose end was not seen."""
+FILES = ("config.yml", "cluster.json")
+"""The second makes a run one that was started, so it comes last."""
+
+
+def keep(folder: Path) -> None:
+    """Copy what was recorded of a launch; nothing of a run that is another command's own."""
+    if project.is_users(folder):
+        _copy(folder, COPIES / folder.name)
+
+
+def forget(folder: Path) -> None:
+    """Drop the copy of a run that has ended, or never began."""
+    if project.is_users(folder):
+        shutil.rmtree(COPIES / folder.name, ignore_errors=True)
+
+
+def has(run: str) -> bool:
+    """Whether a run was launched from here, and its end was not seen."""
+    return (COPIES / run / FILES[-1]).is_file()
+
+
+def restore(run: str) -> str:
+    """Make `runs/RUN` again if it is gone while the run's end was not seen; what to say of it, empty if nothing was done.
+
+    Raises:
+        ConfigError: the name could leave its folder.
+    """
+    check_run_name(run)
+    folder, copy = project.RUNS / run, COPIES / run
+    if any((folder / name).exists() for name in FILES) or not has(run):
+        return ""
+    _copy(copy, folder)
+    where = project.relative(folder)
+    return f"{where} was deleted, though nobody has seen the run's end: its record is restored, and results follow from its hosts"
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copyfile(source / name, target / f".part-{name}")
+        (target / f".part-{name}").replace(target / name)

@@ -1,0 +1,88 @@
+"""Runs that wait for their turn: their tickets, the command that waits on a host, and what hosts say of their queues."""
+
+import itertools
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from control.runs.hosts.inventory_hosts import endpoint, ports
+from control.runs.results.outcome import Verdict
+from trainer.rundir.phases import QUEUED
+
+
+def ticket(nonce: str) -> str:
+    """A ticket that is drawn now; `nonce` identifies the launch."""
+    return f"{time.time_ns() // 1_000_000:013d}-{nonce}"
+
+
+def command(
+    arguments: list[str], plan: dict[str, Any], root: str, folder: str, rank: int, session: str, hosts: Sequence[dict[str, Any]]
+) -> list[str]:
+    """Arguments of a host's Python: those given, after the wait for the run's turn if it is queued.
+
+    Args:
+        arguments: those that start its worker.
+        plan: the run's plan.
+        root: `worker_root` of the host.
+        folder: the worker's part of the run directory on the host.
+        rank: its rank.
+        session: its tmux session.
+        hosts: all workers, by rank, then the spares.
+    """
+    if not plan.get("ticket"):
+        return arguments
+    place = {
+        "root": root,
+        "folder": folder,
+        "run": plan["run"],
+        "launch": plan["nonce"],
+        "session": session,
+        "ticket": plan["ticket"],
+        "rank": int(rank),
+        "hosts": [host["name"] for host in hosts],
+        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
+        "port": int(hosts[int(rank)]["port"]),
+        "ports": ports(hosts[int(rank)]),
+    }
+    return ["-m", "trainer.supervision.queue", json.dumps(place), *arguments]
+
+
+def progress(verdicts: Sequence[Verdict]) -> str:
+    """What a run that has not ended does, in words."""
+    notes = [verdict.message for verdict in verdicts if verdict.phase == QUEUED]
+    return f"is queued: {notes[0]}" if notes else "is under way"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What hosts say of the runs that have them, or wait for them."""
+
+    hosts: Collection[str] = ()
+    """Those that answered."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """By run; those that wait follow in the order of their turns."""
+    by_host: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+    """The jobs of each, those that run first, then in the order of their turns."""
+
+    @classmethod
+    def of(cls, answers: Mapping[str, Sequence[dict[str, Any]]]) -> "Jobs":
+        """From what `worker_jobs` returns, by host."""
+        jobs = [job for listed in answers.values() for job in listed]
+        tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == QUEUED}
+        waiting = sorted(tickets, key=lambda run: tickets[run])
+        states = {job["run"]: "RUNNING" for job in jobs if job["state"] != QUEUED}
+        return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)}, answers)
+
+    def note(self, run: str, host: str) -> str:
+        """What a run waits for on a host; empty if it does not wait there."""
+        jobs = self.by_host.get(host, ())
+        if not any(job["run"] == run and job["state"] == QUEUED for job in jobs):
+            return ""
+        before = list(itertools.takewhile(lambda name: name != run, (job["run"] for job in jobs)))
+        return f"behind run {', '.join(before)}" if before else "next"
+
+    def has_ended(self, run: str, hosts: Collection[str]) -> bool:
+        """Whether a run is on none of its hosts any more."""
+        return bool(hosts) and run not in self.states and set(hosts) <= set(self.hosts)

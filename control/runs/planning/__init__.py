@@ -1,0 +1,1 @@
+"""The plan of a run, made before any host is touched."""

@@ -1,0 +1,149 @@
+"""The hosts of a run: which of the inventory's train, with which batch size and environment."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from control.common.operator_variables import integer
+from control.runs.hosts import host_roles
+from control.runs.hosts.inventory_hosts import trains
+from control.runs.planning.plan_request import Request
+from control.runs.planning.resolve import _changed
+from control.runs.results import run_summary
+from trainer.common.errors import ConfigError
+from trainer.common.suggest import nearest
+from trainer.config import schema as configs
+from trainer.config.schema import Config
+from trainer.rundir.layout import recorded
+
+NUMBER = re.compile(r"-?[\d.]+")
+"""`workers` as a number, right or wrong; anything else names hosts."""
+
+
+def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
+    """Take batch sizes from the inventory (`worker_batch_size`), unless the configuration has its own.
+
+    Raises:
+        ConfigError: an invalid size, or a list whose length is not the number of hosts.
+    """
+    listed = config.train.batch_sizes
+    if listed is None and any(host.get("batch_size") is not None for host in hosts):
+        sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
+        return _changed(config, {"train.batch_sizes": sizes})
+    if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
+        raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
+    return config
+
+
+def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
+    """A host with all environment variables of its worker: the inventory's and the run's, which win."""
+    both = host.get("environment", {}) | config.train.environment
+    return host | {"environment": both} if both else host
+
+
+def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
+    """The hosts that train: those named, or the first N in the inventory, a resumed run's own before others.
+
+    Raises:
+        ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
+    """
+    by_name, asked = {host["name"]: host for host in [*request.hosts, *request.spares]}, request.options.get("workers")
+    before = [host["name"] for host in trains(recorded(existing).get("hosts", []))]
+    if asked is not None and not NUMBER.fullmatch(str(asked)):
+        names = named_hosts(str(asked), list(by_name), request.apart)
+        _refuse_elsewhere(str(asked), existing, before, names)
+    else:
+        number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
+        # Of a job, Slurm chose the hosts.
+        own = [name for name in before if name in by_name and "slurm" not in recorded(existing)]
+        others = [host["name"] for host in request.hosts if host["name"] not in own]
+        names = [*own, *others][:number]
+        if number > len(names):
+            spares = f", and as spares {', '.join(host['name'] for host in request.spares)}" if request.spares else ""
+            apart = f", and {', '.join(host['name'] for host in request.apart)}, which train nothing" if request.apart else ""
+            there = f"{len(names)} ({', '.join(names)}){spares}{apart}"
+            raise ConfigError(f"workers={number}: the inventory has {there}; add hosts or ask for fewer")
+    hosts = [by_name[name] for name in names]
+    check_roles(hosts)
+    check_gpus(hosts)
+    return hosts
+
+
+def choose_spares(request: Request, config: Config, hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The spares of a run that may go on without a host.
+
+    Raises:
+        ConfigError: a spare that could not take the place of one of the `hosts`.
+    """
+    if not config.recovery.elastic or request.options.get("selftest"):
+        return []
+    spares = [host for host in request.spares if host not in hosts]
+    check_roles(spares)
+    check_gpus([*hosts, *spares])
+    return spares
+
+
+def named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """The hosts in a list such as `node2,node3`, by rank.
+
+    Raises:
+        ConfigError: one is not in the inventory, with the nearest, or appears twice, or is one that trains nothing.
+    """
+    names = [name.strip() for name in asked.split(",")]
+    roles = {host["name"]: host["role"] for host in apart}
+    for name in names:
+        if name in roles:
+            group = host_roles.GROUPS[roles[name]]
+            raise ConfigError(
+                f"workers={asked}: {name} is {roles[name]} in the inventory (group {group}), and takes no steps. Fix: name others; it is "
+                "added by itself to asynchronous runs"
+            )
+        if name not in known:
+            raise ConfigError(
+                f"workers={asked}: {name!r} is no host of the inventory{nearest(name, known)}; expected how many train, or which of "
+                f"{', '.join(known)}, as in workers={min(2, len(known))} or workers={','.join(known[-2:])}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"workers={asked}: {name} appears twice; name each host once")
+    return names
+
+
+def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], names: list[str]) -> None:
+    """Refuse other hosts for a run whose workers may live on its own: nothing on the others would know of them."""
+    if existing is None or set(before) & set(names) or run_summary.read_summary(existing)["state"] not in (None, "RUNNING"):
+        return
+    raise ConfigError(
+        f"workers={asked}: run={existing.name} was started on {', '.join(before)}, and its end has not been seen; stop it there first: "
+        f"ansible-playbook stop.yml -e run={existing.name}"
+    )
+
+
+def check_roles(hosts: list[dict[str, Any]]) -> None:
+    """Refuse hosts with a role that none of those that train can have.
+
+    Raises:
+        ConfigError: which host, and its role.
+    """
+    for host in hosts:
+        if "role" in host:
+            raise ConfigError(
+                f"worker_role={host['role']} of {host['name']}: expected ps, and only for a host in the groups workers and "
+                f"parameter_servers. Fix: put {host['name']} into parameter_servers, too; an evaluator into evaluators, without "
+                "worker_role; or take worker_role out of the inventory"
+            )
+
+
+def check_gpus(hosts: list[dict[str, Any]]) -> None:
+    """Refuse workers with different numbers of GPUs: TensorFlow's collectives need the same number on each.
+
+    Raises:
+        ConfigError: which host has another number than the first.
+    """
+    usual = hosts[0].get("gpus", 0)
+    for host in hosts:
+        if host.get("gpus", 0) != usual:
+            raise ConfigError(
+                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, but all workers of a run need the same "
+                "number; set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
+            )

@@ -1,0 +1,85 @@
+"""The model of a plan, examined in a process of its own: parameters, what it is compiled with, its first weights."""
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.remote import trainer_package
+from control.remote.trainer_process import refusal
+from control.runs.planning.plan_request import Request
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import read_json, write_json
+from trainer.config.schema import Config
+from trainer.data import transform
+from trainer.data.spec import Spec, of_images
+
+
+def initial_weights(config: Config, request: Request, started: Path | None) -> dict[str, Any] | None:
+    """Where the file of `train.weights` is here, and its name in the shared folder; None if no worker will read it.
+
+    Raises:
+        ConfigError: it is gone before the run has a state of its own.
+    """
+    given = config.train.weights
+    if given is None:
+        return None
+    name = f"weights-{given['sha256'][:16]}{starting_weights.suffix(given['file'])}"
+    asked = request.options.get("weights")
+    local = Path(str(asked)).expanduser() if asked else request.packs.parent / "code" / name
+    if local.is_file():
+        return {"local": str(local.resolve()), "name": name, "file": given["file"], "sha256": given["sha256"]}
+    if started is None:
+        raise ConfigError(f"train.weights: {given['file']} is not known here; give the file: -e weights=FILE")
+    return None
+
+
+@contextlib.contextmanager
+def warned(warnings: Sequence[str]) -> Iterator[None]:
+    """Tell a refusal of the model what is remarkable about its examples, which may be why."""
+    try:
+        yield
+    except LockstepError as error:
+        raise type(error)("\n".join([str(error), *warnings])) from None
+
+
+def parameters(
+    config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None, weights: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""
+    size = list(config.data.image_size)
+    own: dict[str, Any] = {"section": config.model, "own_callbacks": config.train.callbacks, "skip_mismatch": config.train.skip_mismatch}
+    own |= {name: getattr(config.train, name) for name in ("last_layers", "optimizer_state")} | {"by_name": config.train.weights_by_name}
+    own |= {"weights": weights and {**(config.train.weights or {}), "path": weights["local"]}}
+    if config.train.class_weight:
+        own["fed"] = transform.weighed(config, of_images(size) if spec is None else Spec.from_json(spec)).to_json()
+    own |= {"size": size, "classes": classes, "spec": spec}
+    key = hashlib.sha256(json.dumps({**own, "code": _models_digest()}, sort_keys=True).encode()).hexdigest()[:16]
+    entry = request.parameter_cache / f"{key}.json"
+    if entry.is_file():
+        return dict(read_json(entry))
+    argv = [sys.executable, "-m", "control", "parameters"]
+    completed = subprocess.run(argv, input=json.dumps(own), capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        last = "\n".join(completed.stderr.strip().splitlines()[-5:])
+        raise LockstepError(refusal(completed.stderr) or f"model {config.model['name']}: can't be built:\n{last}")
+    counts: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
+    if request.write:
+        write_json(entry, counts)
+    return counts
+
+
+def _models_digest() -> str:
+    state = hashlib.sha256()
+    for path in (
+        *sorted((trainer_package.TRAINER.root / "trainer" / "models").glob("*.py")),
+        trainer_package.TRAINER.root / "trainer" / "step" / "build_step.py",
+        *(Path(__file__).with_name(name) for name in ("examine_model.py", "model_errors.py")),
+    ):
+        state.update(path.read_bytes())
+    return state.hexdigest()

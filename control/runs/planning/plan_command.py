@@ -1,0 +1,210 @@
+"""The plan of a run, made by the trainer in its own process."""
+
+import secrets
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible import context
+from ansible.errors import AnsibleFilterError
+
+from control.common import project
+from control.common.operator_variables import boolean
+from control.remote import trainer_process
+from control.runs.hosts import free_ports
+from control.runs.hosts.host_roles import GROUPS
+from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, posts
+from control.runs.launch import reservations, waiting_runs
+from control.runs.planning import kept_choices, script_plan
+from control.runs.planning.plan_request import Request
+from control.runs.results.run_names import check_run_name
+from control.runs.show import parameter_server_text, plan_text
+from trainer.config.schema import PARAMETER_SERVER
+from trainer.parameter_server.roles import ROLES, SERVER
+from trainer.rundir.layout import recorded
+
+
+def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's workers without its spares, and without hosts that do something else in asynchronous runs.
+
+    Their folders mean the same for every user and tool.
+
+    Raises:
+        AnsibleFilterError: a relative folder, or a host of another group that is no worker.
+    """
+    return _hosts(task_vars, _members(task_vars, spare=False))
+
+
+def spares(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's spares: workers that are also in the group `spares`, and train only in the place of another."""
+    return _hosts(task_vars, _members(task_vars, spare=True))
+
+
+def servers(task_vars: dict[str, Any]) -> list[str]:
+    """Names of the inventory's hosts that keep the weights of an asynchronous run."""
+    return _group(task_vars, GROUPS[SERVER])
+
+
+def apart(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inventory's hosts that only keep weights, or only evaluate, in asynchronous runs, with their `role`."""
+    return [{**host, "role": role} for role in ROLES for host in _hosts(task_vars, _apart(task_vars, role))]
+
+
+def _apart(task_vars: dict[str, Any], role: str) -> list[str]:
+    """Names of those of one role.
+
+    Raises:
+        AnsibleFilterError: a host has another role, too.
+    """
+    if role not in GROUPS:
+        return []
+    names = _group(task_vars, GROUPS[role])
+    if role == SERVER:
+        return [name for name in names if task_vars["hostvars"][name].get("worker_role") == SERVER]
+    for other in ("spares", GROUPS[SERVER]):
+        if both := [name for name in names if name in _group(task_vars, other)]:
+            raise AnsibleFilterError(
+                f"{', '.join(both)}: in the inventory's groups {GROUPS[role]} and {other}, but an evaluator does nothing else. "
+                "Fix: take it out of one of them"
+            )
+    return names
+
+
+def _group(task_vars: dict[str, Any], group: str) -> list[str]:
+    """The workers that are also in another group.
+
+    Raises:
+        AnsibleFilterError: a host of that group is no worker.
+    """
+    members, names = (task_vars["groups"].get(one, []) for one in ("workers", group))
+    if strangers := [name for name in names if name not in members]:
+        raise AnsibleFilterError(
+            f"{', '.join(strangers)}: in the inventory's group {group}, but not in workers. Fix: put it into both groups; it is "
+            "prepared as any worker is"
+        )
+    return list(names)
+
+
+def _members(task_vars: dict[str, Any], spare: bool) -> list[str]:
+    spares = _group(task_vars, "spares")
+    others = [name for role in ROLES for name in _apart(task_vars, role)]
+    return [name for name in task_vars["groups"].get("workers", []) if (name in spares) == spare and name not in others]
+
+
+def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    workers = cluster_hosts(task_vars["hostvars"], names)
+    for host in workers:
+        variables = task_vars["hostvars"][host["name"]]
+        check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
+    return free_ports.choose(workers)
+
+
+def make(
+    options: dict[str, Any],
+    workers: list[dict[str, Any]],
+    run_kind: str,
+    default_workers: int,
+    packs: str,
+    write: bool,
+    spares: Sequence[dict[str, Any]] = (),
+    servers: Sequence[str] = (),
+    apart: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The plan from `control plan`, with the run's location.
+
+    Args:
+        options: operator variables as typed.
+        workers: workers of the inventory, in order.
+        run_kind: where this command keeps its runs, as in `project.runs_folder`.
+        default_workers: how many train by default.
+        packs: folder of published datasets on the control node.
+        write: whether caches may be written, and the run's name reserved for this command, which is about to start it.
+        spares: those of the inventory, in order, for a run that may go on without a host.
+        servers: names of the hosts that keep the weights of an asynchronous run.
+        apart: hosts that only do that, or only evaluate.
+
+    Raises:
+        LockstepError: what the plan refuses.
+    """
+    folder = project.runs_folder(run_kind)
+    request = {
+        "options": options,
+        "hosts": workers,
+        "spares": list(spares),
+        "servers": list(servers),
+        "apart": list(apart),
+        "default_workers": min(default_workers, len(workers)),
+        "runs": str(folder),
+        "packs": packs,
+        "parameter_cache": str(project.PRIVATE / "parameters"),
+        "write": write,
+    }
+    scripted = script_plan.asked(options, folder)
+    reserves = write and folder == project.RUNS and not boolean("show_config", options.get("show_config", False))
+    if reserves and "run" in options:
+        check_run_name(str(options["run"]))
+        reservations.reserve(str(options["run"]))
+    # A model's plan in its own process: a dataset may be the user's own code.
+    plan = script_plan.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
+    if reserves and "run" not in options:
+        plan["run"] = reservations.reserve_new(plan["run"], folder)
+    before = posts(recorded(folder / plan["run"])) if plan["resume"] else None
+    chosen = free_ports.choose(posts(plan), plan["run"], before, write)
+    check_hosts(chosen)
+    plan["hosts"], plan["spares"] = chosen[: len(plan["hosts"])], chosen[len(plan["hosts"]) :]
+    plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
+    if boolean("queue", options.get("queue", False)):
+        plan["ticket"] = waiting_runs.ticket(plan["nonce"])
+    if scripted:
+        return {**plan, "kept": {}}
+    plan["kept"] = kept_choices.of(plan, options)
+    strategy = plan["config"]["strategy"]
+    if strategy["name"] == PARAMETER_SERVER:
+        return {**plan, "roles": parameter_server_text.shown(plan["hosts"], strategy["staleness"])}
+    return {**plan, "gradients": kept_choices.shown(plan), "divided": kept_choices.divided(plan)}
+
+
+def shown(plan: dict[str, Any], hostvars: Any, check: bool = False) -> str:
+    """The plan for the terminal; the whole one in a `check`, and with `-v`."""
+    every = [*plan["warnings"], *shared_addresses(posts(plan), hostvars), *disk_warnings(plan)]
+    whole = check or bool(context.CLIARGS.get("verbosity"))
+    return plan_text.plan(plan, project.relative(Path(plan["folder"]).parent), every, whole)
+
+
+def typed(options: dict[str, Any], run: str) -> str:
+    """Operator variables as a user would type them, the run's name first."""
+    return " ".join(f"-e {shlex.quote(_assigned(name, value))}" for name, value in {"run": run, **options}.items())
+
+
+def _assigned(name: str, value: Any) -> str:
+    # Ansible splits at unquoted spaces.
+    return f'{name}="{value}"' if " " in str(value) else f"{name}={value}"
+
+
+def shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
+    """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
+    names: dict[str, list[str]] = {}
+    for host in chosen:
+        here = host["address"].startswith("127.") or hostvars[host["name"]].get("ansible_connection") == "local"
+        if not here:
+            names.setdefault(host["address"], []).append(host["name"])
+    for address, those in names.items():
+        if len(those) > 1:
+            yield (
+                f"{', '.join(those)} have one address, {address}: their workers share one machine. "
+                "Fix, if they are several machines: set ansible_host or worker_address of each in the inventory"
+            )
+
+
+def disk_warnings(plan: dict[str, Any]) -> list[str]:
+    """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
+    folder = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
+    needed, free = plan_text.results_mb(plan["needs"]), shutil.disk_usage(folder).free / 2**20
+    if plan["resume"] or free >= needed:
+        return []
+    return [
+        f"{folder} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "
+        "(-e set=checkpoint.snapshots=best, last or 10)"
+    ]

@@ -1,0 +1,65 @@
+"""The dataset of a plan: opened, counted, described."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from control.datasets.listing.registry import Listing, Source, open_source
+from control.datasets.publishing import class_counts, publish
+from control.datasets.sources import fashion_mnist, idx
+from control.runs.planning.resolve import _changed
+from trainer.config import schedule
+from trainer.config import schema as configs
+from trainer.config.schema import Config
+from trainer.data import manifest
+from trainer.data.manifest import SPLITS
+
+
+def with_class_counts(config: Config, listing: Listing, published: dict[str, Any], sizes: schedule.Counts, packs: Path) -> Config:
+    """Count the classes of the training examples, if `train.class_weight` follows from them."""
+    if config.train.class_weight != configs.BALANCED:
+        return _changed(config, {"train.class_counts": None})
+    if published["excluded"] and published["manifest"]:
+        counts = class_counts.of_images(manifest.load(publish.place_of(packs, published["manifest"])), sizes)
+    else:
+        counts = class_counts.of_listing(listing, sizes)
+    return _changed(config, {"train.class_counts": counts})
+
+
+def class_weights(config: Config, names: list[str]) -> str | None:
+    """What the classes weigh, for the plan.
+
+    Raises:
+        ConfigError: a class that there is not.
+    """
+    return class_counts.shown(config.train, names) if config.train.class_weight is not None else None
+
+
+def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
+    """The dataset, its names and labels; with `--check` the example data is not fetched, only expected."""
+    if data.source == "fashion_mnist" and data.path is None and not may_fetch and not fashion_mnist.is_here():
+        return idx.Idx("."), fashion_mnist.expected()
+    source = open_source(data.source, data.path, data.target, data.features, data.test_split)
+    return source, source.scan()
+
+
+def expected(listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """What `publish.published` will report of a dataset, and of its images that can't be read."""
+    counts = {split: listing.count(split) for split in SPLITS}
+    return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": list(excluded)}
+
+
+def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
+    """The dataset's entries for the plan and the results."""
+    return {
+        "name": listing.name,
+        "classes": listing.classes,
+        "train": published["train"],
+        "test": published["test"],
+        "ignored": len(listing.ignored),
+        "left_out": len(published["excluded"]),
+        "digest": published["digest"],
+        "manifest": published["manifest"],
+        "note": listing.note,
+        **({"spec": listing.table.spec.to_json()} if listing.table is not None else {}),
+    }

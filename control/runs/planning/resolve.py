@@ -1,0 +1,210 @@
+"""The configuration of a run: from its name, the command's overrides, and what an existing run has begun with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from control.common import configurations, model_options, user_files
+from control.common.operator_variables import boolean, integer
+from control.datasets.listing.registry import detect
+from control.datasets.sources import python_function
+from control.runs.hosts.inventory_hosts import trains
+from control.runs.planning import preset
+from control.runs.planning.new_name import DEFAULT
+from control.runs.planning.plan_request import Request
+from control.runs.results import mlflow_log
+from trainer.checkpoint import starting_weights
+from trainer.common.errors import ConfigError
+from trainer.common.files import sha256_file
+from trainer.common.safe_text import printable
+from trainer.config import schedule
+from trainer.config.schema import Config
+from trainer.rundir.layout import recorded
+
+MAY_CHANGE = (
+    "train.epochs",
+    "train.steps",
+    "train.patience",
+    "train.time_limit",
+    "train.batch_sizes",
+    "train.environment",
+    "data.loaders",
+    "checkpoint.copy",
+    "checkpoint.every_seconds",
+    "checkpoint.snapshots",
+    "recovery.max_restarts",
+    "recovery.max_restarts_per_hour",
+    "recovery.rejoin_wait",
+    "recovery.hang",
+    "recovery.standby",
+    "recovery.elastic",
+    "recovery.elastic_wait",
+    "recovery.min_workers",
+    "telemetry.mlflow",
+    "report.author",
+    "report.title",
+)
+GUARDED_BY_DIGEST = ("data.path", "data.source")
+FIXED = ("global_batch", "class_counts")
+"""Keys of `train` that a plan computes when a run starts."""
+NUMBERS = {"epochs": ("train.epochs", 1), "time_limit": ("train.time_limit", 0)}
+"""Keys that have a variable of their own, and the least value of that; 0 sets none."""
+QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
+"""Ten steps in total, whatever epochs a configuration has."""
+SELFTEST = {
+    "train.epochs": 1,
+    "train.steps": None,
+    "train.steps_per_epoch": 2,
+    "train.steps_per_call": 1,
+    "telemetry.profile_every": 0,
+}
+
+
+def resolve(request: Request, existing: Path | None, choice: preset.Choice | None = None) -> tuple[Config, str]:
+    """The configuration from defaults, file, operator variables and `set`, and the name of its file.
+
+    Args:
+        request: the user's request.
+        existing: directory of an existing run.
+        choice: what fits the dataset, if no configuration was named.
+
+    Raises:
+        ConfigError: unknown keys or values, or a change that a resumed run can't take.
+    """
+    options = request.options
+    name = str(options.get("config", choice.config if choice else DEFAULT))
+    if existing is not None and "config" not in options:
+        raw, name = configurations.load(existing / "config.yml"), "config.yml"
+    else:
+        raw = configurations.load(configurations.find(name))
+    given = (choice.overrides if choice else {}) | overrides(options)
+    config = with_model_defaults(configurations.build(configurations.override(raw, given)))
+    if existing is not None and recorded(existing):
+        config = _resumed(config, existing, options)
+    mlflow_log.check(config.telemetry.mlflow)
+    return config, name
+
+
+def with_model_defaults(config: Config) -> Config:
+    """The configuration with the model's defaults written out, so that a later version's defaults do not change this run.
+
+    Raises:
+        ConfigError: an unknown model or option.
+    """
+    return _changed(config, {"model": model_options.section_of(config.model)})
+
+
+def _changed(config: Config, changes: dict[str, Any]) -> Config:
+    return configurations.build(configurations.override(configurations.to_dict(config), changes))
+
+
+def overrides(options: dict[str, Any]) -> dict[str, Any]:
+    """Operator variables as dotted keys; `set` wins over shorthands."""
+    result: dict[str, Any] = {}
+    if "model" in options:
+        result["model"] = user_files.model_section(str(options["model"]))
+    if "weights" in options:
+        result["train.weights"] = _weights(str(options["weights"]))
+    if "callbacks" in options:
+        result["train.callbacks"] = user_files.find("callbacks", str(options["callbacks"])).entry
+    if boolean("quick", options.get("quick", False)):
+        if "epochs" in options:
+            raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
+        result |= QUICK
+    if "dataset" in options:
+        detected = detect(str(options["dataset"]))
+        result |= {"data.source": detected["source"], "data.path": detected["path"]}
+        if detected["source"] == "own":
+            result["data.augment"] = python_function.augmentation(user_files.find("dataset", str(detected["path"])))[0]
+    given = {name: integer(name, options[name], least) for name, (_, least) in NUMBERS.items() if name in options}
+    result |= {NUMBERS[name][0]: number or None for name, number in given.items()}
+    if "allow_bad_images" in options:
+        result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
+    result |= configurations.parse_set(str(options.get("set", "")))
+    # A trial stays short, whatever is set for the training that it is a trial of.
+    return result | SELFTEST if options.get("selftest") else result
+
+
+def _weights(given: str) -> dict[str, str]:
+    """The configuration key `train.weights` for a file."""
+    path = Path(given).expanduser()
+    if not starting_weights.suffix(path.name):
+        raise ConfigError(
+            f"weights={given}: a file of weights ends with {' or '.join(starting_weights.SUFFIXES)}, as a snapshot in checkpoints/ does"
+        )
+    if not path.is_file():
+        raise ConfigError(f"weights={given}: no such file: {path.absolute()}")
+    return {"file": path.name, "sha256": sha256_file(path)}
+
+
+def _may_change(key: str) -> bool:
+    """Whether a resumed run may change a key; each variable in `train.environment` is its own key."""
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE + GUARDED_BY_DIGEST)
+
+
+def _as_begun(existing: Path) -> dict[str, Any]:
+    """The configuration of a run; rebuilt, so that keys newer than the run have their defaults."""
+    return configurations.to_dict(with_model_defaults(configurations.build(configurations.load(existing / "config.yml"))))
+
+
+def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
+    old = _as_begun(existing)
+    config = _changed(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
+    changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if not _may_change(key)]
+    if changed:
+        raise ConfigError(
+            f"run={existing.name}: this run exists with another {', '.join(changed)}. Leave out what sets "
+            f"{'it' if len(changed) == 1 else 'them'} to continue it, or give a new run name. "
+            f"Of a run that is continued, only {', '.join(MAY_CHANGE)} may change."
+        )
+    return config
+
+
+def changes(existing: Path | None, asked: Config, config: Config, workers: int) -> list[str]:
+    """Options typed now that differ from a launched run, as `train.epochs=90 (it has 60)`: training workers can't take them over.
+
+    Args:
+        existing: the run's directory; None for a new run.
+        asked: the configuration as typed.
+        config: the same with the values that follow from the inventory, which are no change.
+        workers: how many are to train.
+    """
+    if existing is None:
+        return []
+    old = _as_begun(existing)
+    by_inventory = set(configurations.differences(configurations.to_dict(asked), configurations.to_dict(config)))
+    new = configurations.to_dict(config)
+    keys = [key for key in configurations.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
+    before = len(trains(recorded(existing)["hosts"]))
+    return [
+        *(f"{key}={configurations.value_at(new, key)} (it has {configurations.value_at(old, key)})" for key in keys),
+        *([f"workers={workers} (it has {before})"] if workers != before else []),
+    ]
+
+
+SHOWN_APART = {"data.path", "data.source", "data.augment", "train.weights", "train.callbacks"}
+"""Keys that have lines of their own in the plan."""
+
+
+def differing(name: str, asked: Config, given: dict[str, Any]) -> list[str]:
+    """Keys of a new run that are not as in its configuration, as `train.steps=20 instead of 70`.
+
+    Args:
+        name: of the configuration.
+        asked: what came of it.
+        given: values of `set` by dotted key; a model's other keys are its defaults.
+    """
+    old = configurations.to_dict(configurations.build(configurations.load(configurations.find(name))))
+    new = configurations.to_dict(asked)
+    keys = [key for key in configurations.differences(old, new) if key not in SHOWN_APART]
+    keys = [key for key in keys if not key.startswith("model.") or key in given]
+    return [printable(f"{key}={_value(new, key)} instead of {_value(old, key)}", 120) for key in keys]
+
+
+def _value(plain: dict[str, Any], key: str) -> str:
+    return json.dumps(configurations.value_at(plain, key))
+
+
+def with_global_batch(config: Config, workers: int) -> Config:
+    """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
+    return _changed(config, {"train.global_batch": schedule.global_batch(config, workers)})

@@ -1,0 +1,1 @@
+"""Predictions of new examples by a run's model."""

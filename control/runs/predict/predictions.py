@@ -1,0 +1,323 @@
+"""Predictions of new examples: the options of predict.yml, what the hosts gave, checked, and the file that is made of it."""
+
+import contextlib
+import csv
+import functools
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.common import text
+from control.common.operator_variables import boolean, integer
+from control.datasets.publishing import new_examples
+from control.datasets.sources.parquet_rows import INSTALL, PARQUET
+from control.runs.predict.trained_model import values_of
+from control.runs.results import snapshot_choice
+from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.files import replacing
+from trainer.common.safe_text import printable
+from trainer.common.suggest import nearest
+from trainer.data.spec import Leaf, stored_dtype
+from trainer.evaluation.measures import Classes
+from trainer.evaluation.predict import BLOCK, PROBABILITY, output_name
+
+FOLDER = "predict"
+"""Of a prediction: in a run directory on its hosts, and in `.lockstep` on the control node."""
+TYPES = (".csv", PARQUET)
+TOP = 3
+"""Classes of an image."""
+SHOWN_ROWS, SHOWN_COLUMNS = 5, 6
+Columns = dict[str, np.ndarray]
+"""Some rows, by column."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is predicted, as planned."""
+
+    run: str
+    epoch: int
+    called: str
+    """The input, as the user typed it."""
+    rows: list[int]
+    """By host."""
+    outputs: list[Leaf]
+    classes: list[str]
+    """Names of the run's classes."""
+    goals: list[Classes | None]
+    """By output: if it is a class of a compiled model."""
+    images: bool
+    names: list[str]
+    """Of images, by row."""
+
+    @classmethod
+    def of(cls, planned: Mapping[str, Any], names: Sequence[str] = ()) -> "Prediction":
+        """From what `control.runs.predict.prediction_job.prepare` returns, and `run`, `epoch`, `called` and `classes`."""
+        outputs = [Leaf(one["name"], one["dtype"], tuple(one["shape"])) for one in planned["outputs"]]
+        goals = [None if one["goal"] is None else Classes(**one["goal"]) for one in planned["outputs"]]
+        same = {name: planned[name] for name in ("run", "epoch", "called", "rows", "classes", "images")}
+        return cls(**same, outputs=outputs, goals=goals, names=list(names))
+
+    @property
+    def count(self) -> int:
+        """Rows on all hosts."""
+        return sum(self.rows)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether a row gets its most probable classes, as images do."""
+        return [leaf.name for leaf in self.outputs] == [PROBABILITY] and len(self.classes) == values_of(self.outputs[0])
+
+    def class_names(self, goal: Classes) -> list[str]:
+        """Names of the classes of an output; numbers if they have none."""
+        return self.classes if len(self.classes) == goal.count else [str(number) for number in range(goal.count)]
+
+    @functools.cached_property
+    def columns(self) -> list[str]:
+        """Names of the columns, each once."""
+        first = ["file" if self.images else "row"]
+        if self.ranks:
+            numbers = range(1, min(TOP, len(self.classes)) + 1)
+            return [*first, *(f"{name}{'' if number == 1 else f'_{number}'}" for number in numbers for name in ("class", PROBABILITY))]
+        every = zip(self.outputs, self.goals, strict=True)
+        return text.distinct([*first, *(name for leaf, goal in every for name in self._named(leaf, goal))])
+
+    def _named(self, leaf: Leaf, goal: Classes | None) -> list[str]:
+        """Names of an output's columns: `class` if it is one; its own name, with the class or the place of each of several numbers."""
+        count, judged = values_of(leaf), [] if goal is None else ["class" if len(self.outputs) == 1 else f"{leaf.name}_class"]
+        if count == 1:
+            return [*judged, leaf.name]
+        if goal and goal.count == count:
+            return [*judged, *(f"{leaf.name}_{name}" for name in self.class_names(goal))]
+        return [*judged, *(f"{leaf.name}_{'_'.join(map(str, place))}" for place in np.ndindex(*(side or 0 for side in leaf.shape)))]
+
+    def table(self, first: int, values: Sequence[np.ndarray]) -> Columns:
+        """Rows from `first` on, of the values `[n, ...]` of each output."""
+        count = len(values[0])
+        numbers = np.arange(first, first + count)
+        labels = np.array([self.names[number] for number in numbers], object) if self.images else numbers + 1
+        if self.ranks:
+            return dict(zip(self.columns, [labels, *self._ranked(values[0])], strict=True))
+        columns = [labels]
+        for one, goal in zip(values, self.goals, strict=True):
+            columns += [np.array(self.class_names(goal), object)[goal.of_outputs(one)]] if goal else []
+            columns += [*one.reshape(count, -1).T]
+        return dict(zip(self.columns, columns, strict=True))
+
+    def _ranked(self, chances: np.ndarray) -> list[np.ndarray]:
+        order, names = np.argsort(-chances, axis=1, kind="stable")[:, :TOP], np.array(self.classes, object)
+        ranked = np.take_along_axis(chances, order, axis=1)
+        return [column for place in range(order.shape[1]) for column in (names[order[:, place]], ranked[:, place])]
+
+
+def chosen_epoch(asked: Any, run: Path) -> int:
+    """The one epoch that `epoch=` names; LockstepError if it names several, or one without a snapshot."""
+    epochs = snapshot_choice.choose_epochs(str(asked), run)
+    if len(epochs) != 1:
+        raise ConfigError(f"epoch={asked}: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch={epochs[-1]}")
+    return epochs[0]
+
+
+def chosen_hosts(asked: Any, count: int) -> int:
+    """How many of the run's hosts predict; ConfigError if it has fewer."""
+    number = count if asked is None else integer("workers", asked)
+    if number > count:
+        raise ConfigError(f"workers={number}: the run has {text.count(count, 'host')}; give at most {count}")
+    return number
+
+
+def source(asked: str) -> str:
+    """`input=` with its path absolute; the current folder is that in which the command was typed."""
+    file, colon, function = asked.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{Path(file).expanduser().resolve()}:{function}"
+    path = Path(asked).expanduser()
+    return str(path.resolve()) if path.exists() else asked
+
+
+def destination(asked: Any, overwrite: Any) -> Path | None:
+    """Absolute path of `output=`; None if nothing is to be written.
+
+    Raises:
+        ConfigError: it is no CSV or Parquet file in an existing folder, it exists, or pyarrow is missing.
+    """
+    replace = boolean("overwrite", overwrite)
+    if asked is None:
+        return None
+    path = Path(str(asked)).expanduser().resolve()
+    if path.suffix.lower() not in TYPES:
+        raise ConfigError(f"output={asked}: expected a file {' or '.join(f'NAME{one}' for one in TYPES)}{nearest(path.suffix, TYPES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"output={asked}: there is no folder {path.parent}; create it: mkdir -p {path.parent}")
+    if path.is_dir() or (path.exists() and not replace):
+        what = "is a folder; give another name" if path.is_dir() else "already exists. Fix: another name, or -e overwrite=true"
+        raise ConfigError(f"output={asked}: it {what}")
+    if path.suffix.lower() == PARQUET:
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise ConfigError(f"output={asked}: writing Parquet needs pyarrow. {INSTALL}") from None
+    return path
+
+
+def refuse_own_input(given: str, output: Path | None) -> None:
+    """Refuse to write over what is read; ConfigError."""
+    path = Path(given)
+    if output is not None and path.exists() and (output == path or (path.is_dir() and output.is_relative_to(path))):
+        raise ConfigError(f"output={output}: it is part of the input; give a file elsewhere")
+
+
+def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> list[list[np.ndarray]]:
+    """What each host with rows gave: its outputs, mapped, in order.
+
+    Args:
+        prediction: as planned.
+        folder: of this prediction, with `results(folder, rank)`.
+        hosts: names, by rank.
+
+    Raises:
+        LockstepError: a host's file is missing, or not an array of the expected type and shape.
+    """
+    every = []
+    for rank, count in enumerate(prediction.rows):
+        arrays = []
+        for number, leaf in enumerate(prediction.outputs if count else ()):
+            path = results(folder, rank) / FOLDER / output_name(number)
+            arrays.append(_mapped(path, stored_dtype(leaf), (count, *(side or 0 for side in leaf.shape)), hosts[rank]))
+        every.append(arrays)
+    return every
+
+
+def sizes(planned: Mapping[str, Any], rank: int) -> list[int]:
+    """Bytes of each output that a host is asked for."""
+    prediction = Prediction.of(planned)
+    return [prediction.rows[rank] * values_of(leaf) * stored_dtype(leaf).itemsize for leaf in prediction.outputs]
+
+
+def results(folder: Path, rank: int) -> Path:
+    """Where what a host gave is collected."""
+    return folder / f"{rank}-results"
+
+
+def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], host: str) -> np.ndarray:
+    try:
+        # Opens NumPy's own format only: no objects, which would run code.
+        array = np.lib.format.open_memmap(path, "r")
+    except Exception as error:  # a damaged header makes NumPy raise nearly anything
+        raise LockstepError(f"{host}: it gave no predictions that can be read ({path.name}: {printable(error, 200)})") from None
+    if array.dtype != dtype or array.shape != shape or np.isfortran(array):
+        actual, expected = (f"{list(sides)} of {printable(kind, 60)}" for sides, kind in ((array.shape, array.dtype), (shape, dtype)))
+        raise LockstepError(f"{host}: its predictions ({path.name}) are {actual}; {expected} were asked for")
+    return array.view(np.ndarray)
+
+
+def tables(prediction: Prediction, arrays: Sequence[Sequence[np.ndarray]]) -> Iterator[Columns]:
+    """The rows of all hosts in the input's order, in blocks."""
+    for first in range(0, prediction.count, BLOCK):
+        host, start = new_examples.place(first, len(prediction.rows))
+        yield prediction.table(first, [array[start : start + BLOCK] for array in arrays[host]])
+
+
+def write(path: Path, blocks: Iterator[Columns]) -> None:
+    """Write a CSV or Parquet file, whole or not at all."""
+    with replacing(path) as part, (_parquet if path.suffix.lower() == PARQUET else _csv)(part) as add:
+        for block in blocks:
+            add(block)
+
+
+@contextlib.contextmanager
+def _csv(path: Path) -> Iterator[Callable[[Columns], None]]:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+
+        def add(block: Columns) -> None:
+            if not stream.tell():
+                writer.writerow(block)
+            writer.writerows(zip(*map(_texts, block.values()), strict=True))
+
+        yield add
+
+
+def _texts(column: np.ndarray) -> list[str]:
+    """Values as text; a number has the digits of its type and no more."""
+    return list((column if column.dtype.kind == "O" else column.astype(str)).tolist())
+
+
+@contextlib.contextmanager
+def _parquet(path: Path) -> Iterator[Callable[[Columns], None]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    with contextlib.ExitStack() as stack:
+        writers: list[Any] = []
+
+        def add(block: Columns) -> None:
+            table = pyarrow.table({name: pyarrow.array(np.ascontiguousarray(column)) for name, column in block.items()})
+            if not writers:
+                writers.append(stack.enter_context(parquet.ParquetWriter(path, table.schema)))
+            writers[0].write_table(table)
+
+        yield add
+
+
+def not_finite(columns: Columns) -> int:
+    """How many numbers are NaN or infinite."""
+    return sum(int(np.count_nonzero(~np.isfinite(column))) for column in columns.values() if column.dtype.kind == "f")
+
+
+def show(prediction: Prediction, first: Columns | None, output: str, warnings: Sequence[str], hosts: int) -> str:
+    """What was, or would be, predicted, its first rows, and the next commands.
+
+    Args:
+        prediction: as planned.
+        first: the first block; None: nothing was predicted (`--check`).
+        output: the file; empty if there is none.
+        warnings: lines of their own.
+        hosts: how many predict.
+    """
+    where = f" by {prediction.run}, epoch {prediction.epoch}"
+    if first is not None and prediction.ranks and prediction.count == 1 and not output:
+        return f"{prediction.called.partition('=')[2]}{where}\n{_classes(first)}"
+    noun = "image" if prediction.images else "row"
+    file = f", {'to be written' if first is None else 'written'} to {output}" if output else ""
+    head = f"{text.count(prediction.count, noun)} of {prediction.called}{where}, on {text.count(hosts, 'host')}{file}"
+    parts = [head, *(f"warning: {warning}" for warning in warnings), _first_rows(prediction, first)]
+    run, given = f"-e run={prediction.run}", shlex.quote(f"input={prediction.called.partition('=')[2]}")
+    again = [("write them", f"ansible-playbook predict.yml {run} -e {given} -e output=FILE.csv")] if not output else []
+    commands = [*again, ("how good is it", f"ansible-playbook evaluate.yml {run} -e epoch={prediction.epoch}")]
+    return "\n".join([*parts, "", text.next_commands(commands)])
+
+
+def _classes(first: Columns) -> str:
+    """The most probable classes of one image, a line each."""
+    cells = [column[0] for column in first.values()][1:]
+    return text.table(["class", PROBABILITY], [[name, f"{chance:.1%}"] for name, chance in zip(cells[::2], cells[1::2], strict=True)])
+
+
+def _first_rows(prediction: Prediction, first: Columns | None) -> str:
+    columns = prediction.columns
+    shown, more = columns[:SHOWN_COLUMNS], len(columns) - SHOWN_COLUMNS
+    wider = [text.count(more, "more column")] if more > 0 else []
+    if first is None:
+        return f"  columns: {printable(', '.join(shown), 500)}{f'  and {wider[0]}' if wider else ''}"
+    rows = [[_cell(first[name][row]) for name in shown] for row in range(min(SHOWN_ROWS, len(first[shown[0]])))]
+    left = prediction.count - len(rows)
+    rest = [*([text.count(left, "more row")] if left else []), *wider]
+    return f"{text.table([printable(name, 40) for name in shown], rows)}{f'{chr(10)}  and {text.listed(rest)}' if rest else ''}"
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, np.floating):
+        return text.Number(float(value), 4) if np.isfinite(value) else str(value)
+    return printable(value, 40) if isinstance(value, str) else int(value)
+
+
+def names_of(folder: Path) -> list[str]:
+    """Names of the images in a prediction's folder; empty for columns."""
+    path = folder / new_examples.NAMES
+    return list(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else []

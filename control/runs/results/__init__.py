@@ -1,0 +1,1 @@
+"""What a run has left: outcome, metrics, evaluations, speed, pictures."""

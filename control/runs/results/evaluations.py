@@ -1,0 +1,317 @@
+"""Evaluations on the test examples: the table, evaluations.csv, pictures of confusion matrices and of errors."""
+
+import csv
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from control.common import text
+from control.remote.worker_files import evaluation
+from control.runs.results import metric_text, snapshot_choice
+from trainer.common.files import replacing, sha256_file, write_json, write_rows, write_text
+from trainer.common.safe_text import printable
+from trainer.rundir import layout
+from trainer.rundir.schemas import metric_values, read_history
+
+FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
+"""Columns of evaluations.csv; the model's metrics stand between them."""
+LARGEST_IN = 20.0
+"""Of the side of a confusion matrix's picture."""
+MOST_TICKS = 50
+"""Of more classes, not every one is named."""
+MOST_DRAWN = 20
+"""Letters of a class's name in a picture."""
+TITLE_PER_IN = 7.5
+"""Letters of a picture's title for each inch of its width."""
+KINDS = ("confusion", "errors")
+"""Of what an output gets wrong, and of its picture."""
+RARE = 0.01
+"""Of the examples: a probability that fewer get shows little, and no line leads to it."""
+SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
+MOST_NAMED, MOST_SHOWN = 5, 60
+"""Outputs in a line, and characters of the name of one."""
+
+
+def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
+    """Append one row per evaluation, in order; the file is complete at all times."""
+    before: list[dict[str, Any]] = []
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as stream:
+            before = list(csv.DictReader(stream))
+    # A metric that is no number is left out of its row.
+    columns = dict.fromkeys([*(name for row in before for name in row), *(name for row in evaluations for name in row["metrics"])])
+    names = [*FIRST, *(name for name in columns if name not in (*FIRST, *LAST)), *LAST]
+    new = [{name: value for name, value in {**row, **row["metrics"]}.items() if name in names} for row in evaluations]
+    write_rows(path, names, [*before, *new])
+
+
+def take(run: Path, hosts: Sequence[str]) -> list[str]:
+    """Record what the evaluators of a run have evaluated that is not recorded yet; warnings about what can't be.
+
+    Args:
+        run: a run directory, with what was collected from these hosts.
+        hosts: names of the evaluators.
+    """
+    history = read_history(run / "history.csv")
+    last = max((row["epoch"] for row in history), default=0)
+    table, warnings, new = run / "evaluations.csv", [], []
+    columns, recorded = _columns(table)
+    # A metric that is no number is left out of its row.
+    known = {*FIRST, *LAST, *(name for row in history for name in metric_values(row))}
+    for host in hosts:
+        for path in sorted((layout.part_of(run, host) / layout.EVALUATIONS).glob("epoch-*.json")):
+            one = evaluation(path.read_text(encoding="utf-8"))
+            names = [*FIRST, *one["metrics"], *LAST]
+            # An epoch after the last belongs to an attempt that was not continued.
+            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run, one):
+                continue
+            columns = columns or names
+            if not {*names} <= {*columns, *known}:
+                warnings.append(f"{host}: {path.name} is not recorded in {table.name}: it has other metrics than the rows there")
+                continue
+            new.append(one)
+    if new:
+        append(table, sorted(new, key=lambda one: int(one["epoch"])))
+        for one in new:
+            write_json(layout.record_path(run / "evaluate", one["epoch"]), one)
+            if one["epoch"] in snapshot_choice.marks(run):
+                draw(run, one)
+    return warnings
+
+
+def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
+    """Whether an evaluation is of the snapshot that the run has of its epoch, if it still has one."""
+    snapshot = layout.snapshot_path(run, evaluated["epoch"])
+    return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
+
+
+def _columns(table: Path) -> tuple[list[str], set[tuple[int, str]]]:
+    """Columns of evaluations.csv, and the epochs and times in it."""
+    if not table.is_file():
+        return [], set()
+    with table.open(encoding="utf-8", newline="") as stream:
+        rows = csv.DictReader(stream)
+        return list(rows.fieldnames or ()), {(int(row["epoch"]), row["evaluated_at"]) for row in rows}
+
+
+def forget(path: Path, after: int) -> None:
+    """Drop evaluations of epochs after `after`: those epochs are trained again, and their snapshots written again."""
+    if path.is_file():
+        header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not (epoch := line.partition(",")[0]).isdecimal() or int(epoch) <= after]
+        if len(kept) < len(lines):
+            write_text(path, "".join([header, *kept]))
+
+
+def rows(path: Path) -> dict[int, dict[str, float]]:
+    """Metrics on the test examples by epoch, from the latest evaluation of each; empty if there is no file."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        tests = [row for row in csv.DictReader(stream) if row["split"] == "test"]
+    return {int(row["epoch"]): {name: float(row[name]) for name in row if name not in (*FIRST, *LAST) and row[name]} for row in tests}
+
+
+def accuracy_by_epoch(path: Path) -> dict[int, float]:
+    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file, or the model has no accuracy."""
+    return {epoch: metrics["accuracy"] for epoch, metrics in rows(path).items() if "accuracy" in metrics}
+
+
+def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The outputs of which there is a confusion matrix or a histogram of errors, by a key for file names: its kind, and its name if any.
+
+    Only letters, digits, dots and `_` are in a key.
+    """
+    drawn = [(output, next(kind for kind in KINDS if kind in output)) for output in evaluation["outputs"] if "why" not in output]
+    named = ["_".join([kind, *([SPECIAL.sub("_", output["name"])[:LONGEST_KEY]] if output["name"] else [])]) for output, kind in drawn]
+    return dict(zip(text.distinct(named), [output for output, _ in drawn], strict=True))
+
+
+def unknown(evaluation: dict[str, Any]) -> list[str]:
+    """Of which outputs there is neither, and why: a line per reason."""
+    names: dict[str, list[str]] = {}
+    for output in evaluation["outputs"]:
+        if "why" in output:
+            names.setdefault(output["why"], []).append(output["name"])
+    return [f"No table of errors{f' for {_listed(those)}' if any(those) else ''}: {why}" for why, those in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [text.count(len(names) - MOST_NAMED, "more output")] if len(names) > MOST_NAMED else []
+    return text.listed([*(printable(name, MOST_SHOWN) for name in names[:MOST_NAMED]), *more])
+
+
+def per_class(output: dict[str, Any]) -> list[tuple[str, int, float, str]]:
+    """For each class that was tested: name, test examples, accuracy, and the class it is most often mistaken for."""
+    confusion = np.array(output["confusion"])
+    rows = []
+    for index, name in enumerate(output["classes"]):
+        total, right = int(confusion[index].sum()), int(confusion[index, index])
+        if not total:
+            continue
+        wrong = confusion[index].copy()
+        wrong[index] = 0
+        taken = f"{output['classes'][int(wrong.argmax())]} ({wrong.max() / total:.1%})" if wrong.max() else "-"
+        rows.append((name, total, right / total, taken))
+    return rows
+
+
+def error_sizes(output: dict[str, Any]) -> list[tuple[str, str]]:
+    """How large the errors of numbers are, in words and figures."""
+    named = (
+        ("mean (positive: predicted too high)", "mean"),
+        ("mean, without sign", "mean_absolute"),
+        ("half of them at most", "median_absolute"),
+        ("95% of them at most", "absolute_95"),
+        ("the largest", "largest"),
+    )
+    return [(words, f"{output['errors'][name]:,.4g}") for words, name in named]
+
+
+def calibration(output: dict[str, Any]) -> str:
+    """How far an output's probabilities are from how often they come true."""
+    figures = output["calibration"]
+    return f"{100 * figures['error']:.1f} points off on average (expected calibration error); Brier score {figures['brier']:.4f}"
+
+
+def show(
+    run: str,
+    evaluated: Sequence[dict[str, Any]],
+    pictures: Sequence[Mapping[str, str]],
+    marks: Mapping[int, str],
+    what: str,
+    ended: bool = True,
+) -> str:
+    """The table of epochs; what the best of them gets wrong, else the last; where the pictures are; next commands.
+
+    Args:
+        run: its name.
+        evaluated: evaluations, in the order of the table.
+        pictures: of each, paths of its pictures by key.
+        marks: which epoch is the first, best or last.
+        what: `images` or `examples`.
+        ended: whether the run's outcome is recorded; until then its best and last epoch may change.
+    """
+    best = [place for place, row in enumerate(evaluated) if "best" in marks.get(row["epoch"], "").split(", ")]
+    detailed = evaluated[best[0] if best else -1]
+    drawn = [pictures[place] for place in sorted({*best, *range(len(pictures))[-3:]})]
+    names = list(dict.fromkeys(name for row in evaluated for name in row["metrics"]))
+    rows = [
+        [
+            f"{row['epoch']} ({marks[row['epoch']]})" if row["epoch"] in marks else str(row["epoch"]),
+            *(text.Number(row["metrics"][name], 4) if name in row["metrics"] else "-" for name in names),
+            row["images"],
+            text.Number(row["seconds"], 1),
+        ]
+        for row in evaluated
+    ]
+    so_far = "" if ended else "; it may still train: first, best and last are of the epochs so far"
+    parts = [f"{run} on its test {what}{so_far}", text.table(["epoch", *map(metric_text.metric_name, names), what, "seconds"], rows)]
+    new = [("new examples", f"ansible-playbook predict.yml -e run={run} -e input=PATH -e output=FILE.csv")]
+    commands = [*new, ("curves", "ansible-playbook tensorboard.yml")]
+    for key, output in keyed(detailed).items():
+        parts += ["", *_wrong(output, detailed["epoch"], [paths[key] for paths in drawn if key in paths], what)]
+    if unclear := unknown(detailed):
+        parts += ["", *unclear]
+    if what == "images":
+        commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"))
+    return "\n".join([*parts, "", text.next_commands(commands)])
+
+
+def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: str) -> list[str]:
+    """What an output gets wrong: a title, a table, where its pictures are."""
+    of = f" for {printable(output['name'], MOST_SHOWN)}" if output["name"] else ""
+    if "confusion" in output:
+        classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(output)]
+        table = text.table(["class", what, "accuracy", "most often taken for"], classes)
+        more = [f"Its probabilities: {calibration(output)}", ""] if "calibration" in output else []
+        return [f"Epoch {epoch} by class{of}", table, "", *more, text.fields([("confusion matrix", picture) for picture in pictures])]
+    title = f"Errors of epoch {epoch}{of}, prediction minus target"
+    return [title, text.fields(error_sizes(output)), "", text.fields([("histogram", picture) for picture in pictures])]
+
+
+def picture_path(run: Path, epoch: int, key: str) -> Path:
+    """Where a picture of an epoch's evaluation is; its key is one of `keyed`."""
+    return run / "evaluations" / f"{key}-epoch-{epoch:04d}.png"
+
+
+def draw(run: Path, evaluation: dict[str, Any]) -> dict[str, Path]:
+    """Draw each output's confusion matrix or histogram of errors, by key. The same numbers give the same files."""
+    from control.runs.results import run_plots
+
+    paths = {}
+    for key, output in keyed(evaluation).items():
+        # A pair of dollar signs would be a formula.
+        name = printable(output["name"], MOST_SHOWN).replace("$", r"\$")
+        title = ", ".join([run.name, *([name] if name else []), f"epoch {evaluation['epoch']}"])
+        paths[key] = picture_path(run, evaluation["epoch"], key)
+        if "confusion" in output:
+            _confusion(paths[key], title, output)
+        else:
+            run_plots.errors(output["errors"], paths[key], f"{title}: errors on the test examples")
+    return paths
+
+
+def _confusion(path: Path, title: str, output: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    confusion = np.array(output["confusion"])
+    classes = [shortened(name).replace("$", r"\$") for name in output["classes"]]
+    # A class that was not tested stays white.
+    shares = confusion / np.maximum(1, confusion.sum(axis=1, keepdims=True))
+    side, every = min(LARGEST_IN, max(5.0, 0.55 * len(classes) + 2.5)), -(-len(classes) // MOST_TICKS)
+    panels = 2 if "calibration" in output else 1
+    figure, panes = plt.subplots(1, panels, figsize=(panels * side, side), layout="constrained", squeeze=False)
+    axes = panes[0][0]
+    axes.imshow(shares, cmap="Greys", vmin=0, vmax=1)
+    if len(classes) <= 30:
+        _numbers(axes, shares)
+    axes.set_xticks(range(0, len(classes), every), classes[::every], rotation=45, ha="right")
+    axes.set_yticks(range(0, len(classes), every), classes[::every])
+    axes.set_xlabel("taken for")
+    axes.set_ylabel("is")
+    accuracy = np.trace(confusion) / confusion.sum()
+    axes.set_title(f"{textwrap.fill(f'{title}: test accuracy {accuracy:.2%}', int(TITLE_PER_IN * side))}\n(percent of each class)")
+    if "calibration" in output:
+        _reliability(panes[0][1], output["calibration"], classes[1])
+    with replacing(path) as part:
+        figure.savefig(part, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def shortened(name: str) -> str:
+    """A class name shortened to fit in a picture; both ends are kept, so that similar names stay distinct."""
+    return name if len(name) <= MOST_DRAWN else f"{name[: MOST_DRAWN // 2]}\N{HORIZONTAL ELLIPSIS}{name[1 - MOST_DRAWN // 2 :]}"
+
+
+def _reliability(axes: Any, figures: Mapping[str, Any], name: str) -> None:
+    """Draw how often what was predicted with a probability came true; the diagonal is always right."""
+    shown = [index for index, count in enumerate(figures["counts"]) if count]
+    largest = max(figures["counts"])
+    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1, linestyle="--")
+    predicted, observed = ([figures[key][index] for index in shown] for key in ("predicted", "observed"))
+    often = [index for index in shown if figures["counts"][index] >= RARE * sum(figures["counts"])]
+    axes.plot(*([figures[key][index] for index in often] for key in ("predicted", "observed")), color="black", linewidth=1)
+    sizes = [20 + 180 * figures["counts"][index] / largest for index in shown]
+    axes.scatter(predicted, observed, s=sizes, color="black", alpha=0.6, linewidths=0)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.set_aspect("equal")
+    axes.set_xlabel(f"predicted probability of {name}")
+    axes.set_ylabel(f"share of the examples\nthat are {name}")
+    axes.set_title(
+        f"calibration error {100 * figures['error']:.1f} points, Brier score {figures['brier']:.3f}\n(a larger dot is more examples)"
+    )
+
+
+def _numbers(axes: Any, shares: np.ndarray) -> None:
+    for row, column in np.ndindex(*shares.shape):
+        color = "white" if shares[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{100 * shares[row, column]:.0f}", ha="center", va="center", color=color, fontsize=9)

@@ -1,0 +1,108 @@
+"""A run's configuration, curves and end in MLflow, by MLflow's own client: people keep their experiments somewhere already.
+
+The client is no part of Lockstep; it reads MLflow's usual variables (`MLFLOW_TRACKING_TOKEN`, ...). A run that is continued stays one
+run there, and an epoch is logged once.
+"""
+
+import importlib.util
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from control.common import configurations
+from control.runs.hosts.inventory_hosts import trains
+from control.runs.results.hparams import hyperparameters
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json
+from trainer.rundir.schemas import read_history
+
+EXPERIMENT = "lockstep"
+ENDS = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED", "PREEMPTED": "KILLED"}
+FILE = "mlflow.json"
+"""In a run directory: where it is logged, under which id, and up to which epoch."""
+LONGEST = 6000
+"""MLflow's limit for a parameter's value."""
+AT_ONCE = 100
+"""MLflow's limit of parameters in one request; it takes 1,000 metrics."""
+
+
+def check(uri: str | None) -> None:
+    """Refuse `telemetry.mlflow` before any host is touched.
+
+    Raises:
+        ConfigError: it holds a password, which would be written to config.yml; or MLflow's client is not installed here.
+    """
+    if uri is None:
+        return
+    if urlsplit(uri).password:
+        raise ConfigError(
+            "telemetry.mlflow: it holds a password, and configurations are kept with their runs; "
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+        )
+    if importlib.util.find_spec("mlflow") is None:
+        raise ConfigError(f"telemetry.mlflow={uri}: MLflow's client is not installed here: .venv/bin/python -m pip install mlflow-skinny")
+
+
+def log(run: Path, uri: str | None) -> str:
+    """Log what is new of a run.
+
+    Returns:
+        Why MLflow did not take it, and how to try again; empty if it did, or if there is no `uri`. It is no fault of the run.
+    """
+    try:
+        check(uri)
+        if uri:
+            _log(run, uri, configurations.load(run / "config.yml"))
+    # The client raises errors of its own, of its connection, and of its server.
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        again = f"Try again: ansible-playbook train.yml -e run={run.name}"
+        return f"telemetry.mlflow={uri}: {run.name} is not logged there ({reason[0][:300]}). {again}"
+    return ""
+
+
+def place(run: Path) -> str:
+    """Where a run is logged; empty if it is not."""
+    logged = _logged(run)
+    return f"{logged['uri']}, run {logged['run_id']}" if logged.get("epoch") else ""
+
+
+def _logged(run: Path) -> dict[str, Any]:
+    return dict(read_json(run / FILE)) if (run / FILE).is_file() else {}
+
+
+def _log(run: Path, uri: str, config: dict[str, Any]) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client, summary = MlflowClient(uri), read_json(run / "summary.json")
+    logged = _logged(run)
+    if logged.get("uri") != uri:
+        logged = {"uri": uri, "run_id": _begun(client, run, config), "epoch": 0}
+        write_json(run / FILE, logged)
+    now = int(time.time() * 1000)
+    for row in read_history(run / "history.csv"):
+        if row["epoch"] > logged["epoch"]:
+            values = [Metric(name, value, now, row["epoch"]) for name, value in row.items() if isinstance(value, float)]
+            client.log_batch(logged["run_id"], metrics=values)
+            logged["epoch"] = row["epoch"]
+            write_json(run / FILE, logged)
+    for name in ("weights_sha256", "images_per_s", "seconds_total", "restarts"):
+        if name in summary:
+            client.set_tag(logged["run_id"], f"lockstep.{name}", str(summary[name]))
+    client.set_terminated(logged["run_id"], ENDS.get(summary["state"], "FAILED"))
+
+
+def _begun(client: Any, run: Path, config: dict[str, Any]) -> str:
+    """Id of a new run, with its configuration as parameters."""
+    from mlflow.entities import Param
+
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
+    hosts = read_json(run / "cluster.json")["hosts"]
+    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host["name"] for host in hosts)})
+    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(trains(hosts))).items()]
+    for begin in range(0, len(values), AT_ONCE):
+        client.log_batch(created.info.run_id, params=values[begin : begin + AT_ONCE])
+    return str(created.info.run_id)

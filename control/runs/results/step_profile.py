@@ -1,0 +1,113 @@
+"""The phases of a step on each host, from the profiled steps. Reads files; the rest are pure functions.
+
+Which host is the slowest, and from when it counts as slow: `trainer.rundir.straggler`.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from control.common import text
+from control.remote.worker_files import read_records
+from trainer.rundir import straggler
+from trainer.rundir.schemas import PHASES
+
+SLOWER, own_work = straggler.SLOWER, straggler.own_work
+WHOLE = 0.9
+"""A step counts if it has at least this share of the largest step's images; the last step of an epoch may be smaller."""
+TITLES = {"forward_backward": "forward/backward", "all_reduce": "all-reduce"}
+HEADER = ["host", *(TITLES.get(phase, phase) for phase in PHASES), "own work", "step"]
+
+
+def read(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records of profiled steps by host, over all launches of a run, oldest first.
+
+    Hosts without such steps, and steps with fewer images than the others, are left out.
+
+    Args:
+        run: the run directory, with `workers/<host>/metrics.jsonl` and those of earlier launches beside it.
+
+    Raises:
+        LockstepError: an invalid line; a torn last line is left out.
+    """
+    samples = {}
+    for folder in sorted(path for path in run.glob("workers/*") if path.is_dir()):
+        files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
+        records = [record for path in files for record in of_worker(read_records(path))]
+        if records:
+            samples[folder.name] = full_steps(records)
+    return samples
+
+
+def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records of a worker that hold a profiled step."""
+    return [record for record in records if record["kind"] == "split"]
+
+
+def full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One host's samples without ragged steps: the last step of an epoch takes the remaining images."""
+    images = [sample.get("images", 0) for sample in samples]
+    return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
+
+
+def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
+    steps = full_steps(samples)
+    return {phase: 1000 * statistics.median(sample[phase] for sample in steps) for phase in PHASES} if steps else {}
+
+
+def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """Milliseconds of every phase by host; hosts without samples are left out."""
+    return {host: median(records) for host, records in samples.items() if records}
+
+
+def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
+    """Seconds of a step's own work on the host for which all wait (`decisive`): the median over its samples."""
+    own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in full_steps(records)] for host, records in samples.items()}
+    return decisive({host: statistics.median(seconds) for host, seconds in own.items()})
+
+
+def decisive(own: Mapping[str, float]) -> float:
+    """The own work of the slowest host, if it counts as slow.
+
+    Equal hosts count as one, with their median: the largest of several measurements grows with their number by chance.
+    """
+    compared = straggler.slowest(own)
+    return compared[1] if compared and compared[2] >= SLOWER else statistics.median(own.values())
+
+
+def sentence(hosts: dict[str, dict[str, float]]) -> str:
+    """Which host is the slowest, and by how much; empty for fewer than two hosts."""
+    comparison = straggler.slowest({host: own_work(phases) for host, phases in hosts.items()})
+    if comparison is None:
+        return ""
+    name, own, factor = comparison
+    if factor < SLOWER:
+        return f"No host is slower than the others by more than {SLOWER - 1:.0%}: the slowest, {name}, by {factor - 1:.0%}."
+    others = [host for host in hosts if host != name]
+    whose, who_waits = ("the others' median", "the others wait") if len(others) > 1 else (f"that of {others[0]}", f"{others[0]} waits")
+    work = f"{_milliseconds(own)} of its own work per step, {factor:.2f} times {whose}"
+    return f"{name} is the slowest: {work}; {who_waits} for it in the all-reduce."
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.{0 if value >= 10 else 1}f} ms"
+
+
+def table(hosts: dict[str, dict[str, float]]) -> str:
+    """One row per host: milliseconds of every phase, of its own work and of the whole step."""
+    return text.table(HEADER, [[host, *(text.Number(value, 1) for value in columns(phases))] for host, phases in hosts.items()])
+
+
+def columns(phases: dict[str, float]) -> list[float]:
+    """A host's row below `HEADER`."""
+    return [*(phases[phase] for phase in PHASES), own_work(phases), sum(phases.values())]
+
+
+def shown(hosts: dict[str, dict[str, float]]) -> str:
+    """Heading, table and sentence for the terminal; empty if no step has been profiled."""
+    if not hosts:
+        return ""
+    parts = ["A step in milliseconds (median of the profiled steps)", table(hosts), "  " + sentence(hosts)]
+    return "\n".join(part for part in parts if part.strip())

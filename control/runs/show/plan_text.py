@@ -1,0 +1,145 @@
+"""The plan as a block of lines."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from control.common.text import count, fields, listed
+from control.runs.hosts import supervisor_command
+from control.runs.results.metric_text import model_name
+from trainer.common.safe_text import printable
+from trainer.data.spec import Spec, noun
+
+SHOWN_COLUMNS = 12
+USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "split", "disk")
+"""Lines of a plan that only the whole plan has: what follows from the others, and what is the same in most runs."""
+
+
+def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = (), whole: bool = True) -> str:
+    """The plan as a block of lines: the whole plan, or what is asked for and what is unusual."""
+    pairs = (_script_pairs if "script" in plan else _training_pairs)(plan, runs, whole)
+    shown = [pair for pair in pairs if whole or pair[0] not in USUAL]
+    return fields([*shown, *(("warning", warning) for warning in warnings)])
+
+
+def _hosts(plan: dict[str, Any], whole: bool) -> str:
+    """The plan's hosts in one line; of a `whole` plan with their addresses."""
+    if not whole:
+        return f"{len(plan['hosts'])}: {', '.join(host['name'] for host in plan['hosts'])}"
+    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
+    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
+    return f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"
+
+
+def _script_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
+    """The lines of a script's plan."""
+    script = plan["script"]
+    size = f", {count(script['files'], 'file')}, {script['bytes'] / 1e6:,.1f} MB" if "files" in script else ""
+    return [
+        ("run", f"{plan['run']} ({'starts again' if plan['resume'] else 'new'})"),
+        ("hosts", _hosts(plan, whole)),
+        ("script", f"{printable(script['file'])}{size} (sha256 {script['sha256'][:16]})"),
+        *([("arguments", printable(shlex.join(script["args"])))] if script["args"] else []),
+        *([("outputs", ", ".join(script["outputs"]))] if script["outputs"] else []),
+        ("results", f"{runs}/{plan['run']}"),
+    ]
+
+
+def _training_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
+    """The lines of a training's plan."""
+    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
+    size = "x".join(str(side) for side in config["data"]["image_size"])
+    digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
+    columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
+    examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
+    shared = ", each of one worker" if plan.get("roles") else f" on {count(counts['workers'], 'worker')}"
+    goes_on = supervisor_command.shown(config, plan["hosts"], plan.get("spares", []))
+    divided = plan.get("divided") or _sizes(config.get("train", {}).get("batch_sizes"))
+    batch = f"{counts['global_batch']} {called}{' per step' if whole else ''}{shared}{divided}"
+    steps = f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"
+    classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
+    pairs = [
+        ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
+        ("hosts", _hosts(plan, whole)),
+        ("model", f"{model_name(config['model'])}, {_parameters(plan)}{'' if columns else f', input {size}'}"),
+        ("dataset", f"{_source(config['data'], dataset)}{f' ({digest})' if whole else ''}: {classes}{examples}"),
+        *(_columns(dataset["spec"]) if columns else []),
+        *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
+        *([("augmented", f"by {config['data']['augment']['file']}:augment")] if config["data"].get("augment") else []),
+        *([("weights", _initial(plan["weights"]))] if plan.get("weights") else []),
+        *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
+        *([("global batch", batch)] if whole else []),
+        *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
+        *([("strategy", plan["roles"])] if plan.get("roles") else []),
+        ("steps", steps if whole else f"{steps}, of {batch}"),
+        *([("recovery", goes_on)] if goes_on and (whole or config.get("recovery", {}).get("elastic")) else []),
+        ("results", f"{runs}/{plan['run']}"),
+    ]
+    if plan.get("differing"):
+        pairs.insert(1, ("settings", "; ".join(plan["differing"])))
+    if (plan.get("choice") or {}).get("why"):
+        pairs.insert(1, ("configuration", plan["choice"]["why"]))
+    if dataset.get("note"):
+        pairs.append(("split", dataset["note"]))
+    if "needs" in plan:
+        pairs.append(("disk", _disk(plan["needs"], config["checkpoint"]["snapshots"])))
+    if dataset["ignored"]:
+        pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
+    if dataset["left_out"]:
+        pairs.append(("left out", f"{count(dataset['left_out'], 'image')} that can't be read"))
+    return pairs
+
+
+def _source(data: dict[str, Any], dataset: dict[str, Any]) -> str:
+    """Name of a dataset, and of the function that returns its images or columns."""
+    what = "columns" if "spec" in dataset else "images"
+    return f"{dataset['name']}, {what} from {data['path'].rpartition('/')[2]}" if data.get("source") == "own" else str(dataset["name"])
+
+
+def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a model gets and predicts: name, type and shape of each array."""
+    shown = []
+    for part, leaves in Spec.from_json(spec).parts.items():
+        more = [f"{len(leaves) - SHOWN_COLUMNS:,} more"] if len(leaves) > SHOWN_COLUMNS else []
+        texts = [printable(str(leaf)) for leaf in leaves[:SHOWN_COLUMNS]]
+        shown.append(({"x": "inputs", "y": "outputs", "sample_weight": "weights"}[part], ", ".join([*texts, *more])))
+    return shown
+
+
+def _parameters(plan: dict[str, Any]) -> str:
+    """How many parameters the model has; how many train, if only its last layers do."""
+    total, last = plan["parameters"]["total"], plan["config"].get("train", {}).get("last_layers")
+    some = f", of which {plan['parameters']['trainable']:,} in the last {'layer' if last == 1 else f'{last} layers'} train" if last else ""
+    return f"{total:,} parameters{some}"
+
+
+def _initial(weights: dict[str, Any]) -> str:
+    """Where a training's first weights come from, and which layers have none from there."""
+    left = [printable(name, 40) for name in weights.get("left", ())]
+    more = f", {len(left) - SHOWN_COLUMNS:,} more" if len(left) > SHOWN_COLUMNS else ""
+    kept = f"; initial ones in {', '.join(left[:SHOWN_COLUMNS])}{more}" if left else ""
+    return f"of {printable(weights['file'], 80)}{kept}"
+
+
+def _compiled(compiled: dict[str, Any]) -> str:
+    """What a model is compiled with."""
+    own = f"{listed(compiled['own'])} of its own" if compiled["own"] else ""
+    parts = [own, *(f"{name} {compiled[name]}" for name in ("optimizer", "loss") if compiled[name])]
+    metrics = [name for name in compiled["metrics"] if name != "loss"]
+    return printable(", ".join(filter(None, [*parts, f"metrics {listed(metrics)}" if metrics else ""])), 400)
+
+
+def results_mb(needs: dict[str, float]) -> float:
+    """The most that a run's weights take on disk, MB."""
+    return needs["states_mb"] + needs["snapshots"] * needs["snapshot_mb"]
+
+
+def _disk(needs: dict[str, float], policy: str | int) -> str:
+    kept = f"{count(int(needs['snapshots']), 'snapshot')} of {needs['snapshot_mb']:,} MB (checkpoint.snapshots: {policy})"
+    return f"at most {results_mb(needs):,.0f} MB on the chief and here: {kept}, training states {needs['states_mb']:,} MB"
+
+
+def _sizes(listed: str | list[int] | None) -> str:
+    if not listed:
+        return ""
+    return ", divided as measured before training" if isinstance(listed, str) else f" ({', '.join(map(str, listed))})"

@@ -1,0 +1,68 @@
+"""A run's records as lines, as it writes them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from control.common import command_line
+from control.common.progress_line import Line
+from control.runs.results import metric_text, stragglers
+from control.runs.results.time_left import Estimate
+from control.runs.show import result_text
+
+
+class Progress:
+    """Shows a run's records of metrics.jsonl."""
+
+    def __init__(
+        self,
+        line: Line,
+        counts: dict[str, Any],
+        quiet: bool = False,
+        hosts: Sequence[str] = (),
+        called: str = "image",
+        asked: str | None = None,
+    ):
+        """Show them through `line`; `quiet` leaves out the lines that stay, except warnings.
+
+        `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`.
+        """
+        self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
+        self._asked = asked
+        self._table, self.printed = result_text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
+        self._slow = ("", 0)
+        """Cause and rank of the straggler that was named last."""
+        self._estimate = Estimate(counts)
+        self._last_epoch: dict[str, Any] | None = None
+
+    def show(self, host: str, record: dict[str, Any]) -> None:
+        """Show a record of that host's worker."""
+        kind = record["kind"]
+        if kind == "warning":
+            self._line.print(f"{host}: {record['text']}")
+        elif kind == "phase" and record["phase"] != "training":
+            self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
+        elif kind == "steps":
+            left = self._estimate.left(record["step"], record["images_per_s"])
+            self._line.update(result_text.progress(record, self._counts, self._last_epoch, left, self._called, self._asked))
+        elif kind == "epoch" and not self._quiet:
+            self._last_epoch = record
+            self._estimate.epoch(record["t"], record["epoch"])
+            left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
+            self.printed.append(record["epoch"])
+            for line in self._table.lines(record, left):
+                self._line.print(line)
+        elif kind == "evaluation" and not self._quiet:
+            self._line.print(f"{host}: {metric_text.evaluation(record)}")
+        elif kind == "straggler" and not self._quiet:
+            self._straggler(record)
+        elif kind == "reduction" and not self._quiet:
+            self._line.print(f"Gradients are sent {record['why']}.")
+        elif kind == "shares" and not self._quiet:
+            self._line.print(f"The global batch is divided: {record['told']}.")
+
+    def _straggler(self, record: dict[str, Any]) -> None:
+        """Name a straggler once, and again when it is another or has another cause."""
+        slow = (record["cause"], record["rank"])
+        if slow != self._slow and (named := stragglers.sentence(record, self._hosts)):
+            self._line.print(named)
+        self._slow = slow

@@ -1,0 +1,197 @@
+"""A run for the terminal: its progress, its epochs as a table, its result."""
+
+import datetime
+import statistics
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from control.common.text import Number, count, duration, fields, listed, next_commands, table
+from control.runs.results.metric_text import MOST_METRICS, best, metric_name
+from control.runs.results.next_steps import after_run
+from trainer.rundir.best_epoch import best_row, monitor
+from trainer.rundir.schemas import VALIDATION, metric_values
+
+MOST_COLUMNS = 8
+"""Metrics in a table."""
+
+NARROWEST = 7
+"""Characters of a column in the table of epochs, whose later rows are not known when the first is printed."""
+SHOWN_FILES = 10
+
+
+def progress(
+    record: dict[str, Any],
+    counts: dict[str, Any],
+    last_epoch: dict[str, Any] | None,
+    eta: float | None,
+    called: str = "image",
+    asked: str | None = None,
+) -> str:
+    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA.
+
+    `asked` is `train.monitor`.
+    """
+    metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
+    decides = monitor(last or [VALIDATION + name for name in metrics], asked).metric
+    value = f"{last[decides]:.4f}" if decides in last else "-"
+    left = duration(eta) if eta is not None else "-"
+    named = list(metrics.items())[:MOST_METRICS]
+    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
+    # A model without validation is judged by a metric of training.
+    decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
+    return (
+        f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
+        f"{record['images_per_s']:,.0f} {called}s/s  ETA {left}{shown}{decisive}"
+    )
+
+
+class EpochTable:
+    """The table of epochs, printed while they end."""
+
+    def __init__(self, epochs: int, called: str = "image", width: int | None = None):
+        """`called`: what an example is called; `width`: columns of the terminal, beyond which metrics are left out."""
+        self._epochs, self._called, self._width = epochs, called, width
+        self._names: list[str] | None = None
+
+    def lines(self, row: dict[str, Any], eta: float | None) -> list[str]:
+        """A finished epoch, below a header where its columns are new; `eta`: seconds left."""
+        last = [*_rates(self._called), "left"]
+        names, before = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width), self._names
+        self._names = names
+        columns = ["epoch", *map(metric_name, names), *last]
+        cells = [f"{row['epoch']}/{self._epochs}", *_numbers(row, names), duration(eta) if eta is not None else "-"]
+        shown = [cells] if names == before else [columns, cells]
+        widths = [max(NARROWEST, len(title)) for title in columns]
+        return ["  " + "  ".join(str(cell).rjust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
+
+
+def _rates(called: str) -> list[str]:
+    """Titles of the columns behind the metrics."""
+    return ["seconds", f"{called}s/s"]
+
+
+def _numbers(row: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    """An epoch's metrics, then its seconds and examples per second."""
+    return [*(Number(row[name], 4) if name in row else "-" for name in names), Number(row["seconds"], 1), Number(row["images_per_s"], 0)]
+
+
+def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> list[str]:
+    """The first metrics that fit into `width` columns beside others; at least one."""
+    widths = [2 + max(NARROWEST, len(metric_name(name))) for name in [*others, *names]]
+    kept = [name for end, name in enumerate(names, len(others) + 1) if width is None or sum(widths[:end]) <= width]
+    return kept or list(names[:1])
+
+
+def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
+    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
+    last = _rates(called)
+    shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
+    if len(rows) > 24:
+        top = (best or best_row(rows))["epoch"]
+        shown = [row for row in rows if row["epoch"] <= 3 or row["epoch"] == top or row["epoch"] > rows[-1]["epoch"] - 10]
+    return table(["epoch", *map(metric_name, names), *last], [[row["epoch"], *_numbers(row, names)] for row in shown])
+
+
+def result(
+    run: str,
+    folder: str,
+    summary: dict[str, Any],
+    rows: Sequence[dict[str, Any]],
+    more: Sequence[tuple[str, str]] = (),
+    called: str = "image",
+    commands: bool = True,
+    printed: Collection[int] = (),
+    width: int | None = None,
+) -> str:
+    """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
+
+    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `EpochTable`.
+    """
+    state = f"{run}: {summary['state']}"
+    if {row["epoch"] for row in rows} <= set(printed):
+        # A table that grew line by line ends here.
+        lines = ["", state] if printed else [state]
+    else:
+        lines = [state, "", history(rows, called, summary.get("best"), width), ""]
+    pairs = []
+    if summary.get("best"):
+        pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))
+    pairs += early(summary)
+    pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
+    if summary.get("images_per_s"):
+        pairs.append(("speed", f"{summary['images_per_s']:,.0f} {called}s/s in training steps"))
+    epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if len(epoch_seconds) > 1:
+        pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
+    pairs += [pair for pair in more if pair[1]]
+    if summary.get("lost"):
+        pairs.append(("lost", lost(summary["lost"], summary["workers"])))
+    if summary.get("took_places"):
+        pairs.append(("spares", f"{listed(summary['took_places'])} took the place of a lost host"))
+    if digests := summary.get("weights_sha256_by_rank"):
+        pairs.append(("weights", weights(digests, summary["workers"])))
+    if summary.get("inexact_because"):
+        pairs.append(("not exact", "; ".join(summary["inexact_because"]) + "; the weights differ a little from those without interruption"))
+    if summary.get("unsaved"):
+        pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary["unsaved"].items())))
+    pairs.append(("results", folder))
+    return "\n".join([*lines, fields(pairs), *(["", next_commands(after_run(run, summary, rows))] if commands else [])])
+
+
+def early(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Why a run took fewer epochs than asked for, under its heading; nothing if it did not."""
+    if not summary.get("ended_early"):
+        return []
+    best = summary["best"]["epoch"] if summary.get("best") else 0
+    by = summary.get("ended_by") or "a callback"
+    why = f"none since epoch {best} was better (train.patience)" if summary.get("stalled") else f"by {by}"
+    return [("ended early", f"{why}, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
+
+
+def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequence[str]) -> str:
+    """The end of a script's run: time, the files that it left, next commands."""
+    left = [*output[:SHOWN_FILES], *([f"{len(output) - SHOWN_FILES:,} more"] if len(output) > SHOWN_FILES else [])]
+    pairs = [
+        *([("time", duration_text)] if (duration_text := times(summary)) else []),
+        *([("output", f"{', '.join(left)} (in {folder}/output)")] if left else []),
+        ("results", folder),
+    ]
+    commands = next_commands(after_run(run, summary))
+    return "\n".join([f"{run}: {summary['state']}", fields(pairs), *(["", commands] if commands else [])])
+
+
+def lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
+    """Which hosts a run went on without, and when they were last heard."""
+    shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
+    return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
+
+
+def weights(digests: Sequence[str], workers: int) -> str:
+    """A sentence on the digests of the weights, one for each of the workers, or one for those that servers keep."""
+    if len(set(digests)) > 1:
+        return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
+    where = f"equal on all {len(digests)} workers" if len(digests) > 1 else "of the only worker" if workers == 1 else "kept by the servers"
+    return f"{where} (sha256 {digests[0][:16]})"
+
+
+def times(summary: dict[str, Any]) -> str:
+    """The durations of a run; empty if unknown.
+
+    A launch counts from Enter to its end, as the user experiences it: for a short training, more than twice the training time.
+    """
+    launch, parts = summary.get("launch"), []
+    if launch:
+        until = "this result" if launch["until"] == "result" else "the end of the last worker"
+        parts.append(f"{duration(launch['seconds_from_enter'])} from Enter to {until}")
+        if "seconds_training" in launch:
+            before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
+            parts.append(f", {trained} of it training with validation and saving ({before} before, {after} after)")
+        elif "script" not in summary:
+            parts.append(", no step was trained")
+    elif "script" not in summary and summary.get("seconds_total"):
+        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, {duration(summary['seconds_training'])} of it training")
+    if "script" in summary and summary.get("seconds_total"):
+        parts.append(f"{', ' if parts else ''}{duration(summary['seconds_total'])} of it the script on the chief")
+    if parts and summary.get("restarts") and "seconds_training" in summary:
+        parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
+    return "".join(parts)

@@ -1,0 +1,444 @@
+"""How many workers to use, and the figures behind it, from a sweep's trials and the model fitted to them. Pure functions."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from control.campaign.timings import Timing, Trial
+from control.common.text import count, listed
+from control.sweep.scaling.fitting import ENOUGH_FOR_ODD, PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, again, fit, worth
+from trainer.common.errors import LockstepError
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Known facts besides the timings; None if unknown."""
+
+    mbit_s: float | None = None
+    """Measured bandwidth of the slowest link (10^6 bits per second)."""
+    watts_per_node: float | None = None
+    """Watts of a host during training."""
+    joules: Mapping[Trial, float] | None = None
+    """Metered energy of all hosts over whole trials, start-up included."""
+    split: Mapping[int, Mapping[str, Mapping[str, float]]] | None = None
+    """Number of workers -> host -> phase of a step -> milliseconds."""
+    one_machine: bool = False
+    """Whether the hosts are workers on one machine: there is no wire between them, and no host is slow by itself."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the last of N workers brings."""
+
+    workers: int
+    share: float
+    """More images/s, as a share of the rate without it; negative: it slows down."""
+    low: float
+    high: float
+    """The 95% interval."""
+    measured: bool
+    """Whether this number of workers was measured, or only follows from the model."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How many workers to use, and why."""
+
+    workers: int
+    fewest: int
+    most: int
+    """The smallest and the largest number measured; no number beyond them is advised."""
+    speedup: float
+    """images/s of `workers` relative to those of `fewest`."""
+    speedup_low: float
+    speedup_high: float
+    share_of_resamples: dict[int, float]
+    """Share of resampled measurements that give each answer, most frequent first."""
+    gains: tuple[Gain, ...]
+    """From one more than `fewest` to one more than `most`."""
+    communication_share: float
+    """Share of a step at `most` workers, 0 to 1."""
+    communication_low: float
+    communication_high: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """One group of trials (same scaling, epochs, checkpoint_every) and the conclusions from it."""
+
+    work: Work
+    rows: tuple[Timing, ...]
+    """Successful trials, by workers and repeat."""
+    fit: Fit | None = field(compare=False)
+    refusal: str
+    """Why there is no fit; empty if there is one."""
+    advice: Advice | None
+    command: str = ""
+    """The command that measures enough for an answer, if there is none and a command can."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The measured numbers of workers, ascending."""
+        return tuple(sorted({row.workers for row in self.rows}))
+
+    def of(self, workers: int) -> list[Timing]:
+        """Trials with this number of workers."""
+        return [row for row in self.rows if row.workers == workers]
+
+
+def groups(timings: Sequence[Timing], works: Sequence[Work]) -> list[tuple[Work, list[Timing]]]:
+    """The trials to study of each scaling that has any: of the group with the most numbers of workers, then the most trials.
+
+    On a tie, the group that saves its state most rarely counts: saving disturbs its steps least.
+
+    Raises:
+        LockstepError: a successful trial without its seconds or images/s.
+    """
+    for row in timings:
+        lacks = [name for name in ("seconds_end_to_end", "seconds_training", "images_per_s") if row.measured and not getattr(row, name)]
+        if lacks:
+            raise LockstepError(
+                f"timings.csv: trial {row.repeat} of {row.workers} workers is {row.state} without {', '.join(lacks)}; "
+                "remove its line to measure it anew"
+            )
+    chosen = {work: [row for row in timings if row.scaling == work.scaling] for work in works}
+    return [(work, _main_group(rows)) for work, rows in chosen.items() if rows]
+
+
+def _main_group(rows: Sequence[Timing]) -> list[Timing]:
+    by_settings: dict[tuple[int, int], list[Timing]] = {}
+    for row in rows:
+        by_settings.setdefault((row.epochs, row.checkpoint_every), []).append(row)
+
+    def size(key: tuple[int, int]) -> tuple[int, int, float]:
+        finished = [row for row in by_settings[key] if row.measured]
+        return len({row.workers for row in finished}), len(finished), rarity(key[1])
+
+    return by_settings[max(by_settings, key=size)]
+
+
+def rarity(checkpoint_every: int) -> float:
+    """Sort key for checkpoint_every: 0, only at the end of an epoch, is the rarest."""
+    return checkpoint_every or math.inf
+
+
+def study(
+    rows: Sequence[Timing],
+    work: Work,
+    sweep: str = "",
+    own: Mapping[int, float] | None = None,
+    quick: Collection[int] = (),
+    hosts: Sequence[str] = (),
+    timed: bool = False,
+) -> Study:
+    """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
+    measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
+    try:
+        fitted = fit(rows, work, sweep, own, quick, hosts, timed)
+    except Refused as refusal:
+        return Study(work, measured, None, str(refusal), None, refusal.command)
+    answered = Study(work, measured, fitted, "", advise(fitted))
+    if against := contradiction(answered):
+        more = again(measured, sweep, max(row.repeat for row in measured) + 2)
+        return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
+    return answered
+
+
+def medians(one: Study) -> dict[int, float]:
+    """Median images/s by number of workers."""
+    return {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
+
+
+def medians_in_words(one: Study) -> str:
+    """`median images/s by workers: 1: 805, 2: 697`."""
+    return f"median {one.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in medians(one).items())}"
+
+
+def quickest(one: Study) -> int:
+    """The number of workers with the largest median images/s."""
+    rates = medians(one)
+    return max(rates, key=lambda n: rates[n])
+
+
+def faster(one: Study, workers: int) -> float:
+    """How many times as fast the quickest number of workers is, by medians."""
+    rates = medians(one)
+    return rates[quickest(one)] / rates[workers]
+
+
+def contradicted(one: Study, workers: int) -> bool:
+    """Whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
+
+    A model tells what the second worker costs from noise; medians do not.
+    """
+    return faster(one, workers) >= 1 + WORTH
+
+
+def contradiction(one: Study) -> str:
+    """Why the medians contradict the model's answer; empty if they do not.
+
+    They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few numbers
+    the model can't tell an odd one from the cost of working together.
+    """
+    advised, rates, best_rate = one.advice, medians(one), quickest(one)
+    if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not contradicted(one, advised.workers):
+        return ""
+    between = range(*sorted((advised.workers, best_rate)))
+    slow = [n for n in rates if n in between and rates[n] < rates[advised.workers]]
+    if not slow:
+        return ""
+    return (
+        f"no number of workers is clearly best: {count(best_rate, 'worker')} are {faster(one, advised.workers):.2f} times as fast as "
+        f"{advised.workers}, and {listed(slow)} are slower ({medians_in_words(one)})."
+    )
+
+
+def advise(fitted: Fit) -> Advice:
+    """The answer: `best` among the numbers of workers from the fewest to the most measured."""
+    fewest, most = fitted.counts[0], fitted.counts[-1]
+    counts = range(fewest, most + 1)
+    workers = best({n: fitted.images_per_s(n) for n in counts})
+    drawn = {n: fitted.draws("images_per_s", n) for n in counts}
+    low, high = np.quantile(drawn[workers] / drawn[fewest], [0.025, 0.975])
+    answers = Counter(best(dict(zip(counts, rates, strict=True))) for rates in np.stack(list(drawn.values()), axis=-1).tolist())
+    return Advice(
+        workers,
+        fewest,
+        most,
+        fitted.images_per_s(workers) / fitted.images_per_s(fewest),
+        float(low),
+        float(high),
+        {n: times / RESAMPLES for n, times in sorted(answers.items(), key=lambda pair: (-pair[1], pair[0]))},
+        tuple(Gain(n, fitted.gain(n), *fitted.interval("gain", n), n in fitted.counts) for n in range(fewest + 1, most + 2)),
+        fitted.communication_share(most),
+        *fitted.interval("communication_share", most),
+    )
+
+
+def best(rates: Mapping[int, float]) -> int:
+    """The number of workers to use, from images/s by number of workers; the larger on a tie.
+
+    Workers are added as long as each brings `worth` more images/s, several together on (geometric) average: the second alone may
+    only earn the network's cost. That is the number with the largest images/s divided by the product of 1 + worth(n) over all added
+    workers.
+    """
+    asked = [0.0, 0.0, *accumulate(math.log1p(worth(n)) for n in range(2, max(rates) + 1))]
+    # Rounding must not decide about a worker that brings exactly the required share.
+    return max(rates, key=lambda n: (round(math.log(rates[n]) - asked[n], 9), n))
+
+
+def by_medians(study: Study) -> int:
+    """The answer of `best` from the measured medians alone, among the measured numbers."""
+    return best(medians(study))
+
+
+def to_train(study: Study) -> int:
+    """The number of workers to train with: the answer, else that of the medians, else the quickest."""
+    if study.advice:
+        return study.advice.workers
+    by_rule = by_medians(study)
+    return quickest(study) if contradicted(study, by_rule) else by_rule
+
+
+def _values(rows: Sequence[Timing], quantity: str) -> list[float]:
+    return [getattr(row, quantity) for row in rows]
+
+
+def joined(study: Study, workers: int) -> str:
+    """Names, joined by commas, of the hosts that this number of workers adds to the previous measured number."""
+    before = [n for n in study.counts if n < workers]
+    earlier_hosts = set(study.of(before[-1])[0].hosts.split()) if before else set()
+    rows = study.of(workers)
+    return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, mean and standard deviation of the sample; the last is None for a single value."""
+    return {
+        "median": statistics.median(values),
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+def measured(study: Study) -> list[dict[str, Any]]:
+    """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
+    table: list[dict[str, Any]] = []
+    for n in study.counts:
+        rows = study.of(n)
+        spreads = {name: spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
+        first = table[0]["images_per_s"]["median"] if table else spreads["images_per_s"]["median"]
+        faster, base = spreads["images_per_s"]["median"] / first, study.counts[0]
+        table.append(
+            {"workers": n, "trials": len(rows), **spreads, "speedup_over": base, "speedup": faster, "efficiency": faster * base / n}
+        )
+    return table
+
+
+def modelled(study: Study) -> list[dict[str, Any]]:
+    """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
+    table = []
+    for n, fitted in ((n, study.fit) for n in study.counts if study.fit):
+        step = study.work.images(n) / statistics.median(_values(study.of(n), "images_per_s"))
+        own, messages, sent, jump, compression = (seconds * 1000 for seconds in fitted.parts_s(n))
+        table.append(
+            {
+                "workers": n,
+                "measured_ms": step * 1000,
+                "model_ms": fitted.step_s(n) * 1000,
+                "own_work_ms": own,
+                "own_work_measured_ms": fitted.own[n] * 1000 if n in fitted.own else None,
+                "messages_ms": messages,
+                "bytes_ms": sent,
+                "jump_ms": jump,
+                "compression_ms": compression,
+                "error_percent": (fitted.step_s(n) / step - 1) * 100,
+                "held_out_error_percent": fitted.held_out.get(n),
+                "images_per_s": fitted.images_per_s(n),
+                "images_per_s_interval": fitted.interval("images_per_s", n),
+            }
+        )
+    return table
+
+
+def start_up(study: Study) -> list[dict[str, Any]]:
+    """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
+    rows = []
+    for n in study.counts:
+        totals, training = (_values(study.of(n), f"seconds_{name}") for name in ("end_to_end", "training"))
+        end_to_end = statistics.median(totals)
+        other = statistics.median(total - part for total, part in zip(totals, training, strict=True))
+        rows.append({"workers": n, "seconds_end_to_end": end_to_end, "seconds_other": other, "share": other / end_to_end})
+    return rows
+
+
+def wire(study: Study, mbit_s: float | None) -> list[dict[str, Any]]:
+    """Seconds that a step's bytes take at 100 Mbit/s, 1 Gbit/s and the measured rate, at the most workers measured."""
+    most = study.counts[-1] if study.counts else 1
+    links = [(100.0, False), (1000.0, False)] + ([(mbit_s, True)] if mbit_s else [])
+    return [
+        {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": study.work.sent(most).bytes * 8e-6 / rate}
+        for rate, is_measured in links
+        if most > 1
+    ]
+
+
+def effective_mbit_s(fitted: Fit) -> float | None:
+    """The bandwidth that equals the fit's seconds per byte (10^6 bits per second); None if bytes take less than 1% of a step, or may."""
+    most = fitted.counts[-1]
+    least = fitted.interval("s_per_byte", most)[0] * fitted.work.sent(most).bytes
+    return 8e-6 / fitted.s_per_byte if least > 0.01 * fitted.step_s(most) else None
+
+
+def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
+    """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
+    by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+    for row in sorted(timings, key=lambda row: row.trial):
+        if row.measured and row.seconds_training is not None:
+            group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
+            group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
+    costs = []
+    for (scaling, epochs, workers), group in by_settings.items():
+        rarest, *others = sorted(group, key=rarity, reverse=True)
+        for every in (rarest, *others) if others else ():
+            low, high = (None, None) if every == rarest else difference(group[every], group[rarest])
+            costs.append(
+                {
+                    "scaling": scaling,
+                    "epochs": epochs,
+                    "workers": workers,
+                    "checkpoint_every": every,
+                    "trials": len(group[every]),
+                    "seconds_training": spread(group[every]),
+                    "compared_with": rarest,
+                    "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
+                    "more_percent_low": low,
+                    "more_percent_high": high,
+                }
+            )
+    return costs
+
+
+def difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
+    """95% interval (percent of the base's mean) of the difference of two means; (None, None) if one has a single value.
+
+    Welch, The generalization of Student's problem when several different population variances are involved, Biometrika 34, 1947.
+    """
+    if min(len(values), len(base)) < 2:
+        return None, None
+    parts = [statistics.variance(some) / len(some) for some in (values, base)]
+    off, mean = statistics.fmean(values) - statistics.fmean(base), statistics.fmean(base)
+    if not sum(parts):
+        return off / mean * 100, off / mean * 100
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(some) - 1) for part, some in zip(parts, (values, base), strict=True))
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(sum(parts))
+    return (off - half) / mean * 100, (off + half) / mean * 100
+
+
+def energy(study: Study, extras: Extras) -> list[dict[str, Any]]:
+    """Joules per epoch of all hosts by number of workers: metered if possible, else estimated from watts; else empty.
+
+    Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
+    """
+    table = []
+    for n in study.counts:
+        rows, joules = study.of(n), extras.joules or {}
+        used, source = [joules[row.trial] / row.epochs for row in rows if row.trial in joules], "measured by the meter"
+        if not used and extras.watts_per_node is not None:
+            seconds = _values(rows, "seconds_training")
+            used = [extras.watts_per_node * n * one / row.epochs for row, one in zip(rows, seconds, strict=True)]
+            source = "estimate from watts_per_node"
+        if used:
+            table.append({"workers": n, "joules_per_epoch": spread(used), "trials": len(used), "source": source})
+    return table
+
+
+def failed(timings: Sequence[Timing]) -> list[Timing]:
+    """Trials without a measurement, in order."""
+    return sorted((row for row in timings if not row.measured), key=lambda row: row.trial)
+
+
+def as_dict(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> dict[str, Any]:
+    """The content of analysis.md, for summary.json."""
+    return {
+        "studies": [_study_as_dict(one, extras) for one in studies],
+        "checkpoints": checkpoint_costs(timings),
+        "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (extras.split or {}).items()},
+        "failed": [asdict(row.trial) for row in failed(timings)],
+    }
+
+
+def _study_as_dict(one: Study, extras: Extras) -> dict[str, Any]:
+    row = one.rows[0] if one.rows else None
+    return {
+        **asdict(one.work),
+        "epochs": row.epochs if row else None,
+        "checkpoint_every": row.checkpoint_every if row else None,
+        "answer": asdict(one.advice) if one.advice else None,
+        "refusal": one.refusal or None,
+        "measured": measured(one),
+        "fit": _fit_as_dict(one.fit) if one.fit else None,
+        "model": modelled(one),
+        "start_up": start_up(one),
+        "wire": wire(one, extras.mbit_s),
+        "energy": energy(one, extras),
+    }
+
+
+def _fit_as_dict(fitted: Fit) -> dict[str, Any]:
+    return {
+        **{name: getattr(fitted, name) for name in PARAMETERS},
+        "odd": fitted.odd,
+        "noise": fitted.noise,
+        **{f"{name}_interval": fitted.interval(name, fitted.counts[-1]) for name in PARAMETERS},
+        "jump_from": fitted.jump_from,
+        "held_out_error_percent": fitted.held_out,
+        "effective_mbit_s": effective_mbit_s(fitted),
+    }

@@ -1,0 +1,136 @@
+"""How long trials will take before one of them has ended: from the warm-up, or from an earlier run of the model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from control.campaign.timings import SUCCEEDED, Timing, Trial, typical_rate
+from control.common import configurations, project, text
+from control.runs.results import run_summary
+from control.sweep.scaling import design
+from trainer.common.errors import LockstepError
+from trainer.rundir.metrics_log import CACHING, CHOOSING
+
+ONLY_ONCE = (CACHING, CHOOSING)
+"""Phases of the warm-up that its trials skip, because their results are kept."""
+COMMAND_S = 4.0
+"""Seconds of a trial's command before its launch and after its end: plan, copies of what hosts have, collection. Those of the warm-up
+publish the dataset as well, and say nothing of a trial's.
+"""
+SHORT_S = 10.0
+"""Seconds of steps below which start-up, bursts of other work and the first call say more than the number of workers."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one run shows of how long another takes."""
+
+    workers: int
+    per_s: float
+    """Training examples of all workers per second of their steps."""
+    around_s: float = 0.0
+    """Seconds outside epochs: start, end, collection."""
+    epoch_s: float = 0.0
+    """Seconds of an epoch outside its steps: validation, saved states."""
+    one_machine: bool = False
+    """Whether all workers share its cores: fewer are about as fast."""
+
+    def steps_s(self, workers: int, examples: int) -> tuple[float, float]:
+        """Shortest and longest time of the steps over this many examples, in seconds: with no or with perfect scaling."""
+        alike = examples / self.per_s
+        alone = alike if self.one_machine else alike * self.workers / workers
+        return min(alike, alone), max(alike, alone)
+
+    def trial_s(self, trial: Trial, examples: int) -> tuple[float, float]:
+        """Shortest and longest time of a trial with this many training examples per epoch, in seconds."""
+        least, most = self.steps_s(trial.workers, examples)
+        return self.around_s + trial.epochs * (least + self.epoch_s), self.around_s + trial.epochs * (most + self.epoch_s)
+
+
+def of_warm_up(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> Speed | None:
+    """What a warm-up of one epoch shows; None if it had too few steps.
+
+    Args:
+        summary: its summary.json.
+        records: of its chief's metrics.jsonl.
+        one_machine: whether its workers share a machine.
+    """
+    steps = [record for record in records if record["kind"] == "steps"]
+    rate = typical_rate(steps)
+    if rate is None:
+        return None
+    phases = [record for record in records if record["kind"] == "phase"]
+    once = sum(after["t"] - before["t"] for before, after in pairwise(phases) if before["phase"] in ONLY_ONCE)
+    outside = max(0.0, summary["seconds_training"] - sum(record["seconds"] for record in steps))
+    around = max(0.0, summary["seconds_end_to_end"] - summary["seconds_training"] - once)
+    return Speed(summary["workers"], rate, around + COMMAND_S, outside, one_machine)
+
+
+def kept(record: Mapping[str, Any]) -> Speed | None:
+    """The speed in a sweep's summary.json; None before its warm-up."""
+    return Speed(**record["speed"]) if "speed" in record else None
+
+
+def earlier(run_plan: Mapping[str, Any]) -> tuple[str, Speed] | None:
+    """The newest run of a plan's model on as many workers, by name, and its speed."""
+    workers, model = run_plan["counts"]["workers"], run_plan["config"]["model"]
+    for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        summary = run_summary.read_summary(path.parent)
+        if summary["state"] != SUCCEEDED or summary.get("workers") != workers or not summary.get("images_per_s"):
+            continue
+        try:
+            if configurations.load(path.parent / "config.yml").get("model") != model:
+                continue
+        except (LockstepError, OSError):
+            continue
+        around = (summary.get("seconds_end_to_end") or 0.0) - (summary.get("seconds_training") or 0.0)
+        return path.parent.name, Speed(workers, summary["images_per_s"], max(0.0, around))
+    return None
+
+
+def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, Any], run_plan: Mapping[str, Any]) -> str:
+    """How long a sweep over numbers of workers will take, for its plan.
+
+    Args:
+        left: trials to measure, one after another.
+        rows: those of before.
+        record: the sweep's summary.json.
+        run_plan: of the largest trial.
+    """
+    if not left:
+        return "nothing is left to measure"
+    how_many = text.count(len(left), "trial")
+    alike = [row for row in rows if row.epochs == left[0].epochs]
+    if (seconds := design.pace(alike).left(left)) is not None:
+        return f"about {text.duration(seconds)} for {how_many}, as those before"
+    if speed := kept(record):
+        return f"{spoken(*together(speed, left, record['train_images']))} for {how_many}, by the warm-up before"
+    if found := earlier(run_plan):
+        run, speed = found
+        return f"{spoken(*together(speed, left, record['train_images']))} for {how_many}, at the speed of run {run}"
+    return f"{how_many}; how long is known after the warm-up"
+
+
+def together(speed: Speed, trials: Sequence[Trial], examples: int) -> tuple[float, float]:
+    """Shortest and longest time of trials that run one after another, in seconds."""
+    each = [speed.trial_s(trial, examples) for trial in trials]
+    return sum(least for least, _ in each), sum(most for _, most in each)
+
+
+def spoken(least: float, most: float) -> str:
+    """`about 1:20`, or `1:20 to 3:10` where the two differ by more than a guess would."""
+    return f"about {text.duration(most)}" if most < 1.25 * least else f"{text.duration(least)} to {text.duration(most)}"
+
+
+def too_short(speed: Speed, trials: Sequence[Trial], examples: int) -> str:
+    """A warning about trials whose training is too short to say how fast it is; empty without one."""
+    short = {trial: trial.epochs * max(speed.steps_s(trial.workers, examples)) for trial in trials}
+    if not short or min(short.values()) >= SHORT_S:
+        return ""
+    trial = min(short, key=lambda one: short[one])
+    epochs = -(-trial.epochs * SHORT_S // short[trial])
+    return (
+        f"trials of {text.count(trial.epochs, 'epoch')} train for {short[trial]:.0f} s or less, and noise may hide how fast they are; "
+        f"for a surer answer: -e epochs={epochs:.0f}"
+    )

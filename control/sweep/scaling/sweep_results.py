@@ -1,0 +1,211 @@
+"""A sweep's results from its files: analysis.md, pictures, summary.json. Recomputed each time, written only if changed."""
+
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control.campaign.store import SUMMARY
+from control.campaign.timings import FILE, STRONG, WEAK, Timing, Trial, read
+from control.common import host_names, text
+from control.common.host_names import on_one_machine
+from control.common.written_files import put_changed
+from control.runs.results import run_plots, step_profile
+from control.sweep.scaling import advice_text, design, scaling_plots
+from control.sweep.scaling.advice import Extras, Study, as_dict, groups, study, to_train
+from control.sweep.scaling.fitting import Work, again
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.reduction.cost_model import TENSORFLOW
+
+MOST_BARS = 30
+"""Maximum number of bars in one picture."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a sweep."""
+
+    rows: list[Timing]
+    studies: list[Study]
+    answer: str
+    """The answer in words, for every measured scaling."""
+    following: tuple[str, str]
+    """The next step, and its one command."""
+    changed: bool
+    """Whether any file differs from before."""
+
+
+Samples = dict[int, dict[str, list[dict[str, Any]]]]
+"""Records of profiled steps, by number of workers and host."""
+
+
+def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[[str], str] = lambda text: text) -> Results:
+    """Analyse all measurements so far, write all results.
+
+    Args:
+        folder: the sweep's, with timings.csv and summary.json.
+        watts_per_node: power of a host during training, if known.
+        typed: turns commands in analysis.md and in the answer into what the user has to type, as with `-i INVENTORY`.
+
+    Raises:
+        ConfigError: nothing was measured yet.
+    """
+    rows, record = read(folder / FILE), dict(read_json(folder / SUMMARY))
+    if not any(row.measured for row in rows):
+        failed = f" ({len(rows)} trials failed; their output is in {folder.name}/logs)" if rows else ""
+        raise ConfigError(
+            f"sweep={folder.name}: nothing is measured yet{failed}; measure: ansible-playbook sweep.yml -e sweep={folder.name}"
+        )
+    hosts = record.get("hosts", [])
+    studies, split = [], None
+    for work, group in groups(rows, works(record)):
+        profiled = samples(folder, group)
+        timed = timed_work(record, work, max(row.workers for row in group))
+        own = timed or own_work(profiled, group)
+        studies.append(study(group, work, folder.name, own, quick(profiled, group), hosts, bool(timed)))
+        if split is None and studies[-1].rows:
+            split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
+    extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), split, on_one_machine(hosts))
+    measured = sum(row.measured for row in rows)
+    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": as_dict(studies, rows, extras)}
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
+        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(studies, rows, extras)))
+        write_json(Path(fresh, SUMMARY), {**record, **counted})
+        draw(Path(fresh), rows, studies, extras)
+        changed = put_changed(Path(fresh), folder)
+    label, command = following(studies, rows, folder.name)
+    return Results(rows, studies, typed(advice_text.answers(studies, rows, extras)), (label, typed(command)), bool(changed))
+
+
+def following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
+    """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
+    if advice_text.about_saved_states(rows):
+        single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
+        return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))
+    if lacking := next((one for one in all_studies if one.command), None):
+        return "measure for an answer", lacking.command
+    answered = [one for one in all_studies if one.advice]
+    if doubtful := next((one for one in answered if one.advice and advice_text.doubtful(one.advice)), None):
+        return "measure more", again(doubtful.rows, sweep, max(row.repeat for row in doubtful.rows) + 2)
+    one = answered[0] if answered else next(one for one in all_studies if one.rows)
+    return _train(sweep, to_train(one))
+
+
+def _train(sweep: str, workers: int) -> tuple[str, str]:
+    return "train with it", f"ansible-playbook train.yml -e config=sweeps/{sweep}/config.yml -e workers={workers}"
+
+
+def works(record: dict[str, Any]) -> list[Work]:
+    """The work of a step at each scaling."""
+    batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
+    sent = record.get("sent_bytes", record["gradient_bytes"])
+    how = (
+        record.get("train_images", 0),
+        record.get("transport", TENSORFLOW),
+        tuple(record.get("sums", ())),
+        sent < record["gradient_bytes"],
+        record.get("called", "image"),
+    )
+    return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
+
+
+def draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
+    """Draw all pictures into a folder; none for a scaling without measurements."""
+    scaling_plots.time_median(rows, folder / "time_median.png")
+    scaling_plots.time_mean(rows, folder / "time_mean.png")
+    drawn = [one for one in studies if one.rows]
+    for one in drawn:
+        suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
+        for name, picture in (
+            ("speedup", scaling_plots.speedup),
+            ("efficiency", scaling_plots.efficiency),
+            ("images_per_s", scaling_plots.throughput),
+        ):
+            picture(one.rows, one.work, one.fit, folder / f"{name}{suffix}.png")
+    if len({row.checkpoint_every for row in rows if row.measured}) > 1:
+        scaling_plots.checkpoints(rows, folder / "checkpoints.png")
+    if extras.split:
+        run_plots.split(profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
+
+
+def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
+    """One named bar per host and number of workers; if there are too many, only the slowest host at each number."""
+    slowest = sum(len(hosts) for hosts in by_workers.values()) > MOST_BARS
+    bars: dict[str, Mapping[str, float]] = {}
+    for workers, hosts in sorted(by_workers.items()):
+        shown = [max(hosts, key=lambda host: step_profile.own_work(dict(hosts[host])))] if slowest else list(hosts)
+        note = ", slowest" if slowest and workers > 1 else ""
+        bars |= {f"{text.count(workers, 'worker')}: {host}{note}": hosts[host] for host in shown}
+    return bars
+
+
+def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
+    """Profiled steps of these trials together; numbers of workers without any are left out.
+
+    Args:
+        folder: the sweep's.
+        rows: of one group (same scaling, epochs, checkpoint_every): steps of different batches can't be mixed.
+    """
+    pooled: Samples = {}
+    for row in sorted((row for row in rows if row.measured), key=lambda row: row.workers):
+        for host, records in step_profile.read(trial_folder(folder, row.trial)).items():
+            pooled.setdefault(row.workers, {}).setdefault(host, []).extend(records)
+    return pooled
+
+
+def own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
+    """Seconds of a step's own work by number of workers, of the slowest host in these trials.
+
+    Left out if any host has no samples: it may be the slowest.
+    """
+    hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
+    return {workers: step_profile.own_seconds(by_host) for workers, by_host in profiled.items() if hosts[workers] <= set(by_host)}
+
+
+def times(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The answers of `trainer steptime` by host, oldest first; earlier versions kept one."""
+    return {host: one if isinstance(one, list) else [one] for host, one in record.get("timed", {}).items()}
+
+
+def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
+    """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before and after the trials.
+
+    A machine that is slower in the end is slower for the trials as well: the mean counts. Empty if a host was not timed, or, with strong
+    scaling, not with its share of a step.
+    """
+    names, method = host_names.label_names(record.get("hosts", []))[:workers], record.get("reduction", "")
+    timed = {host: [one for one in answers if method in one["methods"]] for host, answers in times(record).items()}
+    if work.scaling == STRONG or not names or not all(timed.get(name) for name in names):
+        return {}
+    each = {name: statistics.fmean(one["methods"][method]["step_seconds"] for one in timed[name]) for name in names}
+    alone = {1: statistics.fmean(one["step_seconds"] for one in timed[names[0]])}
+    return alone | {n: step_profile.decisive({name: each[name] for name in names[:n]}) for n in range(2, len(names) + 1)}
+
+
+def quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
+    """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is to blame."""
+    hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
+    before, result = set[str](), set[int]()
+    for workers in sorted(hosts):
+        by_host, earlier = profiled.get(workers, {}), before
+        before = hosts[workers]
+        if earlier and before <= set(by_host):
+            own = {host: step_profile.own_seconds({host: by_host[host]}) for host in before}
+            usual = statistics.median(own[host] for host in earlier)
+            result |= {workers} if all(own[host] < step_profile.SLOWER * usual for host in before - earlier) else set()
+    return result
+
+
+def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
+    """Metered energy of each trial, if there was a meter."""
+    paths = {row.trial: trial_folder(folder, row.trial) / "energy.json" for row in rows if row.measured}
+    return {trial: float(read_json(path)["joules"]) for trial, path in paths.items() if path.is_file()}
+
+
+def trial_folder(folder: Path, trial: Trial) -> Path:
+    """Folder of a trial's files."""
+    return folder / "trials" / design.run_name(folder.name, trial)

@@ -1,0 +1,157 @@
+"""A sweep's trials: each a complete launch in a process of its own, recorded, removed from the hosts."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ansible.utils.display import Display
+
+from control.campaign.store import Pace, Row
+from control.campaign.timings import FAILED
+from control.common import project
+from control.common.child_playbooks import Playbook, last_lines
+from control.common.progress_line import Line
+from control.runs.results import run_summary
+from trainer.common.files import read_json, write_json
+
+MARKS = "under_way"
+"""Folder with one file per trial that may have left something on the hosts."""
+
+
+@dataclass
+class Bench:
+    """Runs the trials of a sweep; each kind of sweep says what a trial is."""
+
+    record: dict[str, Any]
+    """The sweep's summary.json, with `folder`."""
+    variables: dict[str, Any]
+    """Other variables given with `-e`: the inventory's."""
+    ended: Callable[[], bool]
+    """Whether the command has been ended."""
+
+    attempts: ClassVar[int] = 1
+    """How often a trial that fails is tried by one command."""
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+        return Path(self.record["folder"])
+
+    @property
+    def trials(self) -> list[Any]:
+        """What is left to run, in order."""
+        raise NotImplementedError
+
+    @property
+    def slots(self) -> list[list[str]]:
+        """Names of the hosts of each trial that may run beside others; no host is in two."""
+        raise NotImplementedError
+
+    def prepare(self, line: Line) -> None:
+        """Do what must come before the first trial, and show it.
+
+        Raises:
+            LockstepError: it failed, as all trials would.
+        """
+        raise NotImplementedError
+
+    def measure(self, trial: Any, hosts: Sequence[str], ended: Callable[[], bool]) -> Row:
+        """Run a trial on these hosts; returns its row, also if it failed."""
+        raise NotImplementedError
+
+    def put(self, row: Any) -> None:
+        """Keep a row."""
+        raise NotImplementedError
+
+    def pace(self) -> Pace:
+        """How long trials take, from those that were measured before."""
+        raise NotImplementedError
+
+    def run_name(self, trial: Any) -> str:
+        """Name of a trial's run."""
+        raise NotImplementedError
+
+    def label(self, trial: Any) -> str:
+        """A trial in messages."""
+        raise NotImplementedError
+
+    def outcome(self, row: Any) -> str:
+        """What came of a trial, in messages."""
+        raise NotImplementedError
+
+    def clear_leftover(self) -> None:
+        """Remove what earlier commands left running or could not remove."""
+        for mark in sorted((self.folder / MARKS).glob("*.json")):
+            self._remove(mark.stem, **read_json(mark))
+
+    def last_lines(self, run: str, count: int = 25) -> list[str]:
+        """The end of the output of a trial's command."""
+        return last_lines(self._log(run), count)
+
+    def local(self, run: str) -> Path:
+        """A trial's files."""
+        return self.folder / "trials" / run
+
+    def launch(
+        self,
+        run: str,
+        hosts: Sequence[str],
+        options: dict[str, Any],
+        ended: Callable[[], bool],
+        meanwhile: Callable[[float], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Train in a child process, and leave nothing on the hosts.
+
+        Args:
+            run: name of the trial's run.
+            hosts: names of those that train, by rank.
+            options: further operator variables of the trial.
+            ended: whether to give up.
+            meanwhile: called with the elapsed seconds a few times a second.
+
+        Returns:
+            The content of its summary.json; its state is FAILED whenever the child failed.
+        """
+        local, begun = self.local(run), time.monotonic()
+        # Results of a failed try would make this one a continuation.
+        shutil.rmtree(local, ignore_errors=True)
+        self._log(run).unlink(missing_ok=True)
+        workers = ",".join(hosts)
+        options = {**self.variables, **options, "run": run, "sweep": self.record["name"], "workers": workers}
+        write_json(self._mark(run), {"workers": workers})
+        code = self._play("trial", run, options, ended, lambda: meanwhile(time.monotonic() - begun))
+        summary = run_summary.read_summary(local)
+        self._forget_weights(run)
+        if code != 0:
+            self._remove(run, workers, ended)
+            return {**summary, "state": FAILED}
+        self._mark(run).unlink()
+        return summary
+
+    def _remove(self, run: str, workers: str, ended: Callable[[], bool] | None = None) -> None:
+        """End a trial's processes and remove its folders on the hosts."""
+        self._forget_weights(run)
+        options = {**self.variables, "run": run, "sweep": self.record["name"], "workers": workers}
+        if self._play("remove_trial", run, options, ended or self.ended) == 0:
+            self._mark(run).unlink(missing_ok=True)
+        else:
+            where = project.relative(self._log(run))
+            Display().warning(f"{run}: something of it may be left on its hosts (see {where}); the next sweep.yml tries again")
+
+    def _forget_weights(self, run: str) -> None:
+        for name in ("checkpoints", "state"):
+            shutil.rmtree(self.local(run) / name, ignore_errors=True)
+
+    def _play(
+        self, name: str, run: str, options: dict[str, Any], ended: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None
+    ) -> int:
+        return Playbook(f"playbooks/stages/{name}.yml", options, self._log(run)).run(ended, meanwhile)
+
+    def _mark(self, run: str) -> Path:
+        return self.folder / MARKS / f"{run}.json"
+
+    def _log(self, run: str) -> Path:
+        return self.folder / "logs" / f"{run}.log"

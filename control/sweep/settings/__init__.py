@@ -1,0 +1,1 @@
+"""Sweeps over settings: which values train the best model."""

@@ -1,0 +1,251 @@
+"""What a sweep over settings will do: its trials, their hosts, what may not change when it is continued, how long it takes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control.campaign.store import SUMMARY, refuse_other
+from control.common import configurations, text
+from control.common.operator_variables import integer
+from control.sweep.scaling import forecast
+from control.sweep.settings import trial_settings
+from control.sweep.settings.settings_trials import pace
+from control.sweep.settings.trial_settings import CONFIGS, FILE, STORE, Result, Settings, Space
+from trainer.common.errors import ConfigError
+from trainer.common.files import read_json, write_json, write_text
+from trainer.common.suggest import nearest
+from trainer.config.schema import Config
+from trainer.data.spec import noun
+
+OF_TRAINING = ("config", "model", "weights", "callbacks", "dataset", "epochs", "set", "allow_bad_images")
+"""Operator variables of sweep.yml that say what a trial trains."""
+KEPT = ("vary", "trials", "workers", *OF_TRAINING)
+"""Those that the same sweep keeps unless they are given again."""
+OPTIONS = ("sweep", *KEPT, "seed", "measure", "preflight")
+"""Those that a sweep over settings takes."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A user's request."""
+
+    space: Space
+    drawn: int | None
+    """How many combinations to draw at random; None for all."""
+    set_for_all: Settings
+    groups: list[list[str]]
+    """Names of the hosts of each trial that may run beside others."""
+    idle: list[str]
+    """Hosts that belong to no group."""
+    trains: str
+    """The model's file or the configuration."""
+
+    @property
+    def workers(self) -> int:
+        """Hosts of a trial."""
+        return len(self.groups[0])
+
+    @property
+    def names(self) -> list[str]:
+        """Short names of the varied keys."""
+        return list(trial_settings.short_keys(list(self.space)).values())
+
+
+def wanted(options: dict[str, Any], hosts: Sequence[str]) -> Wanted:
+    """What `sweep.yml -e vary=...` asks for.
+
+    Raises:
+        ConfigError: a variable or value that can't be.
+    """
+    check_options(options)
+    space = trial_settings.parse(str(options["vary"]))
+    drawn = integer("trials", options["trials"]) if "trials" in options else None
+    trains = str(options.get("model", options.get("config", "lecture_cnn"))).split(".py:", maxsplit=1)[0]
+    return Wanted(space, drawn, given(options, list(space)), *groups(hosts, options), trains)
+
+
+def continued(options: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """The operator variables of a sweep that exists: those of before, unless given now.
+
+    Args:
+        options: typed now.
+        asked: those of before; empty for a new sweep.
+    """
+    before = {name: value for name, value in asked.items() if name != "trials" or "vary" not in options}
+    return before | options
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Refuse operator variables that a sweep over settings does not take.
+
+    Raises:
+        ConfigError: the first such variable.
+    """
+    for name, value in options.items():
+        if name not in OPTIONS:
+            takes = f"{nearest(name, OPTIONS)}; it takes: {', '.join(OPTIONS)}"
+            raise ConfigError(f"{name}={value}: a sweep over settings (vary) takes no such variable{takes}")
+
+
+def refuse_without_vary(options: dict[str, Any]) -> None:
+    """Refuse operator variables that make no difference to how long a training takes."""
+    for name in ("trials", "weights"):
+        if name in options:
+            raise ConfigError(
+                f"{name}={options[name]}: it belongs to a sweep over settings; leave it out, or say what to vary, as in "
+                f"-e '{trial_settings.EXAMPLE}'"
+            )
+
+
+def given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
+    """The keys that are set for all trials.
+
+    Raises:
+        ConfigError: one of them is varied, too.
+    """
+    set_for_all = configurations.parse_set(str(options.get("set", "")))
+    if "epochs" in options:
+        set_for_all |= {"train.epochs": integer("epochs", options["epochs"])}
+    for key in set_for_all:
+        if key in varied:
+            raise ConfigError(f"vary: {key} is also set for all trials ({set_for_all[key]}); leave it out of one of them")
+    return set_for_all
+
+
+def first(options: dict[str, Any], combination: Settings) -> dict[str, Any]:
+    """Operator variables of train.yml with which it would train the first trial."""
+    values = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in combination.items()]
+    typed = {name: options[name] for name in OF_TRAINING if name in options}
+    return {**typed, "set": ",".join(filter(None, [str(options.get("set", "")), *values]))}
+
+
+def trials(sweep: str, base: dict[str, Any], set_for_all: Settings, combinations: Sequence[Settings]) -> dict[str, Config]:
+    """Each trial's configuration, by the name of its run.
+
+    Args:
+        sweep: its name.
+        base: the plain configuration of the first trial.
+        set_for_all: keys that are set for all of them.
+        combinations: of values of the varied keys.
+
+    Raises:
+        ConfigError: a value that its key can't have, two trials with the same values, or a time limit.
+    """
+    planned: dict[str, Config] = {}
+    for combination in combinations:
+        try:
+            config = trial_settings.resolve(base, set_for_all, combination)
+        except ConfigError as error:
+            raise ConfigError(f"vary, {trial_settings.label(combination)}: {error}") from None
+        values = trial_settings.values_of(config, combination)
+        run = trial_settings.run_name(sweep, values)
+        if run in planned:
+            raise ConfigError(f"vary: {trial_settings.label(values)} appears twice; give each value once")
+        planned[run] = config
+    limit = next(iter(planned.values())).train.time_limit
+    if limit is not None:
+        raise ConfigError(f"train.time_limit={limit}: {trial_settings.FIXED['train.time_limit']}")
+    return planned
+
+
+def groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Hosts that train together, each host in one group, and hosts without one.
+
+    Raises:
+        ConfigError: `workers` is not a number, or above the number of hosts.
+    """
+    size = integer("workers", options.get("workers", len(names)))
+    if size > len(names):
+        raise ConfigError(
+            f"workers={size}: each trial of a sweep over settings trains on that many hosts, and the inventory has {len(names)}; "
+            "add hosts or ask for fewer"
+        )
+    last = len(names) // size * size
+    return [list(names[start : start + size]) for start in range(0, last, size)], list(names[last:])
+
+
+def before(folder: Path) -> tuple[list[Result], dict[str, Any]]:
+    """The rows and the summary.json of a sweep; both empty for a new one."""
+    path = folder / SUMMARY
+    return STORE.read(folder / FILE), dict(read_json(path)) if path.is_file() else {}
+
+
+def record(name: str, wanted: Wanted, options: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    """The content of a sweep's summary.json, without its seed and hosts."""
+    return {
+        "name": name,
+        "varied": list(wanted.space),
+        "drawn": wanted.drawn,
+        "workers": wanted.workers,
+        "groups": wanted.groups,
+        "idle": wanted.idle,
+        "noun": f"{noun(plan['dataset'].get('spec'))}s",
+        "asked": {name: value for name, value in options.items() if name in KEPT},
+        "dataset": plan["dataset"]["digest"],
+        "code": plan["code"],
+    }
+
+
+def write(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
+    """Write the sweep's files: the first trial's configuration, against which later commands are compared, and each trial's."""
+    write_text(folder / "config.yml", configurations.dump(next(iter(trials.values()))))
+    for run, config in trials.items():
+        write_text(folder / CONFIGS / f"{run}.yml", configurations.dump(config))
+    write_json(folder / SUMMARY, record)
+
+
+def refuse_changed(folder: Path, before: dict[str, Any], record: dict[str, Any], config: Config) -> None:
+    """Refuse to continue a sweep under other conditions.
+
+    Args:
+        folder: the sweep's.
+        before: its summary.json.
+        record: what would be written now.
+        config: of a trial now; varied keys may differ.
+    """
+    old = configurations.build(configurations.load(folder / "config.yml"))
+    varied = {*record["varied"], *(_model_keys(old, config) if "model.name" in record["varied"] else ())}
+    keys = [key for key in configurations.differences(configurations.to_dict(old), configurations.to_dict(config)) if key not in varied]
+    others = {"seed": "seed", "workers": "number of workers per trial"}
+    differing = [words for key, words in others.items() if before[key] != record[key]]
+    differing += ["set of keys to vary"] if set(before["varied"]) != set(record["varied"]) else []
+    refuse_other("sweep", folder.name, [*differing, *keys])
+
+
+def _model_keys(*both: Config) -> set[str]:
+    return {f"model.{key}" for config in both for key in config.model}
+
+
+def refuse_other_kind(folder: Path, varies: bool) -> None:
+    """Refuse to mix a sweep over settings with one over numbers of workers.
+
+    Args:
+        folder: the sweep's, which may not exist.
+        varies: whether settings are to be varied.
+    """
+    if (folder / SUMMARY).is_file() and trial_settings.are_of(folder) != varies:
+        refuse_other("sweep", folder.name, ["question (numbers of workers, or settings)"])
+
+
+def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: dict[str, Any], at_once: int) -> str:
+    """How long the trials will take: as those of before, or by the images/s of an earlier run of that model.
+
+    Args:
+        left: trials to run.
+        rows: of those of before.
+        run_plan: of the first trial.
+        at_once: how many run side by side.
+    """
+    if not left:
+        return "nothing is left to do"
+    counts = run_plan["counts"]
+    how_many, rounds = text.count(len(left), "trial"), -(-len(left) // at_once)
+    if (each := pace(rows).expected(left[0])) is not None:
+        return f"about {text.duration(each * rounds)} for {how_many}, at {text.duration(each)} each as before"
+    if found := forecast.earlier(run_plan):
+        run, speed = found
+        seconds = speed.around_s + counts["total_steps"] * counts["global_batch"] / speed.per_s
+        return f"about {text.duration(seconds * rounds)} for {how_many}, at the speed of run {run}"
+    return f"{how_many}; how long is known once one has ended"

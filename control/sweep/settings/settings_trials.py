@@ -1,0 +1,158 @@
+"""Trials of a sweep over settings: trainings side by side on disjoint hosts, judged by the metric that decides."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from control.campaign.store import Pace
+from control.common import configurations, text
+from control.common.progress_line import Line
+from control.remote import trainer_process
+from control.runs.results import failure_text
+from control.sweep.scaling import design
+from control.sweep.scaling.trials import Bench
+from control.sweep.settings import trial_settings
+from control.sweep.settings.trial_settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
+from trainer.common import errors
+from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
+from trainer.rundir.best_epoch import Monitor, monitor
+from trainer.rundir.layout import part_of
+from trainer.rundir.schemas import read_history
+
+REASON = 300
+"""Characters of a reason."""
+NUMBERS = {
+    "epochs": "epochs_done",
+    "seconds_end_to_end": "seconds_end_to_end",
+    "seconds_training": "seconds_training",
+    "images_per_s": "images_per_s",
+}
+"""Columns of trials.csv that are entries of a trial's summary.json."""
+
+
+@dataclass
+class SettingsBench(Bench):
+    """Trains each trial on a group of hosts of its own."""
+
+    @property
+    def trials(self) -> list[str]:
+        """Runs that are left, in order."""
+        return list(self.record["trials"])
+
+    @property
+    def slots(self) -> list[list[str]]:
+        """The groups of hosts."""
+        return [list(group) for group in self.record["groups"]]
+
+    def prepare(self, line: Line) -> None:  # noqa: ARG002 - takes no time
+        """Remove what the look at the hosts left."""
+        shutil.rmtree(self.local(f"{self.record['name']}.{design.WARM_UP}"), ignore_errors=True)
+
+    def measure(self, trial: str, hosts: Sequence[str], ended: Callable[[], bool]) -> Result:
+        """Train; returns the row for trials.csv."""
+        summary = self.launch(trial, hosts, {"config": str(_config(self.folder, trial))}, ended)
+        config = configurations.load(_config(self.folder, trial))
+        return row(trial, self.values(trial), summary, self.local(trial), config["train"]["monitor"], hosts, self.last_lines(trial, 1))
+
+    def values(self, trial: str) -> Settings:
+        """A trial's settings."""
+        config = configurations.build(configurations.load(_config(self.folder, trial)))
+        return trial_settings.values_of(config, self.record["varied"])
+
+    def put(self, row: Result) -> None:
+        """Keep a row in trials.csv."""
+        STORE.put(self.folder / FILE, row)
+
+    def pace(self) -> Pace:
+        """How long trials take, all alike."""
+        return pace(STORE.read(self.folder / FILE))
+
+    def run_name(self, trial: str) -> str:
+        """A trial is called by its run's name."""
+        return trial
+
+    def label(self, trial: str) -> str:
+        """Its settings."""
+        return trial_settings.label(self.values(trial))
+
+    def outcome(self, row: Result) -> str:
+        """The metric in the best epoch, time, speed; or why there is none."""
+        if row.state != SUCCEEDED:
+            return f"{row.state}: {row.reason}"
+        speed = f", {row.images_per_s:,.0f} {self.record['noun']}/s" if row.images_per_s is not None else ""
+        return f"{metric_value(row)}, {text.duration(row.seconds_end_to_end or 0.0)}{speed}"
+
+
+def _config(folder: Path, run: str) -> Path:
+    return folder / CONFIGS / f"{run}.yml"
+
+
+def pace(rows: Sequence[Result]) -> Pace:
+    """How long trials take, beginning with those of earlier commands."""
+    known = Pace()
+    for one in rows:
+        if one.seconds_end_to_end is not None:
+            known.add(one.run, one.seconds_end_to_end)
+    return known
+
+
+def metric_value(row: Result) -> str:
+    """`validation accuracy 0.8123 in epoch 3`."""
+    return f"{Monitor(row.metric, True).label} {row.value:.4f} in epoch {row.epoch}" if row.value is not None else "no metric"
+
+
+def row(
+    run: str, values: Settings, summary: dict[str, Any], folder: Path, asked: str | None, hosts: Sequence[str], last: Sequence[str]
+) -> Result:
+    """The row of a trial.
+
+    Args:
+        run: its name.
+        values: its settings.
+        summary: content of its summary.json, with the state that its command gave it.
+        folder: its run directory.
+        asked: `train.monitor`.
+        hosts: that trained.
+        last: the end of its command's output.
+    """
+    failure = summary.get("failure") or {}
+    diverged = failure.get("exit_code") == errors.DIVERGED
+    succeeded = summary["state"] == SUCCEEDED
+    state = SUCCEEDED if succeeded else DIVERGED if diverged else FAILED
+    numbers: dict[str, Any] = dict.fromkeys(NUMBERS) | dict.fromkeys(("value", "epoch"))
+    if state != FAILED:
+        numbers |= {name: summary.get(key) for name, key in NUMBERS.items()} | _best(folder, asked)
+    why = _reason(failure, folder) or (last[-1].strip() if last else "its command failed and printed nothing")
+    return Result(
+        **{"run": run, "state": state, "metric": "", **numbers},
+        hosts=" ".join(hosts),
+        settings=json.dumps(values, ensure_ascii=False),
+        reason="" if succeeded else printable(why, REASON),
+    )
+
+
+def _best(folder: Path, asked: str | None) -> dict[str, Any]:
+    """The metric that decides, its value in the best epoch, and that epoch; empty before the first, or if the file is invalid."""
+    try:
+        rows = read_history(folder / "history.csv")
+    except LockstepError:
+        return {}
+    if not rows:
+        return {}
+    decides = monitor(rows[0], asked)
+    best = decides.best(rows)
+    return {"metric": decides.metric, "value": best.get(decides.metric), "epoch": best["epoch"]}
+
+
+def _reason(failure: dict[str, Any], folder: Path) -> str:
+    """The host to blame, and what its worker said last or how it ended; empty if no worker failed."""
+    if not failure:
+        return ""
+    code, log = failure.get("exit_code"), part_of(folder, failure["host"]) / "worker.log"
+    ended = f"exit code {code}{failure_text.signal_name(code)}" if code is not None else failure.get("state", "failed")
+    refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
+    return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"
