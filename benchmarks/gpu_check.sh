@@ -103,7 +103,7 @@ fi
 step "check"
 # Caches that programs make in a user's home are removed, too.
 mkdir "$folder/home" "$folder/tmp"
-HOME=$folder/home TMPDIR=$folder/tmp PYTHONPATH=$PWD .venv/bin/python benchmarks/gpu_check.py $cpu --python "$workers" --seconds "$(left)" --results "$results" &
+HOME=$folder/home TMPDIR=$folder/tmp PYTHONPATH=$PWD .venv/bin/python benchmarks/scripts/gpu_check.py $cpu --python "$workers" --seconds "$(left)" --results "$results" &
 child=$!
 code=0
 wait "$child" || code=$?

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.lab_nodes import Lab
+from benchmarks.shared.lab_nodes import Lab
 from control.remote.worker_files import parse
 
 OFF_S, CUT_S, FROZEN_S, SLOW_S, FULL_S = 30.0, 30.0, 60.0, 60.0, 30.0

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from benchmarks.analysis import benchmark, inference, loader, passes
+from benchmarks.node_results import inference_results, loader_results, passes
+from benchmarks.shared import benchmark
 from control.common import project, text
 from control.common.task import Task
 
@@ -11,7 +12,9 @@ def conclude(task: Task) -> dict[str, Any]:
     """Writes `benchmarks/results/<name>/`."""
     bench, timed = task.arguments["bench"], task.arguments["timed"]
     host = passes.machine(task.arguments["host"], task.arguments["facts"])
-    concluded = loader.conclude(bench, timed) if bench["kind"] == "loader" else inference.conclude(bench, timed, host["cpus"])
+    concluded = (
+        loader_results.conclude(bench, timed) if bench["kind"] == "loader" else inference_results.conclude(bench, timed, host["cpus"])
+    )
     warning, folder = passes.disturbed(host, timed["rows"]), benchmark.RESULTS / bench["name"]
     record = {
         "benchmark": bench["kind"],

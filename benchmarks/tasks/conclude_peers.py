@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import peers_plot, peers_results
-from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
-from benchmarks.analysis.peers_results import Results
+from benchmarks.peer_results import peers_plot, peers_results
+from benchmarks.peer_results.peers_results import Results
+from benchmarks.shared.benchmark import MEASUREMENTS, ROWS
 from control.campaign.store import SUMMARY
 from control.common import project, text
 from control.common.task import Task

@@ -6,8 +6,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import peers_results, peers_wheels
-from benchmarks.analysis.benchmark import ROWS
+from benchmarks.peer_results import peers_results, peers_wheels
+from benchmarks.shared.benchmark import ROWS
 from control.campaign.store import SUMMARY, refuse_other
 from control.common import command_line
 from control.common.progress_line import Line

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import benchmark, passes
+from benchmarks.node_results import passes
+from benchmarks.shared import benchmark
 from control.common import command_line, configurations, model_options, project, text
 from control.common.operator_variables import integer
 from control.common.task import Task

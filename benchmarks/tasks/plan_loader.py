@@ -4,7 +4,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import benchmark, passes, pictures
+from benchmarks.node_results import passes
+from benchmarks.shared import benchmark, pictures
 from control.common import command_line, project, text
 from control.common.operator_variables import integer
 from control.common.progress_line import Line

@@ -5,9 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.analysis import benchmark, peers_results, peers_wheels
-from benchmarks.analysis.benchmark import ROWS
-from benchmarks.analysis.peers import COMMAND, OWN, PEER, SYSTEMS, Wanted, cells, settings, wanted
+from benchmarks.peer_results import peers_results, peers_wheels
+from benchmarks.peer_results.peer_trials import COMMAND, OWN, PEER, SYSTEMS, Wanted, cells, settings, wanted
+from benchmarks.shared import benchmark
+from benchmarks.shared.benchmark import ROWS
 from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
 from control.common import child_playbooks, command_line, project, text
 from control.common.task import Task

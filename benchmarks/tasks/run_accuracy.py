@@ -7,10 +7,11 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import accuracy, benchmark
-from benchmarks.analysis.accuracy import Row, Training
-from benchmarks.analysis.accuracy_plot import draw
-from benchmarks.analysis.benchmark import PLAN, ROWS
+from benchmarks.accuracy import accuracy_results
+from benchmarks.accuracy.accuracy_plot import draw
+from benchmarks.accuracy.accuracy_results import Row, Training
+from benchmarks.shared import benchmark
+from benchmarks.shared.benchmark import PLAN, ROWS
 from control.campaign.store import SUMMARY, Pace, check_name, measure, remaining
 from control.common import command_line, configurations, host_names, project, text
 from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
@@ -49,7 +50,7 @@ class RunAccuracy(Task):
         refuse_questions()
         self.comparison = plan(options, plan_command.hosts(self.task_vars))
         folder = Path(self.comparison["folder"])
-        left = remaining(self.comparison["trainings"], accuracy.STORE.read(folder / ROWS))
+        left = remaining(self.comparison["trainings"], accuracy_results.STORE.read(folder / ROWS))
         Display().display(shown(self.comparison, len(left)))
         if self.check_mode:
             return {}
@@ -70,7 +71,9 @@ class RunAccuracy(Task):
 
     def _one(self, training: Training, show: Callable[[], None]) -> str:
         run = training.run(self.comparison["name"])
-        settings = ",".join(part for part in (f"seed={training.seed}", accuracy.METHODS[training.method], self.comparison["set"]) if part)
+        settings = ",".join(
+            part for part in (f"seed={training.seed}", accuracy_results.METHODS[training.method], self.comparison["set"]) if part
+        )
         chosen = {key: self.comparison[key] for key in ("epochs", "workers", "dataset") if self.comparison[key] is not None}
         try:
             self._play("train", run, {**chosen, "config": training.config, "set": settings}, self.ended, show)
@@ -79,7 +82,7 @@ class RunAccuracy(Task):
             self._stop(run)
             raise
         row = row_of(training, project.RUNS / run)
-        accuracy.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
+        accuracy_results.STORE.put(Path(self.comparison["folder"]) / ROWS, row)
         return f"{row.config}  {row.method}  seed {row.seed}  test accuracy {row.test_accuracy:.4f}  {row.images_per_s:,.0f} images/s"
 
     def _stop(self, run: str) -> None:
@@ -105,7 +108,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     for config in named:
         configurations.build(configurations.override(configurations.load(configurations.find(config)), overrides(options)))
     refuse_compared(str(options.get("set", "")))
-    methods = accuracy.methods(str(options.get("methods", "packed,powersgd")))
+    methods = accuracy_results.methods(str(options.get("methods", "packed,powersgd")))
     seeds = design.numbers("seeds", options.get("seeds", "1-3"))
     workers = integer("workers", options.get("workers", len(hosts)))
     comparison = {
@@ -122,7 +125,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
         "code": trainer_package.TRAINER.sha256()[:16],
-        "trainings": accuracy.trainings(named, methods, seeds),
+        "trainings": accuracy_results.trainings(named, methods, seeds),
     }
     benchmark.earlier("accuracy", comparison, ALIKE)
     return comparison
@@ -130,7 +133,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
 
 def refuse_compared(given: str) -> None:
     """Refuse settings that the comparison itself varies."""
-    varied = {key for settings in accuracy.METHODS.values() for key in configurations.parse_set(settings)}
+    varied = {key for settings in accuracy_results.METHODS.values() for key in configurations.parse_set(settings)}
     ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
     ways |= dict.fromkeys(("train.epochs", "train.steps", "train.time_limit"), "epochs=10")
     for key in configurations.parse_set(given) if given else {}:
@@ -150,14 +153,14 @@ def row_of(training: Training, run: Path) -> Row:
 
 def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
-    rows = accuracy.STORE.read(folder / ROWS)
-    table = accuracy.table(rows)
+    rows = accuracy_results.STORE.read(folder / ROWS)
+    table = accuracy_results.table(rows)
     write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
     clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
     summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
-    write_json(folder / SUMMARY, {**summary, "compared": accuracy.compared(rows)})
+    write_json(folder / SUMMARY, {**summary, "compared": accuracy_results.compared(rows)})
     draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),

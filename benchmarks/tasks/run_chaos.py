@@ -10,12 +10,11 @@ from typing import Any
 from ansible import context
 from ansible.utils.display import Display
 
-from benchmarks import lab_nodes
-from benchmarks.analysis import benchmark, chaos
-from benchmarks.analysis.benchmark import PLAN, ROWS
-from benchmarks.chaos import injection
+from benchmarks.chaos import chaos_results, injection
 from benchmarks.chaos.faults import FAULTS, Scene, popen
 from benchmarks.chaos.injection import CHECKPOINT_EVERY, STEPS_PER_CALL, STORE, Begun, Injection, Row, schedule, steps
+from benchmarks.shared import benchmark, lab_nodes
+from benchmarks.shared.benchmark import PLAN, ROWS
 from control.campaign.store import SUMMARY, check_name, remaining
 from control.common import command_line, host_names, project, text
 from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
@@ -222,11 +221,11 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     rows: list[Row] = [row for row in STORE.read(folder / ROWS) if row.measured]
     if not rows:
         raise LockstepError(f"{made['name']}: no round has ended; logs: {project.relative(folder / 'logs')}")
-    table = f"{chaos.table(rows)}\n\n{chaos.parts(rows)}\n\n{chaos.sentence(rows)}"
+    table = f"{chaos_results.table(rows)}\n\n{chaos_results.parts(rows)}\n\n{chaos_results.sentence(rows)}"
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
     hosts = recorded(project.RUNS / f"{made['name']}-undisturbed").get("hosts", made["hosts"])
-    write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": chaos.by_fault(rows)})
-    chaos.draw(rows, folder / "chaos.png")
+    write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": chaos_results.by_fault(rows)})
+    chaos_results.draw(rows, folder / "chaos.png")
     pairs = [("table", project.relative(folder / "table.md")), ("picture", project.relative(folder / "chaos.png"))]
     pairs.append(("another round", benchmark.command("benchmarks/chaos.yml", {"chaos": made["name"], "rounds": made["rounds"] + 1})))
     return f"{table}\n\nNext\n{text.fields(pairs)}"

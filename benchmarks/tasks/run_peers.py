@@ -9,10 +9,10 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from benchmarks.analysis import peers_results, peers_train, peers_wheels
-from benchmarks.analysis.benchmark import MEASUREMENTS, ROWS
-from benchmarks.analysis.peers import COMMAND, SYSTEMS, TRAIN, Cell, Settings
-from benchmarks.analysis.peers_results import Row
+from benchmarks.peer_results import peers_results, peers_train, peers_wheels
+from benchmarks.peer_results.peer_trials import COMMAND, SYSTEMS, TRAIN, Cell, Settings
+from benchmarks.peer_results.peers_results import Row
+from benchmarks.shared.benchmark import MEASUREMENTS, ROWS
 from benchmarks.tasks.conclude_peers import conclude
 from control.campaign.store import Pace, alone, measure
 from control.common import command_line, project

@@ -1,9 +1,8 @@
 """Tasks that playbooks run on the control node: one function per task, `control: {do: runs.plan, ...}`.
 
-`runs.plan` is the function `plan` in `control/runs/tasks/plan.py`, `runs.prediction.write` is `write` in `prediction.py` beside it;
-`benchmarks.run_peers` is `run_peers` in `benchmarks/tasks/run_peers.py`. Such a function takes a `Task`, and returns the result of an
-Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user. A LockstepError fails the task, and is shown without a
-traceback.
+`runs.plan` is the function `plan` in `control/runs/tasks/plan.py`, `runs.prediction.write` is `write` in `prediction.py` beside it. Such
+a function takes a `Task`, and returns the result of an Ansible task: `changed`, `ansible_facts`, and `show`, a text for the user. A
+LockstepError fails the task, and is shown without a traceback.
 """
 
 from collections.abc import Callable, Iterable

@@ -10,7 +10,7 @@ from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
 from control.runs.hosts import supervisor_command
 from control.runs.results import generations, run_summary
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from control.common.task import Task
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):
@@ -20,12 +20,15 @@ class ActionModule(Action):
 
     def act(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Run the task."""
-        return function(do)(Task(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template))
+        return self.function(do)(Task(arguments, self.task_vars, bool(self._task.check_mode), self._templar.template))
+
+    def function(self, name: str) -> Callable[[Task], dict[str, Any]]:
+        """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""
+        domain, module, *task = name.split(".")
+        return function(f"control.{domain}.tasks.{module}", *task)
 
 
-def function(name: str) -> Callable[[Task], dict[str, Any]]:
-    """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""
-    domain, module, *task = name.split(".")
-    package = "benchmarks" if domain == "benchmarks" else f"control.{domain}"
-    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(f"{package}.tasks.{module}"), (task or [module])[0])
+def function(module: str, task: str = "") -> Callable[[Task], dict[str, Any]]:
+    """A task's function; that of its module's own name by default."""
+    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(module), task or module.rpartition(".")[2])
     return named

@@ -7,7 +7,7 @@ from ansible.errors import AnsibleActionFail
 
 from control.remote import trainer_package
 from control.remote.shared_folder import Item, SharedFolder
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.common.files import sha256_file
 
 

@@ -14,7 +14,7 @@ from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
 from control.runs.results import evaluations, run_summary, snapshot_choice
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
 from trainer.rundir import layout

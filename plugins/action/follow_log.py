@@ -10,7 +10,7 @@ from ansible.utils.display import Display
 from control.common.operator_variables import integer
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 WAIT_S = 1.0
 

@@ -6,7 +6,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from control.remote import modules
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

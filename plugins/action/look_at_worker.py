@@ -12,7 +12,7 @@ from control.runs.hosts import supervisor_command
 from control.runs.hosts.inventory_hosts import posts
 from control.runs.results import generations, run_summary
 from control.runs.show import status
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.rundir import layout
 
 AGAIN_S = 1.0

@@ -5,7 +5,7 @@ from typing import Any
 from ansible.errors import AnsibleConnectionFailure
 
 from control.provision import findings
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

@@ -4,7 +4,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from control.remote.upload import with_progress
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

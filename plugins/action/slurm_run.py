@@ -20,7 +20,7 @@ from control.runs.launch import launches, reservations
 from control.runs.results import outcome, run_summary
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.common.safe_text import printable
 from trainer.data.spec import noun

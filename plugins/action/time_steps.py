@@ -9,7 +9,7 @@ from ansible.errors import AnsibleActionFail
 from control.common.worker_environment import assignments
 from control.remote import checked_code, worker_files
 from control.runs.hosts.inventory_hosts import gpu_share, thread_share
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

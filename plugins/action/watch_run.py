@@ -21,7 +21,7 @@ from control.runs.planning import kept_choices
 from control.runs.results import generations, outcome
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
 from trainer.data.spec import noun

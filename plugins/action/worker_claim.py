@@ -4,7 +4,7 @@ from typing import Any
 
 from control.remote import modules
 from control.runs.hosts import launch_secret
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):

@@ -14,7 +14,7 @@ from control.remote.follow import HostUnreachable
 from control.remote.trainer_process import refusal
 from control.remote.worker_access import Worker
 from control.runs.results import outcome
-from plugins.shared.action import Action
+from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
 
 GRACE_S = 2

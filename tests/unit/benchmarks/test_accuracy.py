@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.analysis import accuracy, accuracy_plot, benchmark
-from benchmarks.analysis.accuracy import Row, Training
+from benchmarks.accuracy import accuracy_plot, accuracy_results
+from benchmarks.accuracy.accuracy_results import Row, Training
+from benchmarks.shared import benchmark
 from benchmarks.tasks import run_accuracy
 from control.common import project
 from tests.unit.samples import HISTORY
@@ -41,7 +42,7 @@ def test_a_name_that_could_leave_the_results_is_refused(name):
 
 
 def test_methods_take_turns():
-    actual = accuracy.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
+    actual = accuracy_results.trainings(["a", "b"], ["packed", "powersgd"], [1, 2])
     assert [(one.seed, one.config, one.method) for one in actual[:4]] == [
         (1, "a", "packed"),
         (1, "a", "powersgd"),
@@ -53,8 +54,8 @@ def test_methods_take_turns():
 
 
 def test_every_method_is_a_reduction():
-    assert accuracy.METHODS["powersgd"] == "reduction.name=powersgd"
-    assert accuracy.METHODS["powersgd-4"] == "reduction.name=powersgd,reduction.rank=4"
+    assert accuracy_results.METHODS["powersgd"] == "reduction.name=powersgd"
+    assert accuracy_results.METHODS["powersgd-4"] == "reduction.name=powersgd,reduction.rank=4"
 
 
 @pytest.mark.parametrize(
@@ -70,31 +71,31 @@ def test_every_method_is_a_reduction():
 )
 def test_methods_that_can_not_be_compared(asked, message):
     with pytest.raises(ConfigError) as caught:
-        accuracy.methods(asked)
+        accuracy_results.methods(asked)
     assert str(caught.value) == message
 
 
 def test_rows_are_read_as_they_were_written_and_a_second_one_replaces_the_first(tmp_path):
     path = tmp_path / "results.csv"
-    assert accuracy.STORE.read(path) == []
+    assert accuracy_results.STORE.read(path) == []
     for one in ROWS:
-        accuracy.STORE.put(path, one)
-    assert accuracy.STORE.read(path) == ROWS
-    accuracy.STORE.put(path, row(seed=1, last=0.5))
-    assert accuracy.STORE.read(path) == [*ROWS[1:], row(seed=1, last=0.5)]
+        accuracy_results.STORE.put(path, one)
+    assert accuracy_results.STORE.read(path) == ROWS
+    accuracy_results.STORE.put(path, row(seed=1, last=0.5))
+    assert accuracy_results.STORE.read(path) == [*ROWS[1:], row(seed=1, last=0.5)]
 
 
 def test_medians_are_compared_in_points_over_the_same_seeds():
-    packed, powersgd = accuracy.compared(ROWS)
+    packed, powersgd = accuracy_results.compared(ROWS)
     assert (packed["median"], packed["points"]) == (0.58, None)
     assert powersgd["median"] == 0.579
     assert powersgd["points"] == pytest.approx(-0.1)
-    (_, two) = accuracy.compared([*ROWS[:3], ROWS[3]])
+    (_, two) = accuracy_results.compared([*ROWS[:3], ROWS[3]])
     assert two["points"] == pytest.approx(0.9)
 
 
 def test_the_table():
-    lines = accuracy.table(ROWS).splitlines()
+    lines = accuracy_results.table(ROWS).splitlines()
     assert lines[1].split() == ["task_cnn", "packed", "3", "0.5800", "0.5700", "0.5900", "-", "0.5900", "1,000"]
     assert lines[2].split() == ["task_cnn", "powersgd", "3", "0.5790", "0.5600", "0.5830", "-0.10", "0.5900", "3,000"]
 
@@ -177,7 +178,7 @@ def test_the_conclusion_writes_table_summary_and_picture(results):
     for method in ("packed", "powersgd"):
         for seed in (1, 2):
             training = Training("task_cnn", method, seed)
-            accuracy.STORE.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
+            accuracy_results.STORE.put(folder / "results.csv", run_accuracy.row_of(training, finished(results, training)))
     shown = run_accuracy.conclude(folder, made)
     assert "Test accuracy after 10 epochs" in shown
     assert "-e seeds=1-5" in shown
@@ -194,12 +195,12 @@ def test_a_deleted_run_leaves_its_row_and_no_curve(results):
     trainings = [Training("task_cnn", "packed", seed) for seed in (1, 2)]
     for training in trainings:
         run = finished(results, training)
-        accuracy.STORE.put(folder / "results.csv", run_accuracy.row_of(training, run))
+        accuracy_results.STORE.put(folder / "results.csv", run_accuracy.row_of(training, run))
     shutil.rmtree(run)
-    assert list(run_accuracy.curves(accuracy.STORE.read(folder / "results.csv"), "one")) == trainings[:1]
+    assert list(run_accuracy.curves(accuracy_results.STORE.read(folder / "results.csv"), "one")) == trainings[:1]
     run_accuracy.conclude(folder, made)
     assert (folder / "accuracy.png").is_file()
 
 
 def test_every_method_has_a_colour():
-    assert len(accuracy_plot.COLOURS) >= len(accuracy.METHODS)
+    assert len(accuracy_plot.COLOURS) >= len(accuracy_results.METHODS)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.analysis import inference
-from benchmarks.analysis.passes import draw, grouped, shown
 from benchmarks.node import inference as benchmark
+from benchmarks.node_results import inference_results
+from benchmarks.node_results.passes import draw, grouped, shown
 from benchmarks.tasks import plan_inference
 from control.common import configurations
 from trainer.common.errors import ConfigError, LockstepError
@@ -154,7 +154,7 @@ SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
 def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
     kind, cpus, threads = processor
     timed = {"kind": kind, "threads": threads, "smallest": 2}
-    return inference.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
+    return inference_results.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
 
 
 def four(one, two, small=(1000, 800)):
@@ -205,13 +205,14 @@ def test_gpus_have_hardware_of_their_own():
 def test_one_number_of_devices_says_nothing():
     actual = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
     assert (
-        inference.answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2) == "Only 2 devices measured: nothing to compare."
+        inference_results.answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2)
+        == "Only 2 devices measured: nothing to compare."
     )
 
 
 def test_single_passes_are_never_told_apart():
     rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference.answer(
+    assert inference_results.answer(
         grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2
     ).startswith("no measurable difference between 2 devices and 1 device")
 
@@ -244,7 +245,7 @@ def test_the_picture_is_the_same_each_time(batches, tmp_path):
         "model": "small",
         "parameters": 51,
     }
-    concluded = inference.conclude({"settings": {"batches": batches}, "of": "a new model"}, timed, 4)
+    concluded = inference_results.conclude({"settings": {"batches": batches}, "of": "a new model"}, timed, 4)
     assert {group["batch"] for group in concluded.groups} == set(batches)
     assert len(concluded.record["results"]) == 3 * (1 + len(batches))
     for name in ("a.png", "b.png"):

@@ -15,10 +15,11 @@ import pytest
 import yaml
 from PIL import Image
 
-from benchmarks.analysis import benchmark, loader, pictures
-from benchmarks.analysis import passes as common
 from benchmarks.node import loader as benchmark_loader
 from benchmarks.node import spent
+from benchmarks.node_results import loader_results
+from benchmarks.node_results import passes as common
+from benchmarks.shared import benchmark, pictures
 from benchmarks.tasks import check_host, plan_loader
 from control.common import configurations
 from control.datasets.publishing import publish
@@ -256,16 +257,16 @@ def test_rows_are_means_medians_and_deviations():
 )
 def test_the_answer(rates, message):
     assert (
-        loader.answer(common.grouped(passes(rates), "loaders"), 4)
+        loader_results.answer(common.grouped(passes(rates), "loaders"), 4)
         == f"{message} Training takes 4 here (the cores) unless data.loaders says otherwise."
     )
 
 
 def test_whether_training_would_decode_at_all():
-    assert loader.cached(3000.4, 2048) == (
+    assert loader_results.cached(3000.4, 2048) == (
         "Decoded, all images take 3,000 MB, above data.cache_limit_mb=2048: training decodes them in every epoch, as timed here."
     )
-    assert loader.cached(12, 2048) == (
+    assert loader_results.cached(12, 2048) == (
         "Decoded, all images take 12 MB, within data.cache_limit_mb=2048: training would decode them once and read a cache from then on; "
         "what is timed here is what a folder above the limit costs in every epoch."
     )
@@ -296,7 +297,7 @@ def test_a_single_pass_has_no_deviation():
 def test_the_picture_is_the_same_each_time(rates, tmp_path):
     timed = {"rows": passes(rates), "images": 1000, "bytes": 9, "decoded_mb": 3, "cores": 4}
     bench = {"image_size": [6, 6, 3], "dataset": "pets", "made": True, "cache_limit_mb": 2048}
-    concluded = loader.conclude(bench, timed)
+    concluded = loader_results.conclude(bench, timed)
     for name in ("a.png", "b.png"):
         common.draw(concluded.groups, concluded.picture, "node01: Cortex-A72, 4 cores", tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
@@ -428,7 +429,7 @@ def test_a_free_host_is_measured():
 
 
 def test_the_start_script_is_given_all_that_its_template_reads():
-    play = yaml.safe_load((ROOT / "playbooks/stages/time_on_host.yml").read_text())[0]
+    play = yaml.safe_load((ROOT / "benchmarks/time_on_host.yml").read_text())[0]
     environment = jinja2.Environment()
     environment.filters |= {"quote": str, "checked_code": str}
     template = environment.parse((ROOT / "templates/run_worker.sh.j2").read_text())

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from benchmarks import predictions, script, stragglers
-from benchmarks.stragglers import EVEN, Row
+from benchmarks.scripts import predictions, stragglers
+from benchmarks.scripts.stragglers import EVEN, Row
+from benchmarks.shared import script
 from trainer.common.errors import LockstepError
 from trainer.rundir.straggler import CAUSES
 

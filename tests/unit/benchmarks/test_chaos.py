@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.analysis import benchmark, chaos
-from benchmarks.chaos import faults, injection
+from benchmarks.chaos import chaos_results, faults, injection
 from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
 from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedule
+from benchmarks.shared import benchmark
 from benchmarks.tasks import run_chaos
 from control.common import project
 from trainer.common.errors import ConfigError, LockstepError
@@ -111,15 +111,15 @@ def rows():
 
 
 def test_the_table_counts_restarts_and_equal_weights(tmp_path):
-    table = chaos.table(rows()).splitlines()
+    table = chaos_results.table(rows()).splitlines()
     assert table[0].split()[:3] == ["fault", "times", "restarts"]
     assert next(line for line in table if "worker-killed" in line).split() == ["worker-killed", "1", "1", "4.0", "16.0", "16.0", "0", "1"]
     assert next(line for line in table if "slow-link" in line).split() == ["slow-link", "1", "0", "-", "5.0", "5.0", "0", "0"]
-    assert chaos.sentence(rows()) == (
+    assert chaos_results.sentence(rows()) == (
         "2 faults of 2 kinds; weights equal after 1; without a further step: 0; fault to next step: median 16.0 s, worst 16.0 s "
         "(goals: 30 and 90 s)"
     )
-    chaos.draw(rows(), tmp_path / "chaos.png")
+    chaos_results.draw(rows(), tmp_path / "chaos.png")
     assert (tmp_path / "chaos.png").stat().st_size > 5_000
 
 

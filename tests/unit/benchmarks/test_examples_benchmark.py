@@ -1,8 +1,8 @@
-"""benchmarks/examples.py: what the heads of the examples ask for."""
+"""benchmarks/scripts/examples.py: what the heads of the examples ask for."""
 
 import pytest
 
-from benchmarks.examples import METRICS, Row, stages, table
+from benchmarks.scripts.examples import METRICS, Row, stages, table
 from tests.project import ROOT
 
 

@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from benchmarks import gpu_check
-from benchmarks.gpu_check import Row, Trial
+from benchmarks.scripts import gpu_check
+from benchmarks.scripts.gpu_check import Row, Trial
 from control.runs.hosts.inventory_hosts import cluster_hosts, gpu_share
 from tests.unit.samples import ROOT
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.lab_nodes import Lab
+from benchmarks.shared.lab_nodes import Lab
 from trainer.common.errors import LockstepError
 
 GB = 2**30

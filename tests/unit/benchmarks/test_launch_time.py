@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks import launch_time
+from benchmarks.scripts import launch_time
 
 RECORDS = [
     {"kind": "phase", "phase": "starting", "t": 104.0},

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-from benchmarks import leftovers
-from benchmarks.leftovers import LOOKS, Node
+from benchmarks.scripts import leftovers
+from benchmarks.scripts.leftovers import LOOKS, Node
 
 
 def node(memory=100_000_000, **lines):

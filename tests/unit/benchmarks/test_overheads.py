@@ -1,4 +1,4 @@
-"""What `benchmarks/overheads.py` makes of a run's phases."""
+"""What `benchmarks/scripts/overheads.py` makes of a run's phases."""
 
 import json
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.analysis import peers, peers_plot, peers_results
-from benchmarks.analysis.peers import SYSTEMS, Cell, Settings, Wanted
-from benchmarks.analysis.peers_results import Results, Row
+from benchmarks.peer_results import peer_trials, peers_plot, peers_results
+from benchmarks.peer_results.peer_trials import SYSTEMS, Cell, Settings, Wanted
+from benchmarks.peer_results.peers_results import Results, Row
+from benchmarks.plugins import peer_cell, peer_link
+from benchmarks.plugins.peer_cell import MARK
 from benchmarks.tasks import conclude_peers, peer_hosts, plan_peers
 from control.campaign.store import Pace, check_name, measure, remaining
 from control.common import configurations
-from plugins.action import peer_cell, peer_link
-from plugins.action.peer_cell import MARK
 from tests.unit.conftest import ROOT, load_file
 from trainer.common.errors import ConfigError, LockstepError
 
@@ -34,42 +34,44 @@ def refusal(function, *arguments):
 
 class TestWhatIsAskedFor:
     def test_defaults_of_the_lab(self):
-        asked = peers.wanted({}, 5, True)
+        asked = peer_trials.wanted({}, 5, True)
         assert (asked.workers, asked.links, asked.rounds, asked.seed) == ((1, 2, 3, 4, 5), ("none", "1gbit", "100mbit"), 3, 1)
         assert "lockstep" in asked.systems
         assert "lockstep-half" not in asked.systems
 
     def test_elsewhere_links_are_as_they_are(self):
-        assert peers.wanted({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peers.systems(None), 3, 1)
+        assert peer_trials.wanted({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peer_trials.systems(None), 3, 1)
 
     def test_a_link_that_can_t_be_limited(self):
-        assert refusal(peers.wanted, {"links": "none,1gbit"}, 4, False) == (
+        assert refusal(peer_trials.wanted, {"links": "none,1gbit"}, 4, False) == (
             "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
             "they are: omit links, or -e links=none"
         )
 
     def test_more_workers_than_hosts(self):
-        assert refusal(peers.wanted, {"workers": "1-6"}, 5, True) == ("workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer")
+        assert refusal(peer_trials.wanted, {"workers": "1-6"}, 5, True) == (
+            "workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer"
+        )
 
     def test_links_each_once_in_the_order_given(self):
-        assert peers.links("1Gbit, none,1gbit") == ("1gbit", "none")
+        assert peer_trials.links("1Gbit, none,1gbit") == ("1gbit", "none")
 
     def test_a_link_that_is_no_rate(self):
-        assert refusal(peers.links, "fast").startswith("link=fast: it must be none or a rate")
+        assert refusal(peer_trials.links, "fast").startswith("link=fast: it must be none or a rate")
 
     def test_systems_in_the_order_of_the_table(self):
-        assert peers.systems("ddp, lockstep") == ("lockstep", "ddp")
+        assert peer_trials.systems("ddp, lockstep") == ("lockstep", "ddp")
 
     def test_an_unknown_system_has_the_nearest_known(self):
-        assert refusal(peers.systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
+        assert refusal(peer_trials.systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
 
     def test_settings_are_counts(self):
-        assert peers.settings({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
-        assert "steps" in refusal(peers.settings, {"steps": "0"})
+        assert peer_trials.settings({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
+        assert "steps" in refusal(peer_trials.settings, {"steps": "0"})
 
     @pytest.mark.parametrize(("link", "rate"), [("none", None), ("1gbit", 1e9), ("100mbit", 1e8), ("25kbit", 25e3), ("8bit", 8)])
     def test_rates_in_bits_a_second(self, link, rate):
-        assert peers.bits_per_s(link) == rate
+        assert peer_trials.bits_per_s(link) == rate
 
     @pytest.mark.parametrize("name", ["../x", "", "-a"])
     def test_a_name_can_t_leave_the_folder(self, name):
@@ -92,18 +94,18 @@ class TestCells:
     )
     def test_nothing_to_measure_is_an_error_that_says_why(self, workers, systems, expected):
         with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
-            peers.cells(Wanted(workers, ("none",), systems, 3, 1))
+            peer_trials.cells(Wanted(workers, ("none",), systems, 3, 1))
 
     def test_several_workers_have_all_but_what_is_for_one(self):
-        block = {cell.system for cell in peers.cells(self.asked) if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
+        block = {cell.system for cell in peer_trials.cells(self.asked) if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
         assert block == {"lockstep", "lockstep-half", "ideal", "stock", "ddp-fp16"}
 
     def test_one_worker_is_measured_at_one_link_and_one_of_ours_stands_for_all(self):
-        actual = [(cell.link, cell.system) for cell in peers.cells(self.asked) if cell.workers == 1 and cell.round == 2]
+        actual = [(cell.link, cell.system) for cell in peer_trials.cells(self.asked) if cell.workers == 1 and cell.round == 2]
         assert sorted(actual) == [("none", "keras-fit"), ("none", "lockstep"), ("none", "stock")]
 
     def test_rounds_are_whole_blocks_and_links_change_seldom(self):
-        actual = peers.cells(self.asked)
+        actual = peer_trials.cells(self.asked)
         blocks = list(dict.fromkeys((cell.round, cell.link, cell.workers) for cell in actual))
         changes = sum(
             one[:3] != other[:3] for one, other in zip(map(dataclasses.astuple, actual), map(dataclasses.astuple, actual[1:]), strict=False)
@@ -114,19 +116,19 @@ class TestCells:
     def test_the_order_within_a_block_is_drawn_from_the_seed(self):
         many = dataclasses.replace(self.asked, rounds=8)
         orders = {
-            tuple(cell.system for cell in peers.cells(many) if (cell.round, cell.link, cell.workers) == (number, "none", 2))
+            tuple(cell.system for cell in peer_trials.cells(many) if (cell.round, cell.link, cell.workers) == (number, "none", 2))
             for number in range(1, 9)
         }
         assert len(orders) > 1
-        assert peers.cells(many) == peers.cells(many)
-        assert peers.cells(many) != peers.cells(dataclasses.replace(many, seed=2))
+        assert peer_trials.cells(many) == peer_trials.cells(many)
+        assert peer_trials.cells(many) != peer_trials.cells(dataclasses.replace(many, seed=2))
 
     def test_what_is_measured_is_left_out(self):
-        actual = peers.cells(self.asked)
+        actual = peer_trials.cells(self.asked)
         assert remaining(actual, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in actual[1:]]) == actual[:1]
 
     def test_keys_tell_all_cells_apart(self):
-        actual = peers.cells(self.asked)
+        actual = peer_trials.cells(self.asked)
         assert len({cell.key for cell in actual}) == len(actual)
 
 
@@ -160,7 +162,7 @@ class TestStart:
 
     def run(self, folder, job):
         folder.mkdir(exist_ok=True)
-        (folder / "run.sh").write_text(peers.start_script(job))
+        (folder / "run.sh").write_text(peer_trials.start_script(job))
         subprocess.run(["bash", "run.sh"], cwd=folder, check=True)
         return (folder / "exit").read_text().strip(), (folder / "worker.log").read_text()
 
@@ -176,14 +178,14 @@ class TestStart:
 
     def test_a_program_s_command_line_is_what_it_reads(self, tmp_path, monkeypatch):
         cell = Cell(1, "none", 2, "ddp-fp16")
-        argv = peers.arguments(cell, 1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
+        argv = peer_trials.arguments(cell, 1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
         monkeypatch.setattr(sys, "argv", ["x", *argv, "--result", str(tmp_path / "r.json")])
         given = common.task()
         assert (given.rank, given.workers, given.steps, given.batch, given.threads, given.variant) == (1, 2, 24, 32, 3, "fp16")
         assert (given.address, given.first) == ("10.0.0.2", ("10.0.0.1", 5))
 
     def test_every_system_has_its_program(self):
-        programs = {system.program for system in SYSTEMS.values()} - {peers.TRAIN}
+        programs = {system.program for system in SYSTEMS.values()} - {peer_trials.TRAIN}
         assert all((ROOT / "benchmarks" / "peers" / f"{program}.py").is_file() for program in programs)
 
     def test_a_link_is_set_once_and_quoted_whole(self):
@@ -334,8 +336,8 @@ class TestResults:
 
     def test_ratios_are_taken_within_rounds(self, results):
         ours = results.points["1gbit", 5, "lockstep"]
-        assert results.ratio(ours, results.best("1gbit", 5, peers.IDEAL)) == pytest.approx((0.6, 0.8, 0.9))
-        assert results.ratio(ours, results.best("1gbit", 5, peers.PEER)) == pytest.approx((1.5, 2.0, 2.4))
+        assert results.ratio(ours, results.best("1gbit", 5, peer_trials.IDEAL)) == pytest.approx((0.6, 0.8, 0.9))
+        assert results.ratio(ours, results.best("1gbit", 5, peer_trials.PEER)) == pytest.approx((1.5, 2.0, 2.4))
         assert results.ratio(ours, results.points["1gbit", 5, "stock"]) == pytest.approx((2000 / 900,) * 3)
         assert results.ratio(ours, None) is None
 
@@ -382,9 +384,9 @@ class TestResults:
 
     @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("warm_up", 4), ("steps", 4)])
     def test_steps_are_whole_groups(self, name, number):
-        assert peers.CHUNK == common.CHUNK
+        assert peer_trials.CHUNK == common.CHUNK
         with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
-            peers.settings({name: number})
+            peer_trials.settings({name: number})
 
     def test_the_table_shows_who_failed(self, results):
         assert peers_results.terminal_table(results, "1gbit", 5) == (
@@ -486,7 +488,7 @@ class TestActions:
         assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
 
     @pytest.mark.parametrize(
-        "system", [system for system in SYSTEMS.values() if system.kind == peers.OURS and system.program == "lockstep"]
+        "system", [system for system in SYSTEMS.values() if system.kind == peer_trials.OURS and system.program == "lockstep"]
     )
     def test_this_project_s_variants_are_sections_of_its_configuration(self, system):
         assert configurations.build(json.loads(system.variant))

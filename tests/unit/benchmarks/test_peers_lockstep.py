@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from benchmarks.analysis import peers_results
-from benchmarks.analysis.peers import SYSTEMS
+from benchmarks.peer_results import peers_results
+from benchmarks.peer_results.peer_trials import SYSTEMS
 from tests import preloaded
 from tests.ports import worker_ports
 from tests.project import SLOWEST

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import random_images as images
-from benchmarks.analysis import peers_train
-from benchmarks.analysis.peers import SYSTEMS, TRAIN, Cell, Settings
+from benchmarks.peer_results import peers_train
+from benchmarks.peer_results.peer_trials import SYSTEMS, TRAIN, Cell, Settings
+from benchmarks.shared import random_images as images
 from control.common import configurations
 from control.runs.planning.resolve import overrides
 from tests.unit.samples import HISTORY

@@ -1,4 +1,4 @@
-from benchmarks.restart_time import KILL, PARTS, parts
+from benchmarks.scripts.restart_time import KILL, PARTS, parts
 from trainer.rundir.phases import REJOINING
 
 

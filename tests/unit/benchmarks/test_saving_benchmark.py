@@ -1,7 +1,7 @@
 """What a save costs, as the benchmark computes it; its steps and saves are real, but small."""
 
-from benchmarks import saving
-from benchmarks.saving import AWAITED, MEANWHILE, WITHOUT
+from benchmarks.scripts import saving
+from benchmarks.scripts.saving import AWAITED, MEANWHILE, WITHOUT
 
 
 def test_a_saves_cost_is_what_the_steps_of_the_same_round_take_longer():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks import taxi
+from benchmarks.scripts import taxi
 
 X = {"payment_type": np.array(["Cash", "Credit Card", "Credit Card", "Unknown"])}
 

@@ -38,7 +38,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from control import text
+from control.common import text
 from control.runs.show.progress import Line
 
 

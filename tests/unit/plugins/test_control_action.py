@@ -1,4 +1,4 @@
-"""The action `control`: which class a task of a playbook names, and what becomes of a refusal."""
+"""The actions `control` and `benchmark`: which function a task of a playbook names, and what becomes of a refusal."""
 
 import ast
 import inspect
@@ -9,16 +9,17 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from plugins.action.control import ActionModule, function
+from benchmarks.plugins import benchmark
+from plugins.action.control import ActionModule
 from tests.unit.conftest import ROOT
 
 PLAYBOOKS = [*ROOT.glob("*.yml"), *(path for folder in ("playbooks", "roles", "benchmarks") for path in (ROOT / folder).rglob("*.yml"))]
 
 
 def uses(node):
-    """Arguments of every `control` task in a YAML tree."""
+    """Every task in a YAML tree that names a function, as `control.runs.plan` or `benchmark.run_peers`."""
     if isinstance(node, dict):
-        yield from ([node["control"]] if isinstance(node.get("control"), dict) else [])
+        yield from (f"{action}.{node[action]['do']}" for action in ACTIONS if isinstance(node.get(action), dict))
         for value in node.values():
             yield from uses(value)
     elif isinstance(node, list):
@@ -26,13 +27,15 @@ def uses(node):
             yield from uses(value)
 
 
-USED = sorted({arguments["do"] for path in PLAYBOOKS for arguments in uses(yaml.safe_load(path.read_text(encoding="utf-8")))})
+ACTIONS = {"control": ActionModule, "benchmark": benchmark.ActionModule}
+USED = sorted({name for path in PLAYBOOKS for name in uses(yaml.safe_load(path.read_text(encoding="utf-8")))})
 WRITTEN = [path for folder in ("control", "benchmarks") for path in (ROOT / folder).rglob("tasks/*.py") if path.stem != "__init__"]
 
 
 def names_in(path: Path) -> list[str]:
-    """The tasks of a module: those of `control/runs/tasks/conclude.py` are `runs.conclude` and `runs.conclude.conclude_stop`."""
-    module = f"{path.relative_to(ROOT).parts[-3]}.{path.stem}"
+    """The tasks of a module: of `control/runs/tasks/conclude.py`, `control.runs.conclude` and `control.runs.conclude.conclude_stop`."""
+    folder = path.relative_to(ROOT).parts[-3]
+    module = f"benchmark.{path.stem}" if folder == "benchmarks" else f"control.{folder}.{path.stem}"
     functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
     tasks = [one.name for one in functions if [argument.arg for argument in one.args.args] == ["task"] and not one.name.startswith("_")]
     return [module if name == path.stem else f"{module}.{name}" for name in tasks]
@@ -40,7 +43,9 @@ def names_in(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", USED)
 def test_every_task_of_a_playbook_is_a_function(name):
-    assert list(inspect.signature(function(name)).parameters) == ["task"]
+    action, _, named = name.partition(".")
+    function = ACTIONS[action].function(None, named)
+    assert list(inspect.signature(function).parameters) == ["task"]
 
 
 def test_no_task_is_left_that_no_playbook_uses():

@@ -15,7 +15,7 @@ from control.doctor.checks import across, report
 from control.remote import answers, modules
 from control.remote.answers import believed
 from control.runs.tasks import launch as record
-from plugins.shared.answers import ORDERS, guard_ansible, refuse_orders
+from plugins.shared.guard_answers import ORDERS, guard_ansible, refuse_orders
 from tests.unit import doctor_samples as samples
 from trainer.common.errors import LockstepError
 

@@ -9,7 +9,7 @@ import zipimport
 
 import pytest
 
-from benchmarks.analysis.benchmark import CODE
+from benchmarks.shared.benchmark import CODE
 from control.common.project import ROOT
 from control.remote.trainer_package import TRAINER
 

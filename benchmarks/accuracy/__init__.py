@@ -1,0 +1,1 @@
+"""Time to an accuracy: its table and picture."""

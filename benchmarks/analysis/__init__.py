@@ -1,1 +1,0 @@
-"""Analysis of the measurements of `benchmarks/`: tables, sentences, pictures, files."""

@@ -1,0 +1,1 @@
+"""Measurements of single hosts, put together on the control node."""

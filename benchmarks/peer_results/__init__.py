@@ -1,0 +1,1 @@
+"""Lockstep beside other software: trials, tables, pictures."""

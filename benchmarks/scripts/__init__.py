@@ -1,0 +1,1 @@
+"""Benchmarks that are run by themselves: `.venv/bin/python benchmarks/scripts/NAME.py`."""

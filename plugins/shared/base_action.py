@@ -1,0 +1,71 @@
+"""What all actions share."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleFilterError
+from ansible.plugins.action import ActionBase
+
+from control.common.progress_line import Line
+from control.common.project import ROOT
+from control.remote import modules
+from control.remote.worker_access import Seen, Worker
+from plugins.shared import guard_answers
+from trainer.common.errors import LockstepError
+from trainer.common.files import full, keep_others_out, shortage
+from trainer.rundir.full_disk import FIX
+
+# Ansible's main process loads the first task's action, which is one of this project's, and forks the processes of all tasks.
+guard_answers.guard_ansible()
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a refusal by us or by a filter into a failed task with only its message."""
+    try:
+        yield
+    except (LockstepError, AnsibleFilterError) as error:
+        raise AnsibleActionFail(str(error)) from None
+    except OSError as error:
+        if not full(error):
+            raise
+        raise AnsibleActionFail(f"{shortage(Path(error.filename or ROOT), error)} on this machine. {FIX}") from None
+
+
+class Action(ActionBase):
+    """An action of this project: `act` takes the task's arguments by name, and returns the task's result."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Act; a refusal fails the task with only its message."""
+        result = super().run(tmp, task_vars)
+        self.task_vars = task_vars or {}
+        self.close_to_others()
+        with refusing():
+            return {**result, **self.act(**self._task.args)}
+
+    def close_to_others(self) -> None:
+        """Keep other users of this machine from what this task's process writes: each task has a process of its own."""
+        keep_others_out()
+
+    def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Do it."""
+        raise NotImplementedError
+
+    def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
+        """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""
+        start = {"name": worker.session, "argv": ["bash", "run_worker.sh"], "chdir": worker.folder}
+        modules.require(self, "tmux_session", start)
+        line = Line()
+
+        def show(record: dict[str, Any]) -> None:
+            if record["kind"] == "phase" and (words := shown(record)):
+                line.update(words)
+
+        try:
+            return worker.follow(show, check)
+        finally:
+            line.end()
