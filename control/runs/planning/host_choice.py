@@ -9,7 +9,7 @@ from control.common.operator_variables import integer
 from control.runs.hosts import host_roles
 from control.runs.hosts.inventory_hosts import trains
 from control.runs.planning.plan_request import Request
-from control.runs.planning.resolve import _changed
+from control.runs.planning.resolve import with_keys
 from control.runs.results import run_summary
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
@@ -30,7 +30,7 @@ def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
     listed = config.train.batch_sizes
     if listed is None and any(host.get("batch_size") is not None for host in hosts):
         sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
-        return _changed(config, {"train.batch_sizes": sizes})
+        return with_keys(config, {"train.batch_sizes": sizes})
     if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
         raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
     return config

@@ -13,25 +13,8 @@ from control.datasets.listing.registry import Listing, Source
 from control.datasets.publishing import image_check, publish, try_augment
 from control.datasets.publishing.image_check import Progress
 from control.remote import trainer_package
-from control.runs.planning import parameter_servers, preset
-from control.runs.planning.checks import (
-    augment_warnings,
-    batch_warnings,
-    check_classes,
-    check_compiled,
-    check_elastic,
-    check_model,
-    check_monitor,
-    check_scaling,
-    split_warnings,
-)
-from control.runs.planning.host_choice import choose_hosts, choose_spares, with_batch_sizes, with_environment
-from control.runs.planning.host_needs import needs
-from control.runs.planning.model_size import initial_weights, parameters, warned
-from control.runs.planning.new_name import DEFAULT, _new_name, run_name
-from control.runs.planning.plan_dataset import class_weights, describe, expected, open_dataset, with_class_counts
+from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, parameter_servers, plan_dataset, preset, resolve
 from control.runs.planning.plan_request import Request
-from control.runs.planning.resolve import changes, differing, overrides, resolve, with_global_batch
 from control.runs.results import run_summary
 from trainer.common.errors import ConfigError
 from trainer.config import schedule
@@ -57,37 +40,37 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
         raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
     if switches["detach"] and switches["evaluate"]:
         raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
-    name, existing = run_name(request)
+    name, existing = new_name.run_name(request)
     choice, opened = chosen(request) if existing is None and "config" not in request.options else (None, None)
     if choice and "run" not in request.options:
-        name = _new_name(request, choice.config)
-    asked, config_name = resolve(request, existing, choice)
+        name = new_name._new_name(request, choice.config)
+    asked, config_name = resolve.resolve(request, existing, choice)
     # A run that the preflight refused has a configuration, but nothing in it is fixed yet.
     started = existing if recorded(existing) else None
-    hosts = choose_hosts(request, started)
-    config = with_global_batch(with_batch_sizes(asked, hosts), len(hosts))
-    source, listing = opened or open_dataset(config.data, request.write)
-    check_model(config, listing)
+    hosts = host_choice.choose_hosts(request, started)
+    config = resolve.with_global_batch(host_choice.with_batch_sizes(asked, hosts), len(hosts))
+    source, listing = opened or plan_dataset.open_dataset(config.data, request.write)
+    checks.check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images)
     if published is None:
         listing, bad = image_check.checked(source, listing, request.packs, config.data.allow_bad_images, progress)
-        published = expected(listing, bad)
-    check_scaling(config, len(hosts), started)
-    check_elastic(config, len(hosts))
+        published = plan_dataset.expected(listing, bad)
+    checks.check_scaling(config, len(hosts), started)
+    checks.check_elastic(config, len(hosts))
     if config.strategy.asynchronous:
         parameter_servers.check(config, hosts)
     sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
     configurations.check_sizes(sizes, schedule.sharing(config, len(hosts)))
-    config = with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
+    config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     try_augment.check(config.data, source, listing)
-    dataset = describe(listing, published)
-    weights = initial_weights(config, request, started)
-    with warned(listing.warnings):
-        size = parameters(config, len(listing.classes), request, dataset.get("spec"), weights)
+    dataset = plan_dataset.describe(listing, published)
+    weights = model_size.initial_weights(config, request, started)
+    with model_size.warned(listing.warnings):
+        size = model_size.parameters(config, len(listing.classes), request, dataset.get("spec"), weights)
     code = trainer_package.TRAINER.sha256()
     compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
-    check_compiled(compiled, request.options, config)
-    check_monitor(compiled, config.train.monitor)
+    checks.check_compiled(compiled, request.options, config)
+    checks.check_monitor(compiled, config.train.monitor)
     if config.strategy.asynchronous:
         parameter_servers.check_model(compiled)
         # A run that may be under way keeps its hosts, whatever the inventory says now.
@@ -95,7 +78,7 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
         apart = parameter_servers.of_launch(started) if under_way else request.apart
         useful, idle = parameter_servers.useful(apart, published["test"], compiled)
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
-    check_classes(listing, size.pop("takes", None), config)
+    checks.check_classes(listing, size.pop("takes", None), config)
     if config.train.optimizer_state and not (compiled and config.train.weights):
         raise ConfigError(
             "train.optimizer_state=true: it goes on with what a compiled model's optimizer left in a file, and "
@@ -112,32 +95,34 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
         "config_name": config_name,
         "differing": []
         if existing is not None
-        else differing(config_name, asked, configurations.parse_set(str(request.options.get("set", "")))),
+        else resolve.differing(config_name, asked, configurations.parse_set(str(request.options.get("set", "")))),
         "choice": None if choice is None else vars(choice),
         "config": configurations.to_dict(config),
         "config_yaml": configurations.dump(config),
         "asked_yaml": configurations.dump(asked),
-        "hosts": [with_environment(host, config) for host in hosts],
-        "spares": [with_environment(host, config) for host in choose_spares(request, config, hosts)],
+        "hosts": [host_choice.with_environment(host, config) for host in hosts],
+        "spares": [host_choice.with_environment(host, config) for host in host_choice.choose_spares(request, config, hosts)],
         "counts": vars(sizes),
         "parameters": size,
         "compiled": compiled,
         "weights": weights and {**weights, "left": left},
-        "class_weights": class_weights(config, listing.classes),
-        "needs": needs(config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, kept_columns.bytes_of(listing)),
+        "class_weights": plan_dataset.class_weights(config, listing.classes),
+        "needs": host_needs.needs(
+            config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, kept_columns.bytes_of(listing)
+        ),
         "dataset": dataset,
         "code": code[:16],
         "code_sha256": code,
         "expected_digest": recorded(started).get("dataset", {}).get("digest"),
         "complete": complete(started, sizes, config.train),
-        "changes": changes(started, asked, config, sizes.workers),
+        "changes": resolve.changes(started, asked, config, sizes.workers),
         "warnings": []
         if started
         else [
-            *batch_warnings(asked, sizes, overrides(request.options)),
-            *split_warnings(overrides(request.options), listing),
+            *checks.batch_warnings(asked, sizes, resolve.overrides(request.options)),
+            *checks.split_warnings(resolve.overrides(request.options), listing),
             *listing.warnings,
-            *augment_warnings(config.data),
+            *checks.augment_warnings(config.data),
             *warnings,
         ],
     }
@@ -148,19 +133,19 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
     """
-    given = overrides(request.options)
+    given = resolve.overrides(request.options)
     data = configurations.build(
         configurations.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})
     ).data
-    source, listing = open_dataset(data, request.write)
+    source, listing = plan_dataset.open_dataset(data, request.write)
     if listing.table is not None:
-        return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
+        return preset.Choice(new_name.DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
     choice = preset.choose(source, listing)
     if "model" not in request.options:
         return choice, (source, listing)
     kept = {key: value for key, value in choice.overrides.items() if key == "data.image_size"}
     # The lecture's 70 steps per epoch do not apply to another model.
-    return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
+    return preset.Choice(new_name.DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
 
 
 def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:

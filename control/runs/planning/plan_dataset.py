@@ -7,7 +7,7 @@ from typing import Any
 from control.datasets.listing.registry import Listing, Source, open_source
 from control.datasets.publishing import class_counts, publish
 from control.datasets.sources import fashion_mnist, idx
-from control.runs.planning.resolve import _changed
+from control.runs.planning.resolve import with_keys
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.config.schema import Config
@@ -18,12 +18,12 @@ from trainer.data.manifest import SPLITS
 def with_class_counts(config: Config, listing: Listing, published: dict[str, Any], sizes: schedule.Counts, packs: Path) -> Config:
     """Count the classes of the training examples, if `train.class_weight` follows from them."""
     if config.train.class_weight != configs.BALANCED:
-        return _changed(config, {"train.class_counts": None})
+        return with_keys(config, {"train.class_counts": None})
     if published["excluded"] and published["manifest"]:
         counts = class_counts.of_images(manifest.load(publish.place_of(packs, published["manifest"])), sizes)
     else:
         counts = class_counts.of_listing(listing, sizes)
-    return _changed(config, {"train.class_counts": counts})
+    return with_keys(config, {"train.class_counts": counts})
 
 
 def class_weights(config: Config, names: list[str]) -> str | None:

@@ -91,10 +91,11 @@ def with_model_defaults(config: Config) -> Config:
     Raises:
         ConfigError: an unknown model or option.
     """
-    return _changed(config, {"model": model_options.section_of(config.model)})
+    return with_keys(config, {"model": model_options.section_of(config.model)})
 
 
-def _changed(config: Config, changes: dict[str, Any]) -> Config:
+def with_keys(config: Config, changes: dict[str, Any]) -> Config:
+    """The configuration with these keys changed, by dotted name."""
     return configurations.build(configurations.override(configurations.to_dict(config), changes))
 
 
@@ -149,7 +150,7 @@ def _as_begun(existing: Path) -> dict[str, Any]:
 
 def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
     old = _as_begun(existing)
-    config = _changed(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
+    config = with_keys(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
     changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
@@ -207,4 +208,4 @@ def _value(plain: dict[str, Any], key: str) -> str:
 
 def with_global_batch(config: Config, workers: int) -> Config:
     """Fix the global batch, so that a resumed run takes the same steps on any number of workers."""
-    return _changed(config, {"train.global_batch": schedule.global_batch(config, workers)})
+    return with_keys(config, {"train.global_batch": schedule.global_batch(config, workers)})

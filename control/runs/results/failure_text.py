@@ -39,7 +39,7 @@ def _crash_hint(cause: Verdict) -> list[str]:
     lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if cause.again else []
     if signal_of(cause.exit_code) not in NATIVE:
         return lines
-    if option := _without_onednn(cause.exit_code, cause.environment):
+    if option := without_onednn(cause.exit_code, cause.environment):
         return [
             *lines,
             "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
@@ -48,7 +48,7 @@ def _crash_hint(cause: Verdict) -> list[str]:
     return [*lines, f"  Native code crashed, but not in oneDNN ({ONEDNN}=0 is set). Fix: check what the model's own code calls"]
 
 
-def _without_onednn(exit_code: int | None, environment: dict[str, str] | None) -> str:
+def without_onednn(exit_code: int | None, environment: dict[str, str] | None) -> str:
     """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
     tried = (environment or {}).get(ONEDNN) == "0"
     return f"set=train.environment.{ONEDNN}=0" if signal_of(exit_code) in NATIVE and not tried else ""

@@ -5,7 +5,7 @@ from typing import Any
 
 from control.common.text import next_commands
 from control.runs.results import course
-from control.runs.results.failure_text import _without_onednn
+from control.runs.results.failure_text import without_onednn
 from trainer.common.errors import DIVERGED
 from trainer.rundir.schemas import VALIDATION
 
@@ -16,7 +16,7 @@ def after_run(run: str, summary: dict[str, Any], rows: Sequence[dict[str, Any]] 
     # The same steps would diverge again.
     if summary["state"] in UNFINISHED and not failed.get("again") and failed.get("exit_code") != DIVERGED:
         commands.append(go_on(run, summary))
-    if summary["state"] == "FAILED" and (option := _without_onednn(failed.get("exit_code"), failed.get("environment"))):
+    if summary["state"] == "FAILED" and (option := without_onednn(failed.get("exit_code"), failed.get("environment"))):
         commands.append(("continue without oneDNN", f"{go_on(run, summary)[1]} -e {option}"))
     if summary.get("best"):
         # Without validation there is nothing to evaluate either: the model has no loss.

@@ -147,7 +147,7 @@ def test_other_code_is_another_comparison(results, monkeypatch):
     folder = results / "results/one"
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
-    monkeypatch.setattr(run_accuracy.package, "TRAINER", SimpleNamespace(sha256=lambda: "other"))
+    monkeypatch.setattr(run_accuracy.trainer_package, "TRAINER", SimpleNamespace(sha256=lambda: "other"))
     with pytest.raises(LockstepError, match=r"^accuracy=one: it was measured with another code \(.*, now other\)"):
         run_accuracy.plan({"accuracy": "one"}, HOSTS)
 

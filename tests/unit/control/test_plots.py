@@ -101,7 +101,7 @@ def draw(monkeypatch, tmp_path):
     """Call a function of `plots`; give what it drew. Pixels are left out: they take the time."""
     made = []
 
-    class Kept(scaling_plots.Figure):
+    class Kept(plotting.Figure):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
@@ -109,7 +109,7 @@ def draw(monkeypatch, tmp_path):
         def savefig(self, part, **kwargs):
             part.write_bytes(b"")
 
-    monkeypatch.setattr(scaling_plots, "Figure", Kept)
+    monkeypatch.setattr(plotting, "Figure", Kept)
 
     def call(function, *args, **kwargs):
         function(*args, path=tmp_path / "picture.png", **kwargs)
@@ -178,7 +178,7 @@ def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
 
     for name, content in before.items():
         (tmp_path / name).write_bytes(content)
-    monkeypatch.setattr(scaling_plots.Figure, "savefig", full)
+    monkeypatch.setattr(plotting.Figure, "savefig", full)
     with pytest.raises(OSError, match=r"^disk full$"):
         scaling_plots.time_median(SWEEP, tmp_path / "picture.png")
     assert {actual.name: actual.read_bytes() for actual in tmp_path.iterdir()} == before

@@ -162,7 +162,7 @@ def verdict(state, code=None):
 def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
     """The old chief's records do not change any more; the newer ones of the other hosts overrule them."""
     shown, collected, watches = [], [], [elastic(tmp_path, rank) for rank in range(3)]
-    monkeypatch.setattr("plugins.action.watch_run.choices.keep_of", lambda *_: None)
+    monkeypatch.setattr("plugins.action.watch_run.kept_choices.keep_of", lambda *_: None)
     for watch in watches:
         watch.progress = SimpleNamespace(show=lambda host, record: shown.append(host))
         monkeypatch.setattr(watch, "_collect", lambda host=watch.host: collected.append(host))

@@ -252,7 +252,7 @@ import json, os, sys, tarfile
 from pathlib import Path
 from trainer.worker import process
 process.quiet_tensorflow()
-from control.datasets.listing.registry import cifar10
+from control.datasets.sources import cifar10
 from control.datasets.publishing import to_tfrecords
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file
@@ -347,7 +347,7 @@ from pathlib import Path
 from trainer.worker import process
 process.quiet_tensorflow()
 import tensorflow as tf
-from control.datasets.listing.registry import tfrecords
+from control.datasets.sources import tfrecords
 from trainer.common.errors import DatasetError
 from trainer.common.files import sha256_file
 

@@ -117,7 +117,7 @@ from trainer import models
 from trainer.worker import process
 process.quiet_tensorflow()
 from trainer.common.errors import ConfigError
-from control.runs.planning.plan_command import model_errors
+from control.runs.planning import model_errors
 from trainer.user_code import user_function as functions
 HEAD = "import keras\\nfrom keras import layers\\nprint('chatter')\\n"
 CASES = {

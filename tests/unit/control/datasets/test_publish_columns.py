@@ -12,7 +12,7 @@ from control.datasets.listing.registry import detect, open_source
 from control.datasets.publishing import publish
 from control.datasets.sources import python_function
 from control.report import trained
-from control.runs.planning import host_needs, model_size, plan, plan_request
+from control.runs.planning import host_needs, model_size, plan, plan_request, resolve
 from control.runs.show import plan_text
 from tests.unit import forked
 from tests.unit.samples import flip_a_bit
@@ -386,7 +386,7 @@ from pathlib import Path
 os.chdir(sys.argv[1])
 import numpy as np
 from control.datasets.listing import kept_columns
-from control.datasets.listing.registry import python_function
+from control.datasets.sources import python_function
 from trainer.data.spec import Leaf, Spec
 from trainer.common.errors import LockstepError
 kept_columns.KEPT = Path("columns")
@@ -715,7 +715,7 @@ def request_of(file, tmp_path, monkeypatch):
 
 
 def test_the_plan_of_columns(file, request_of, monkeypatch):
-    monkeypatch.setattr(plan.model_options, "section_of", lambda section: section)
+    monkeypatch.setattr(resolve.model_options, "section_of", lambda section: section)
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
     planned = plan.make(request)

@@ -19,7 +19,7 @@ from trainer.common.errors import LockstepError
 
 
 def action(module, **arguments):
-    return function(f"lab.{module.__name__.rpartition('.')[2]}")(Task(arguments))
+    return function(module.__name__)(Task(arguments))
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_environment_of_another_project_is_refused(tmp_path):
 
 
 def test_no_engine_and_no_apt(monkeypatch):
-    monkeypatch.setattr(lab_plan.lab_engine, "may_install", lambda release: False)
+    monkeypatch.setattr(lab_plan.containers, "may_install", lambda release: False)
     with pytest.raises(LockstepError) as caught:
         lab_plan._packages(None, True)
     assert str(caught.value) == lab_plan.NO_ENGINE

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from control.common import progress_line
 from control.remote import admission, worker_access, worker_files
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
 from control.runs.results import evaluations
-from control.runs.show import progress
 from tests.unit import hosts
 from tests.unit.samples import ERRORS
 from tests.unit.samples import HISTORY as COLUMNS
@@ -28,7 +28,7 @@ NUMBERS = {"metrics": {"loss": 0.5, "accuracy": 0.5}, "images_per_s": 100.0, "in
 def warned(monkeypatch):
     """What the person is warned of."""
     warnings = []
-    monkeypatch.setattr(progress, "Display", lambda: SimpleNamespace(display=warnings.append))
+    monkeypatch.setattr(progress_line, "Display", lambda: SimpleNamespace(display=warnings.append))
     return warnings
 
 

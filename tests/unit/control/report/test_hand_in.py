@@ -14,7 +14,7 @@ from PIL import Image
 from control.common import plotting, written_files
 from control.report import archive, facts, mistakes, own_files, page, repeating, report
 from control.report.tasks import write as write_report
-from control.sweep.scaling import scaling_plots
+from control.runs.results import run_plots
 from tests.project import ROOT
 from tests.unit.report_samples import make_archive, make_project, make_run
 from trainer.common.errors import ConfigError
@@ -33,7 +33,7 @@ def made(tmp_path, name="first", **more):
 def compose(tmp_path, monkeypatch):
     """Write a report of runs without its drawings; its folder."""
     for name in ("history", "compare", "split"):
-        monkeypatch.setattr(scaling_plots, name, lambda values, path, *_: path.write_bytes(f"PNG {values}".encode()))
+        monkeypatch.setattr(run_plots, name, lambda values, path, *_: path.write_bytes(f"PNG {values}".encode()))
 
     def composed(*runs, **more):
         folder = tmp_path / "made"

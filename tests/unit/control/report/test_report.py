@@ -18,10 +18,9 @@ from control.common import configurations, project, text, written_files
 from control.report import accuracy, archive, blocks, comparison, facts, mistakes, page, report, settings, sweeps, trained
 from control.report.blocks import Table
 from control.report.tasks import write as write_report
-from control.runs.results import evaluations, next_steps
+from control.runs.results import evaluations, next_steps, run_plots
 from control.runs.results.course import OVERFITTING as LIMIT
 from control.runs.results.course import Trend
-from control.sweep.scaling import scaling_plots
 from tests.unit.report_samples import (
     OVERFITTING,
     make_project,
@@ -45,7 +44,7 @@ NASTY = "<script>alert('x')</script> | *_[a](b)_* `c`"
 def sketched(monkeypatch):
     """Stand-ins for the pictures, which take a while to draw and have tests of their own."""
     for name in ("history", "compare", "split"):
-        monkeypatch.setattr(scaling_plots, name, lambda values, path, *_, name=name: path.write_bytes(f"PNG {name} {values}".encode()))
+        monkeypatch.setattr(run_plots, name, lambda values, path, *_, name=name: path.write_bytes(f"PNG {name} {values}".encode()))
 
 
 @pytest.fixture

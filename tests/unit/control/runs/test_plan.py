@@ -821,7 +821,7 @@ def test_a_large_dataset_is_seen_fewer_times(monkeypatch):
 
 
 def test_without_dataset_it_is_lecture_as_it_was(planned, ask, monkeypatch):
-    monkeypatch.setattr(plan.fashion_mnist, "is_here", lambda: False)
+    monkeypatch.setattr(plan_dataset.fashion_mnist, "is_here", lambda: False)
     made = planned(write=False)
     assert (made["config_name"], made["counts"]["steps_per_epoch"], made["counts"]["epochs"]) == ("lecture_cnn", 70, 3)
     assert (made["config"]["data"]["image_size"], made["warnings"]) == ([28, 28, 1], [])

@@ -95,8 +95,8 @@ def test_a_choice_of_the_future_is_none(monkeypatch):
 def test_commands_at_the_same_moment_choose_apart(scratch):
     script = (
         "import json, pathlib, sys; from control.runs.hosts import free_ports; free_ports.RESERVED = pathlib.Path(sys.argv[1]); "
-        "ports.RANGE = range(20000, 20012); "
-        "print(json.dumps(ports.choose([{'name': n, 'port': 0, 'port_chosen': True} for n in 'ab'], sys.argv[2], reserve=True)))"
+        "free_ports.RANGE = range(20000, 20012); "
+        "print(json.dumps(free_ports.choose([{'name': n, 'port': 0, 'port_chosen': True} for n in 'ab'], sys.argv[2], reserve=True)))"
     )
     argv = [sys.executable, "-c", script, str(free_ports.RESERVED)]
     processes = [subprocess.Popen([*argv, f"run{number}"], stdout=subprocess.PIPE) for number in range(6)]

@@ -7,7 +7,8 @@ import pytest
 
 from control.campaign import timings
 from control.campaign.timings import STRONG, WEAK
-from control.sweep.scaling import advice_text, sweep_results, sweep_text
+from control.runs.results import run_plots
+from control.sweep.scaling import advice_text, scaling_plots, sweep_results, sweep_text
 from control.sweep.scaling.design import run_name
 from control.sweep.scaling.fitting import Work
 from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
@@ -29,9 +30,9 @@ def drawn(monkeypatch):
         path.write_bytes(b"a picture")
 
     for name in ("time_median", "time_mean", "checkpoints", "split"):
-        monkeypatch.setattr(sweep_results.plots, name, lambda _, path, *_about: put(path))
+        monkeypatch.setattr(run_plots if name == "split" else scaling_plots, name, lambda _, path, *_about: put(path))
     for name in ("speedup", "efficiency", "throughput"):
-        monkeypatch.setattr(sweep_results.plots, name, lambda _rows, _work, _fit, path: put(path))
+        monkeypatch.setattr(scaling_plots, name, lambda _rows, _work, _fit, path: put(path))
     return actual
 
 
