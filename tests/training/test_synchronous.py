@@ -11,7 +11,7 @@ STEPS = 20
 """Enough for a whole period of accumulation, averaging and warm-up, and for steps after the one in which a worker has no rows."""
 
 FURTHER = EXHAUSTIVE("trainer/keras_step/whole_batch.py", "trainer/keras_step/additive.py", "requirements")
-"""For programs whose like `tests/unit/trainer/test_as_fit.py` and the oracle try, as threads of one process and in float64."""
+"""For programs whose like `tests/unit/trainer/keras_step/test_as_fit.py` and the oracle try, as threads of one process and in float64."""
 ALWAYS = ("adafactor", "muon", "global_clipnorm", "moving_average", "accumulation", "loss_scale", "two_inputs", "masked", "adversarial")
 NAMES = [pytest.param(name, marks=() if name in ALWAYS else FURTHER) for name in PROGRAMS]
 

@@ -13,7 +13,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 ATTACKS = ("tests/lab/test_attacks.py", "tests/lab/test_intruders.py", "tests/contract/test_attacks.py")
 ATTACKS += ("tests/contract/test_hostile_node.py", "tests/contract/test_hostile_host.py")
-ATTACKS += ("tests/unit/control/test_hostile_names.py", "tests/unit/trainer/test_hostile_snapshot.py")
+ATTACKS += ("tests/unit/control/runs/hosts/test_hostile_names.py", "tests/unit/trainer/evaluation/test_hostile_snapshot.py")
 
 
 def attacks_in(file: str) -> set[str]:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.ports import free_ports
-from tests.unit.trainer.test_direct import WAIT, Meeting
+from tests.unit.trainer.network.test_direct import WAIT, Meeting
 from trainer.common.errors import ClusterError
 from trainer.network import handshake, sockets_all_reduce
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.unit.trainer.test_columns import opened
+from tests.unit.trainer.data.test_columns import opened
 from trainer.config import loading
 from trainer.data import feeder
 from trainer.data.batch import Call

@@ -19,7 +19,7 @@ from trainer.host import sealed_files
 from trainer.rundir.full_disk import OTHER_FIX, DiskFull, Log, Reserve, Saver
 from trainer.rundir.metrics_log import Metrics
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 MB = 1 << 20
 
 

@@ -12,7 +12,7 @@ from control.common.host_names import session_name
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, gpu_share, rank, thread_share
 from control.runs.tasks.launch import _hosts
 
-TEMPLATE = Path(__file__).resolve().parents[4] / "templates" / "tf_config.json.j2"
+TEMPLATE = Path(__file__).resolve().parents[5] / "templates" / "tf_config.json.j2"
 COURSE = [
     {"name": "node01", "address": "node01", "port": 12345},
     {"name": "node02", "address": "node02", "port": 23456},

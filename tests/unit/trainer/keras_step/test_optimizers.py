@@ -9,7 +9,7 @@ from control.common.configurations import OPTIMIZERS
 from tests.unit import forked
 from trainer.common.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
 import json
 from trainer.worker import process

@@ -10,7 +10,7 @@ from control.docs import keys_page
 from trainer.common.errors import LockstepError
 from trainer.config import schema as configs
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @dataclass(frozen=True)

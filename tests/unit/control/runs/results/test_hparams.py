@@ -26,7 +26,7 @@ SUMMARY = {
     "best": {"epoch": 5, "val_accuracy": 0.5856},
 }
 EVALUATIONS = "epoch,split,loss,accuracy,images,seconds,evaluated_at\n"
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 
 
 def make_run(folder: Path, summary=SUMMARY, workers: int = 2, **config) -> Path:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from control.datasets.sources.python_function import augmentation
-from tests.unit.trainer.test_columns import opened
+from tests.unit.trainer.data.test_columns import opened
 from trainer.common.errors import ConfigError
 from trainer.config import loading
 from trainer.data.feeder import Feeder, calls

@@ -20,7 +20,7 @@ from trainer.launch import user_script
 from trainer.launch.user_script import Script, environment, keep, main, unpack
 from trainer.network.member import Member, tf_config
 
-USER = Path(__file__).resolve().parents[3] / "trainer" / "keras_fit" / "site"
+USER = Path(__file__).resolve().parents[4] / "trainer" / "keras_fit" / "site"
 ENDPOINTS = ["10.0.0.1:12345", "[fe80::1]:12345"]
 
 

@@ -13,7 +13,7 @@ from trainer.network.host_array import RowPool
 from trainer.reduction import kernels, low_rank, powersgd_host
 from trainer.reduction.method import LowRank, Setting, plain
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SHAPES = [(3, 3, 6, 20), (20,), (300, 40), (40,), (), (40, 10)]
 """A convolution as a matrix 54 x 20, one of 300 x 40, and small ones."""
 LARGE = {0: (54, 20), 2: (300, 40)}

@@ -12,7 +12,7 @@ from tests.unit import forked
 from trainer import models
 from trainer.common.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 ALL = "cnn, deep_cnn, fashion_cnn, lecture_cnn, resnet50, resnet_cifar, resnet_small, task_cnn"
 CASES = {
     "lecture": ({"name": "lecture_cnn"}, (28, 28, 1), 10),

@@ -9,7 +9,7 @@ import pytest
 from tests.unit import forked
 from trainer.step.stop_and_save import SAVE, STOP, requests
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
 from trainer.reduction import selection
 import itertools, json, sys
