@@ -7,7 +7,7 @@ import pytest
 from control.remote.worker_files import chief_records
 from tests.unit.conftest import ROOT, load_file
 
-overheads = load_file(ROOT / "benchmarks" / "overheads.py", "overheads")
+overheads = load_file(ROOT / "benchmarks" / "scripts" / "overheads.py", "overheads")
 
 
 def phases(*entered):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.conftest import ROOT, load_file
 
-trace = sys.modules.setdefault("trace_step", load_file(ROOT / "benchmarks" / "trace_step.py", "trace_step"))
+trace = sys.modules.setdefault("trace_step", load_file(ROOT / "benchmarks" / "scripts" / "trace_step.py", "trace_step"))
 ASKED = "while/cond/_0/while/Less:Less"
 BODY = "while/body/_1/while"
 

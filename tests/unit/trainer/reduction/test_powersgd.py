@@ -385,7 +385,7 @@ from trainer.network.bfloat16 import KIND, narrow, widen
 from trainer.config.schema import Reduction
 from trainer.reduction.method import Setting
 from trainer.reduction import powersgd_host
-sys.path.insert(0, "tests/unit/trainer")
+sys.path.insert(0, "tests/unit/trainer/reduction")
 import test_powersgd as tests
 
 workers = 3
