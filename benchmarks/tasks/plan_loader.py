@@ -38,20 +38,20 @@ def plan_loader(task: Task) -> dict[str, Any]:
         "loader",
         options,
         settings,
-        plan["config_yaml"],
-        dataset=plan["dataset"]["name"],
+        plan.config_yaml,
+        dataset=plan.dataset["name"],
         made="dataset" not in options,
-        image_size=plan["config"]["data"]["image_size"],
-        cache_limit_mb=plan["config"]["data"]["cache_limit_mb"],
+        image_size=plan.config["data"]["image_size"],
+        cache_limit_mb=plan.config["data"]["cache_limit_mb"],
     )
-    number, size = plan["dataset"]["train"], "x".join(map(str, bench["image_size"]))
+    number, size = plan.dataset["train"], "x".join(map(str, bench["image_size"]))
     kind = "made-up pictures" if bench["made"] else "images"
     pairs = [
         ("images", f"{min(number, limit or number):,} {kind} of {bench['dataset']}, decoded to {size}"),
         ("loaders", f"{text.listed(loaders)}, {passes.passes(settings['passes'])} each, in turn"),
     ]
-    result = benchmark.planned(bench, options, plan["hosts"][0], pairs)
-    result["ansible_facts"]["plan"] = plan
+    result = benchmark.planned(bench, options, plan.hosts[0], pairs)
+    result["ansible_facts"]["plan"] = plan.fact
     return result
 
 

@@ -20,7 +20,7 @@ from control.common.progress_line import Line
 from control.common.task import Task
 from control.remote import trainer_package
 from control.runs.planning import plan_command
-from control.runs.planning.resolve import overrides
+from control.runs.planning.plan_request import overrides
 from control.runs.results import run_summary
 from control.runs.results.evaluations import accuracy_by_epoch
 from control.sweep.scaling import design

@@ -60,29 +60,29 @@ class RunChaos(Task):
         """Plan, train, disturb, conclude."""
         options = command_line.operator_options(COMMAND, self.task_vars)
         refuse_questions()
-        self.plan = plan(options, plan_command.hosts(self.task_vars))
-        self.folder = benchmark.RESULTS / self.plan["name"]
+        self.bench = plan(options, plan_command.hosts(self.task_vars))
+        self.folder = benchmark.RESULTS / self.bench["name"]
         rows = STORE.read(self.folder / ROWS)
-        rounds = {number: remaining(scheduled(self.plan, number), rows) for number in range(1, self.plan["rounds"] + 1)}
+        rounds = {number: remaining(scheduled(self.bench, number), rows) for number in range(1, self.bench["rounds"] + 1)}
         left = {number: faults for number, faults in rounds.items() if faults}
-        Display().display(shown(self.plan, sum(map(len, left.values()))))
+        Display().display(shown(self.bench, sum(map(len, left.values()))))
         if self.check_mode:
             return {}
-        self.lab = lab_nodes.nodes(self.plan["cpus"])
-        if missing := [name for name in self.plan["names"] if name not in self.lab.containers]:
+        self.lab = lab_nodes.nodes(self.bench["cpus"])
+        if missing := [name for name in self.bench["names"] if name not in self.lab.containers]:
             raise LockstepError(f"{missing[0]} is no node of this project's lab: -i inventory/lab")
         self.line = Line(Display(), command_line.terminal(), every=30)
         with heeding_signals() as self.ended:
             self._all(left)
-        return {"changed": bool(left), "show_last": conclude(self.folder, self.plan)}
+        return {"changed": bool(left), "show_last": conclude(self.folder, self.bench)}
 
     def _all(self, left: Mapping[int, list[Injection]]) -> None:
-        name = self.plan["name"]
-        write_json(self.folder / PLAN, self.plan)
+        name = self.bench["name"]
+        write_json(self.folder / PLAN, self.bench)
         try:
-            if "digest" not in self.plan:
-                self.plan["digest"] = self._undisturbed()
-                write_json(self.folder / PLAN, self.plan)
+            if "digest" not in self.bench:
+                self.bench["digest"] = self._undisturbed()
+                write_json(self.folder / PLAN, self.bench)
             for number, faults in left.items():
                 self._round(number, faults)
         except Interrupted:
@@ -91,23 +91,23 @@ class RunChaos(Task):
             self.line.end()
 
     def _undisturbed(self) -> str:
-        run = f"{self.plan['name']}-undisturbed"
+        run = f"{self.bench['name']}-undisturbed"
         self._play("train", run, self._options())
         return str(run_summary.read_summary(project.RUNS / run)["weights_sha256"])
 
     def _options(self) -> dict[str, Any]:
-        settings = {**SETTINGS, "train.steps": steps(len(self.plan["faults"]), self.plan["spacing"])}
-        chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.plan["set"]])])
-        given = {key: self.plan[key] for key in TRAINED if self.plan[key] is not None}
+        settings = {**SETTINGS, "train.steps": steps(len(self.bench["faults"]), self.bench["spacing"])}
+        chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.bench["set"]])])
+        given = {key: self.bench[key] for key in TRAINED if self.bench[key] is not None}
         return {**given, "set": chosen}
 
     def _round(self, number: int, faults: list[Injection]) -> None:
-        run = f"{self.plan['name']}-{number}"
+        run = f"{self.bench['name']}-{number}"
         if (project.RUNS / run).exists():
             self._play("stop", run, {}, check=False)
             self._play("playbooks/delete_run", run, {})
         self._play("train", run, {**self._options(), "detach": True})
-        scene = Scene(self.lab, run, self.arguments["root"], self.plan["names"], lambda: self._watcher(run))
+        scene = Scene(self.lab, run, self.arguments["root"], self.bench["names"], lambda: self._watcher(run))
         try:
             times = self._inject(scene, faults)
             code = self._play("train", run, {}, check=False)
@@ -115,7 +115,7 @@ class RunChaos(Task):
             self._play("stop", run, {}, check=False, heed=False)
             raise
         summary = run_summary.read_summary(project.RUNS / run)
-        equal = code == 0 and summary["weights_sha256"] == self.plan["digest"]
+        equal = code == 0 and summary["weights_sha256"] == self.bench["digest"]
         workers = {name: read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
         untils = [*(one.began for one in times[1:]), time.time()]
         for begun, until in zip(times, untils, strict=True):
@@ -164,7 +164,7 @@ class RunChaos(Task):
         code = Playbook(f"{command}.yml", variables, log).run(self.ended if heed else lambda: False, show)
         if check and code != 0:
             end = "\n".join(f"  {line}" for line in last_lines(log, 25))
-            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e chaos={self.plan['name']} continues")
+            raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e chaos={self.bench['name']} continues")
         return code
 
 

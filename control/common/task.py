@@ -11,6 +11,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
+from control.common.plan import Plan
+
 
 @dataclass
 class Task:
@@ -24,6 +26,11 @@ class Task:
     """With `--check`, nothing is changed."""
     template: Callable[[Any], Any] = lambda value: value
     """Ansible's templating, for values in `task_vars`."""
+
+    @property
+    def plan(self) -> Plan:
+        """The task's argument `plan`."""
+        return Plan.of(self.arguments["plan"])
 
     def warn(self, complaints: Iterable[str]) -> None:
         """Show warnings; empty ones are left out."""

@@ -11,6 +11,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from control.common import text
+from control.common.plan import Plan
 from control.common.progress_line import Line
 from control.remote import log_lines, modules, worker_files
 from control.remote.follow import HostUnreachable
@@ -34,9 +35,9 @@ WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
 class ActionModule(Action):
     """Returns `verdicts`, one per node, from which `conclude_run` derives the outcome; none if detached."""
 
-    def act(self, plan: dict[str, Any], published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
+    def act(self, plan: Plan, published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
         """Submit, unless the run is already in the queue or ended unwatched; follow; collect."""
-        self.plan, self.job, self.name, self.local = plan, job, name, Path(plan["folder"])
+        self.plan, self.job, self.name, self.local = plan, job, name, plan.folder
         self.line = Line()
         try:
             self._refuse_train()
@@ -56,9 +57,9 @@ class ActionModule(Action):
                 number, new = self._submit(script), True
             if number != recorded(self.local).get("slurm", {}).get("job"):
                 self._record(published, number)
-            reservations.release(self.plan["run"])
+            reservations.release(self.plan.run)
             if detach:
-                return {"changed": new, "verdicts": [], "show_last": f"{self.plan['run']} is job {number}\n{self._commands(number)}"}
+                return {"changed": new, "verdicts": [], "show_last": f"{self.plan.run} is job {number}\n{self._commands(number)}"}
             self._follow(number, "is submitted" if new else "is in the queue already")
             return {"changed": new, "verdicts": [verdict.to_dict() for verdict in self._collect(number)]}
         except HostUnreachable as error:
@@ -83,10 +84,10 @@ class ActionModule(Action):
     def _submit(self, script: str) -> str:
         self._refuse_others()
         identity = recorded(self.local).get("id") or secrets.token_hex(8)
-        record = {"id": identity, "workers": len(self.plan["hosts"]), "kept": self.plan["kept"]}
+        record = {"id": identity, "workers": len(self.plan.hosts), "kept": self.plan.kept}
         files = [
             {"path": f"{self.job}/{RUN}", "content": json.dumps(record)},
-            {"path": f"{self.job}/config.yml", "content": self.plan["config_yaml"]},
+            {"path": f"{self.job}/config.yml", "content": self.plan.config_yaml},
             {"path": f"{self.job}/train.sbatch", "content": script, "mode": "0750"},
         ]
         modules.require(self, "worker_files", {"files": files})
@@ -106,8 +107,8 @@ class ActionModule(Action):
         record = recorded(self.local)
         if record and "job" not in record.get("slurm", {}):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: it was last trained by train.yml, and its state is on that run's hosts; continue it with "
-                f"ansible-playbook train.yml -e run={self.plan['run']}, or give a new run name"
+                f"run={self.plan.run}: it was last trained by train.yml, and its state is on that run's hosts; continue it with "
+                f"ansible-playbook train.yml -e run={self.plan.run}, or give a new run name"
             )
 
     def _refuse_others(self) -> None:
@@ -118,24 +119,24 @@ class ActionModule(Action):
         unnamed = "id" not in record and bool(record)
         if trained and not unnamed and self._identity() != record.get("id"):
             raise AnsibleActionFail(
-                f"run={self.plan['run']}: {self.job} holds the results of an older run of that name, but this machine has no record of "
+                f"run={self.plan.run}: {self.job} holds the results of an older run of that name, but this machine has no record of "
                 "it. Fix: choose another run name, or remove that folder"
             )
 
     def _goes_on(self, verdicts: list[Verdict]) -> bool:
         """Whether a job that ended well, or was told to end, left something to train."""
         well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
-        return well and (run_summary.read_summary(self.local).get("steps") or 0) < self.plan["counts"]["total_steps"]
+        return well and (run_summary.read_summary(self.local).get("steps") or 0) < self.plan.counts["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
-        hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan["hosts"])]
+        hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
         launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
-        called, asked = noun(self.plan["dataset"].get("spec")), snapshots_policy(self.local)[1]
-        progress, chief = Progress(self.line, self.plan["counts"], called=called, asked=asked), None
+        called, asked = noun(self.plan.dataset.get("spec")), snapshots_policy(self.local)[1]
+        progress, chief = Progress(self.line, self.plan.counts, called=called, asked=asked), None
         self.line.print(f"job {number} {how}; its log: {self.job}/slurm-{number}.log")
         while True:
             state, nodes = self._state(number)
@@ -195,7 +196,7 @@ class ActionModule(Action):
     def _commands(self, number: str) -> str:
         return text.next_commands(
             [
-                ("watch", f"ansible-playbook playbooks/slurm.yml -e run={self.plan['run']}"),
+                ("watch", f"ansible-playbook playbooks/slurm.yml -e run={self.plan.run}"),
                 ("queue", f"squeue --job {number}"),
                 ("stop, keeping the state", f"scancel --signal=TERM {number}"),
             ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 
+from control.common.plan import Plan
 from control.common.worker_environment import assignments
 from control.remote import checked_code, worker_files
 from control.runs.hosts.inventory_hosts import gpu_share, thread_share
@@ -15,11 +16,11 @@ from plugins.shared.base_action import Action
 class ActionModule(Action):
     """Returns `timed`: the output of `trainer steptime`, and its number of threads."""
 
-    def act(self, plan: dict[str, Any], host: str, cpus: Any, **arguments: Any) -> dict[str, Any]:
+    def act(self, plan: Plan, host: str, cpus: Any, **arguments: Any) -> dict[str, Any]:
         """Send the configuration, read the answer."""
-        threads = thread_share(plan["hosts"], host, int(cpus))
+        threads = thread_share(plan.hosts, host, int(cpus))
         command = _command(plan, host, threads, arguments)
-        given = json.dumps({"config": plan["config_yaml"], "spec": plan["dataset"].get("spec")})
+        given = json.dumps({"config": plan.config_yaml, "spec": plan.dataset.get("spec")})
         completed = self._low_level_execute_command(command, in_data=given.encode(), sudoable=False, executable="/bin/sh")
         if completed["rc"] != 0:
             last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])
@@ -28,20 +29,20 @@ class ActionModule(Action):
         return {"timed": {**timed, "threads": threads}}
 
 
-def _command(plan: dict[str, Any], host: str, threads: int, arguments: dict[str, Any]) -> str:
+def _command(plan: Plan, host: str, threads: int, arguments: dict[str, Any]) -> str:
     numbers = {
-        "classes": len(plan["dataset"]["classes"]),
-        "batch": max(1, plan["counts"]["global_batch"] // plan["counts"]["workers"]),
-        "workers": plan["counts"]["workers"],
+        "classes": len(plan.dataset["classes"]),
+        "batch": max(1, plan.counts["global_batch"] // plan.counts["workers"]),
+        "workers": plan.counts["workers"],
         "threads": threads,
         "seconds": arguments["seconds"],
     }
     options = " ".join(f"--{name} {value}" for name, value in numbers.items())
     environment = [
         f"KERAS_HOME={shlex.quote(arguments['keras'])}",
-        f"CUDA_VISIBLE_DEVICES={gpu_share(plan['hosts'], host)}",
+        f"CUDA_VISIBLE_DEVICES={gpu_share(plan.hosts, host)}",
         f"TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}",
-        *assignments(next(one for one in plan["hosts"] if one["name"] == host).get("environment", {})),
+        *assignments(next(one for one in plan.hosts if one["name"] == host).get("environment", {})),
     ]
     start = checked_code.command(*(arguments[name] for name in ("python", "code", "code_sha256", "caches")))
     return f"{' '.join(environment)} {shlex.join(start)} -m trainer steptime {options}"

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from control.common import command_line, project
+from control.common.plan import Plan
 from control.common.task import Task
 from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
-from control.runs.hosts.inventory_hosts import posts
 from trainer.common.files import write_json, write_text
 
 
@@ -18,11 +18,11 @@ def judge(task: Task) -> dict[str, Any]:
 
     Returns the fact `diagnosis`: checks, facts and network, as in the JSON file.
     """
-    plan, fast = task.arguments["plan"], bool(task.arguments["fast"])
+    plan, fast = task.plan, bool(task.arguments["fast"])
     facts, network = _facts(task.arguments["looked"]), _network(task.arguments["tried"])
-    if fast and all(host.get("port", {}).get("run") == plan["run"] for host in facts.values()):
+    if fast and all(host.get("port", {}).get("run") == plan.run for host in facts.values()):
         return {}
-    hosts = [_host(task, host) for host in posts(plan)]
+    hosts = [_host(task, host) for host in plan.posts]
     need = _requirement(plan, task.arguments["token"], published(facts, task.arguments["files"]))
     findings = examine(hosts, facts, network, need)
     document = report.document(findings, facts, network)
@@ -44,18 +44,18 @@ def _host(task: Task, host: dict[str, Any]) -> dict[str, Any]:
     return {**host, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
 
 
-def _write(task: Task, plan: dict[str, Any], document: dict[str, Any], fast: bool) -> Path | None:
+def _write(task: Task, plan: Plan, document: dict[str, Any], fast: bool) -> Path | None:
     """Write the doctor's file; for a preflight, the file in the run directory and the state of a run that can't start."""
     if task.check_mode:
         return None
     if not fast:
         write_json(project.PRIVATE / "doctor.json", document)
         return project.PRIVATE / "doctor.json"
-    folder = Path(plan["folder"])
+    folder = plan.folder
     write_json(folder / "preflight.json", document)
-    if not document["ok"] and not plan["resume"]:
-        write_text(folder / "config.yml", plan["asked_yaml"])
-        write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan["hosts"])})
+    if not document["ok"] and not plan.resume:
+        write_text(folder / "config.yml", plan.asked_yaml)
+        write_json(folder / "summary.json", {"state": "FAILED_PREFLIGHT", "workers": len(plan.hosts)})
     return folder / "preflight.json"
 
 
@@ -81,9 +81,9 @@ def published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
     return {path: sha256 for path, sha256 in files.items() if path in readable}
 
 
-def _requirement(plan: dict[str, Any], token: str, files: dict[str, str | None]) -> Requirement:
-    digest = hashlib.sha256(plan["run"].encode()).hexdigest()
-    needs = {key: plan["needs"][key] for key in ("memory_mb", "server_mb", "disk_mb", "disk_whole_mb")}
+def _requirement(plan: Plan, token: str, files: dict[str, str | None]) -> Requirement:
+    digest = hashlib.sha256(plan.run.encode()).hexdigest()
+    needs: dict[str, Any] = {key: plan.needs[key] for key in ("memory_mb", "server_mb", "disk_mb", "disk_whole_mb")}
     inventory = project.relative(command_line.inventory())
-    of_run = {"run": plan["run"], "queued": "ticket" in plan, "inventory": inventory}
+    of_run: dict[str, Any] = {"run": plan.run, "queued": bool(plan.ticket), "inventory": inventory}
     return Requirement(**needs, token=(token, digest) if token else None, files=files, **of_run)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from control.common import project, text
+from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.worker_files import read_records
 from control.runs.results import expected_speed, run_summary
@@ -24,9 +25,9 @@ def predict(task: Task) -> dict[str, Any]:
 
     Shows the tables, and writes them for doctor.json and for the comparison after a training.
     """
-    plan, timed = task.arguments["plan"], task.arguments["timed"]
-    folder, trained = Path(plan["folder"]), bool(task.arguments["trained"])
-    asynchronous = plan["config"]["strategy"]["name"] == PARAMETER_SERVER
+    plan, timed = task.plan, task.arguments["timed"]
+    folder, trained = plan.folder, bool(task.arguments["trained"])
+    asynchronous = plan.config["strategy"]["name"] == PARAMETER_SERVER
     speed = UNPREDICTED if asynchronous else _predicted(task, plan, timed, folder, trained)
     training = _trained(folder, plan, asynchronous) if trained else ""
     if trained:
@@ -36,11 +37,11 @@ def predict(task: Task) -> dict[str, Any]:
     return {"show_last": "\n\n".join(part for part in (speed, training, findings, commands) if part)}
 
 
-def _predicted(task: Task, plan: dict[str, Any], timed: dict[str, Any], folder: Path, trained: bool) -> str:
+def _predicted(task: Task, plan: Plan, timed: dict[str, Any], folder: Path, trained: bool) -> str:
     """The tables; the prediction is kept."""
-    hosts = Hosts([host["name"] for host in plan["hosts"]], timed, task.arguments["diagnosis"]["network"] or {})
+    hosts = Hosts([host["name"] for host in plan.hosts], timed, task.arguments["diagnosis"]["network"] or {})
     trial = _trial(folder, plan) if trained else None
-    predictions = curve(hosts, expected_speed.local_batch(plan["counts"]), trial)
+    predictions = curve(hosts, expected_speed.local_batch(plan.counts), trial)
     threads = {name: one["threads"] for name, one in timed.items()}
     expected_speed.save(plan, predictions, task.arguments["diagnosis"]["facts"], threads)
     write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
@@ -48,25 +49,25 @@ def _predicted(task: Task, plan: dict[str, Any], timed: dict[str, Any], folder: 
     return _shown(plan, why, timed, predictions)
 
 
-def _trial(folder: Path, plan: dict[str, Any]) -> Trial | None:
+def _trial(folder: Path, plan: Plan) -> Trial | None:
     """The short training's steps after the first call, which traces, and after the reduction's warm-up; None if there are none."""
-    metrics = part_of(folder, plan["hosts"][0]["name"]) / "metrics.jsonl"
+    metrics = part_of(folder, plan.hosts[0]["name"]) / "metrics.jsonl"
     calls = [record for record in read_records(metrics) if record["kind"] == "steps"][1:]
-    calls = [call for call in calls if call["step"] > plan["config"]["reduction"]["warmup_steps"]]
+    calls = [call for call in calls if call["step"] > plan.config["reduction"]["warmup_steps"]]
     if not calls:
         return None
-    seconds = sum(call["seconds"] for call in calls) / (len(calls) * plan["config"]["train"]["steps_per_call"])
+    seconds = sum(call["seconds"] for call in calls) / (len(calls) * plan.config["train"]["steps_per_call"])
     return Trial(run_summary.read_summary(folder)["reduction"]["name"], float(seconds))
 
 
-def _trained(folder: Path, plan: dict[str, Any], asynchronous: bool) -> str:
+def _trained(folder: Path, plan: Plan, asynchronous: bool) -> str:
     summary = run_summary.read_summary(folder)
-    where = f"{len(plan['hosts'])} {'hosts' if asynchronous else 'workers'} in {summary['seconds_total']:.0f} s"
+    where = f"{len(plan.hosts)} {'hosts' if asynchronous else 'workers'} in {summary['seconds_total']:.0f} s"
     return f"[OK] training: {summary['steps']} steps on {where}{'' if asynchronous else ', equal weights on all'}"
 
 
-def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: list[Prediction]) -> str:
-    methods, called = list(next(iter(timed.values()))["methods"]), noun(plan["dataset"].get("spec"))
+def _shown(plan: Plan, why: str, timed: dict[str, Any], predictions: list[Prediction]) -> str:
+    methods, called = list(next(iter(timed.values()))["methods"]), noun(plan.dataset.get("spec"))
     header = ["host", "threads", "own step ms", *(f"{name} ms" for name in methods), f"{called}s/s"]
     own = [
         [
@@ -78,8 +79,8 @@ def _shown(plan: dict[str, Any], why: str, timed: dict[str, Any], predictions: l
         ]
         for name, one in timed.items()
     ]
-    name = f"{plan['config_name']} ({plan['config']['model']['name']})"
-    size = expected_speed.bytes_per_step(plan["parameters"]["trainable"])
+    name = f"{plan.config_name} ({plan.config['model']['name']})"
+    size = expected_speed.bytes_per_step(plan.parameters["trainable"])
     sent = f", sent {why}" if why else ""
     title = f"Predicted for {name}: {size / 1e6:,.1f} MB of gradients per step{sent}"
     return f"{title}\n{text.table(header, own)}\n\n{expected_speed.table(predictions, called)}"

@@ -1,5 +1,6 @@
 """The doctor's trial: as many steps as a measurement needs, if the hosts are quick enough, else two."""
 
+from dataclasses import replace
 from typing import Any
 
 from control.common import configurations
@@ -13,16 +14,13 @@ LONGEST_S = 20.0
 
 def size_trial(task: Task) -> dict[str, Any]:
     """Decide from each host's own step. Returns the fact `plan` with more steps; nothing if two steps are all that may be taken."""
-    plan, timed = task.arguments["plan"], task.arguments["timed"]
+    plan, timed = task.plan, task.arguments["timed"]
     steps = STEPS_PER_CALL * CALLS
     if steps * max(answer["step_seconds"] for answer in timed.values()) > LONGEST_S:
         return {}
     longer = {"train.steps_per_epoch": steps, "train.steps_per_call": STEPS_PER_CALL}
-    config = configurations.build(configurations.override(plan["config"], longer))
+    config = configurations.build(configurations.override(plan.config, longer))
     written = configurations.dump(config)
-    counts = {**plan["counts"], "steps_per_epoch": steps, "total_steps": steps}
-    return {
-        "ansible_facts": {
-            "plan": {**plan, "config": configurations.to_dict(config), "config_yaml": written, "asked_yaml": written, "counts": counts}
-        }
-    }
+    counts = {**plan.counts, "steps_per_epoch": steps, "total_steps": steps}
+    longer_plan = replace(plan, config=configurations.to_dict(config), config_yaml=written, asked_yaml=written, counts=counts)
+    return {"ansible_facts": {"plan": longer_plan.fact}}

@@ -13,7 +13,7 @@ from ansible import context
 
 from control.common import command_line, project, text
 from control.common.child_playbooks import Interrupted, Playbook, last_lines
-from control.runs.hosts import inventory_hosts
+from control.common.plan import Plan
 from control.runs.launch import reservations, under_way
 from control.runs.results import evaluations, run_summary
 from trainer.common.errors import LockstepError
@@ -26,7 +26,7 @@ TAKE_BACK_S = 90.0
 TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
 
-def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def record(plan: Plan, published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """The content of `cluster.json`.
 
     Args:
@@ -35,10 +35,10 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
         hosts: by rank, with their known facts; spares follow.
         more: further entries.
     """
-    folder = Path(plan["folder"])
+    folder = plan.folder
     failure = run_summary.read_summary(folder).get("failure")
     return {
-        "run": plan["run"],
+        "run": plan.run,
         # Constant through all launches of a run; a later run of the same name has another.
         "id": recorded(folder).get("id") or secrets.token_hex(8),
         # The plan, the look at the hosts and the copies come before `launched_at`.
@@ -46,46 +46,46 @@ def record(plan: dict[str, Any], published: dict[str, Any], hosts: list[dict[str
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "revision": revision(),
-        "dataset": {**plan["dataset"], "digest": published["digest"], "folder_name": published["name"], "manifest": published["manifest"]},
+        "dataset": {**plan.dataset, "digest": published["digest"], "folder_name": published["name"], "manifest": published["manifest"]},
         "code": published["code_name"],
         "code_sha256": published["code_sha256"],
-        "counts": plan["counts"],
-        "parameters": plan["parameters"],
-        "compiled": plan.get("compiled"),
-        "kept": plan["kept"],
-        "hosts": hosts[: len(plan["hosts"])],
-        **({"spares": spares} if (spares := hosts[len(plan["hosts"]) :]) else {}),
+        "counts": plan.counts,
+        "parameters": plan.parameters,
+        "compiled": plan.compiled,
+        "kept": plan.kept,
+        "hosts": hosts[: len(plan.hosts)],
+        **({"spares": spares} if (spares := hosts[len(plan.hosts) :]) else {}),
         # A worker's own summary.json replaces the one that says how the previous launch ended.
         **({"failed_before": failure} if failure else {}),
         **more,
     }
 
 
-def write(folder: Path, plan: dict[str, Any], written: dict[str, Any]) -> None:
+def write(folder: Path, plan: Plan, written: dict[str, Any]) -> None:
     """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
     evaluations.forget(folder / "evaluations.csv", run_summary.read_summary(folder).get("epochs_done", 0))
     write_json(folder / "cluster.json", written)
-    write_text(folder / "config.yml", plan["config_yaml"])
+    write_text(folder / "config.yml", plan.config_yaml)
     under_way.keep(folder)
 
 
-def begin(plan: dict[str, Any]) -> dict[str, Any]:
+def begin(plan: Plan) -> dict[str, Any]:
     """Record the launch before anything starts, with the parent process as its owner; `end` is called when all workers run."""
-    launch = {
-        "id": plan["nonce"],
-        "run": plan["run"],
-        "folder": plan["folder"],
-        "hosts": [host["name"] for host in inventory_hosts.posts(plan)],
+    launch: dict[str, Any] = {
+        "id": plan.nonce,
+        "run": plan.run,
+        "folder": str(plan.folder),
+        "hosts": [host["name"] for host in plan.posts],
         "inventory": _inventory(),
         # A run that never ran has fixed nothing: treat it as only planned.
-        "asked_yaml": None if plan["resume"] else plan["asked_yaml"],
+        "asked_yaml": None if plan.resume else plan.asked_yaml,
         "launcher": reservations.command(),
         "given_up": False,
         # For a run made only for this launch, once the launch is taken back.
         "state": "CANCELLED",
     }
     # A sweep ends what is left of its trials itself.
-    if not project.is_trial(Path(plan["folder"])):
+    if not project.is_trial(plan.folder):
         write_json(_note(launch["id"]), launch)
     return launch
 
@@ -193,7 +193,7 @@ def check_job(run: str, before: dict[str, Any]) -> None:
         )
 
 
-def refuse_changes(plan: dict[str, Any], where: Sequence[str], doing: str = "") -> None:
+def refuse_changes(plan: Plan, where: Sequence[str], doing: str = "") -> None:
     """Refuse options that differ from those of a training run: its workers read them once, when they start.
 
     Args:
@@ -204,14 +204,14 @@ def refuse_changes(plan: dict[str, Any], where: Sequence[str], doing: str = "") 
     Raises:
         LockstepError: where the run trains, which options it can't take over, and what to do.
     """
-    if not where or not plan["changes"]:
+    if not where or not plan.changes:
         return
-    run, far = plan["run"], f" ({doing})" if doing else ""
-    start = "playbooks/slurm.yml" if plan["command"] == "playbooks/slurm" else "train.yml"
-    again = f"ansible-playbook {start} {plan['typed']}"
+    run, far = plan.run, f" ({doing})" if doing else ""
+    start = "playbooks/slurm.yml" if plan.command == "playbooks/slurm" else "train.yml"
+    again = f"ansible-playbook {start} {plan.typed}"
     stop = f"ansible-playbook stop.yml -e run={run}" if start == "train.yml" else "scancel --signal=TERM JOB (squeue shows its number)"
     raise LockstepError(
-        f"{'; '.join(plan['changes'])}: run={run} is under way on {', '.join(where)}{far}, and such a run keeps the options it was "
+        f"{'; '.join(plan.changes)}: run={run} is under way on {', '.join(where)}{far}, and such a run keeps the options it was "
         f"started with; nothing was changed.\n"
         f"Fix: stop it ({stop}), then continue it with the change: {again}\n"
         f"or wait for its end, then: {again}\n"

@@ -7,7 +7,6 @@ from control.common import configurations, user_files
 from control.common.operator_variables import boolean
 from control.datasets.listing.registry import Listing
 from control.datasets.sources import python_function
-from control.runs.planning.resolve import overrides
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.config import schedule
@@ -18,6 +17,12 @@ from trainer.data.spec import noun
 from trainer.models import user_model as own_model
 from trainer.rundir import best_epoch
 from trainer.rundir.layout import recorded
+
+
+def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listing: Listing) -> list[str]:
+    """What to warn the user about before a new run."""
+    batch, splits = batch_warnings(asked, sizes, given), split_warnings(given, listing)
+    return [*batch, *splits, *listing.warnings, *augment_warnings(asked.data)]
 
 
 def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
@@ -80,13 +85,32 @@ def check_model(config: Config, listing: Listing) -> None:
         )
 
 
-def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], config: Config) -> None:
+def check_switches(options: dict[str, Any]) -> None:
+    """Refuse `-e` switches that exclude each other.
+
+    Raises:
+        ConfigError: one is not true or false, or which of them is to be left out.
+    """
+    switches = {name: boolean(name, options.get(name, False)) for name in ("detach", "queue", "quick", "evaluate", "show_config")}
+    if switches["queue"] and switches["evaluate"] and "detach" not in options:
+        raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
+    if switches["detach"] and switches["evaluate"]:
+        raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
+
+
+def check_compiled(compiled: dict[str, Any] | None, evaluates: bool, given: dict[str, Any], config: Config) -> None:
     """Refuse settings that a model which its function compiled would ignore, or could not follow.
+
+    Args:
+        compiled: what its function compiled the model with, if it did.
+        evaluates: with `evaluate=true`.
+        given: the configuration keys that the command sets.
+        config: the resolved configuration.
 
     Raises:
         ConfigError: the setting, and where it belongs.
     """
-    if compiled and not compiled["validates"] and boolean("evaluate", options.get("evaluate", False)):
+    if compiled and not compiled["validates"] and evaluates:
         raise ConfigError(
             "evaluate=true: the model has no loss, nor a test_step of its own, so there is nothing to evaluate. Fix: leave it out, "
             "or give the model a test_step"
@@ -107,13 +131,30 @@ def check_compiled(compiled: dict[str, Any] | None, options: dict[str, Any], con
             "reduction.name=powersgd: the model's optimizer scales the loss (float16), by a factor that changes, and what PowerSGD keeps "
             "of one step does not fit the next. Fix: leave it out, or take mixed_bfloat16, which needs no scaling"
         )
-    given = overrides(options)
     for key in given if compiled else ():
         if key.partition(".")[0] in ("optimizer", "schedule"):
             raise ConfigError(
                 f"{key}={given[key]}: the model is compiled with an optimizer of its own ({(compiled or {})['optimizer']}), so this would "
                 "change nothing. Fix: leave it out, or make it an option of the function: def build(rate=0.001), -e set=model.rate=0.01"
             )
+
+
+def check_uncompiled(compiled: dict[str, Any] | None, config: Config) -> None:
+    """Refuse settings that need a compiled model.
+
+    Raises:
+        ConfigError: the setting, and the fix.
+    """
+    if config.train.optimizer_state and not (compiled and config.train.weights):
+        raise ConfigError(
+            "train.optimizer_state=true: it goes on with what a compiled model's optimizer left in a file, and "
+            f"{'there is none. Fix: -e weights=FILE' if compiled else 'this model is not compiled. Fix: leave it out'}"
+        )
+    if config.train.callbacks and not compiled:
+        raise ConfigError(
+            "callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...), or, to end the "
+            "training early, -e set=train.patience=3"
+        )
 
 
 def check_monitor(compiled: dict[str, Any] | None, asked: str | None) -> None:

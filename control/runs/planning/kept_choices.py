@@ -12,6 +12,7 @@ from typing import Any
 
 from control.common import host_names, project, text
 from control.common.operator_variables import boolean
+from control.common.plan import Plan
 from control.remote.worker_files import read_records
 from control.runs.results import run_summary
 from trainer.common.errors import ConfigError
@@ -27,7 +28,7 @@ MODEL = 1
 AUTO = "auto"
 
 
-def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def of(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     """What the plan's run is given: `method` and `shares` if they are kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
@@ -36,20 +37,20 @@ def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     remeasure = boolean("remeasure", options.get("remeasure", False))
     if remeasure and _has_begun(plan):
         raise ConfigError(
-            f"remeasure=true: run={plan['run']} continues as it began. Fix: leave it out, or give a new run name, which measures again"
+            f"remeasure=true: run={plan.run} continues as it began. Fix: leave it out, or give a new run name, which measures again"
         )
     key = _key(plan)
     path = FOLDER / f"{key}.json"
     stored = read_json(path) if path.is_file() and not remeasure else {}
-    wanted = {"method": plan["config"]["reduction"]["name"], "shares": plan["config"]["train"]["batch_sizes"]}
+    wanted = {"method": plan.config["reduction"]["name"], "shares": plan.config["train"]["batch_sizes"]}
     given = {name: stored[name] for name, asked in wanted.items() if asked == AUTO and name in stored}
     origin = {"told": _origin(stored)} if given else {}
     return {"key": key, "remeasure": remeasure, **given, **origin}
 
 
-def _has_begun(plan: dict[str, Any]) -> bool:
+def _has_begun(plan: Plan) -> bool:
     """Whether the plan's run has a training state to resume from."""
-    return bool(sealed_files.names(Path(plan["folder"]) / "state"))
+    return bool(sealed_files.names(plan.folder / "state"))
 
 
 def keep(run: Path, measured: dict[str, Any]) -> None:
@@ -88,14 +89,14 @@ def keep_all(run: Path) -> None:
             keep_of(run, record)
 
 
-def shown(plan: dict[str, Any]) -> str:
+def shown(plan: Plan) -> str:
     """How the plan's gradients will be sent; empty with one worker."""
-    given, reduction = measured_choices.parse(plan["kept"]), Reduction(**plan["config"]["reduction"])
-    before = run_summary.read_summary(Path(plan["folder"])).get("reduction", {}).get("name") if _has_begun(plan) else None
-    if len(plan["hosts"]) == 1:
+    given, reduction = measured_choices.parse(plan.kept), Reduction(**plan.config["reduction"])
+    before = run_summary.read_summary(plan.folder).get("reduction", {}).get("name") if _has_begun(plan) else None
+    if len(plan.hosts) == 1:
         return ""
-    scaled = bool((plan.get("compiled") or {}).get("scales_loss"))
-    predicted = measured_choices.unmeasured(reduction, [str(host["address"]) for host in plan["hosts"]], before, given, scaled)
+    scaled = bool((plan.compiled or {}).get("scales_loss"))
+    predicted = measured_choices.unmeasured(reduction, [str(host["address"]) for host in plan.hosts], before, given, scaled)
     if predicted is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
     name, reason = predicted
@@ -103,27 +104,27 @@ def shown(plan: dict[str, Any]) -> str:
     return f"{name}{f' rank {reduction.rank}' if name == 'powersgd' else ''} ({reason}{again})"
 
 
-def divided(plan: dict[str, Any]) -> str:
+def divided(plan: Plan) -> str:
     """How a step's images will be divided, if measured before."""
-    given, counts = measured_choices.parse(plan["kept"]), plan["counts"]
-    if given.shares is None or len(given.shares) != len(plan["hosts"]):
+    given, counts = measured_choices.parse(plan.kept), plan.counts
+    if given.shares is None or len(given.shares) != len(plan.hosts):
         return ""
     return f", divided {text.listed(given.shares)} ({given.origin}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""
 
 
-def _key(plan: dict[str, Any]) -> str:
-    config = plan["config"]
+def _key(plan: Plan) -> str:
+    config = plan.config
     inputs = {
         "measures": MODEL,
         "model": config["model"],
         "size": config["data"]["image_size"],
-        "parameters": plan["parameters"],
+        "parameters": plan.parameters,
         "precision": config["train"]["precision"],
-        "environment": [config["train"].get("environment"), [host.get("environment") for host in plan["hosts"]]],
+        "environment": [config["train"].get("environment"), [host.get("environment") for host in plan.hosts]],
         "optimizer": config["optimizer"]["name"],
         "reduction": config["reduction"],
-        "batch": [plan["counts"]["global_batch"], config["train"]["batch_sizes"]],
-        "hosts": [[host["name"], str(host["address"]), host.get("gpus", 0)] for host in plan["hosts"]],
+        "batch": [plan.counts["global_batch"], config["train"]["batch_sizes"]],
+        "hosts": [[host["name"], str(host["address"]), host.get("gpus", 0)] for host in plan.hosts],
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def warned(warnings: Sequence[str]) -> Iterator[None]:
         yield
     except LockstepError as error:
         raise type(error)("\n".join([str(error), *warnings])) from None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The model of a plan."""
+
+    size: dict[str, int]
+    """Parameters: `total` and `trainable`."""
+    compiled: dict[str, Any] | None
+    """What its function compiled the model with."""
+    takes: int | None
+    """How many classes its output has, if that is known."""
+    left: list[str]
+    """Layers without weights in the file of the first weights."""
+    warnings: list[str]
+
+
+def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> Examined:
+    """Build the model in a process of its own, or look up what that found before."""
+    found = parameters(config, classes, request, spec, weights)
+    compiled, takes = found.pop("compiled", None), found.pop("takes", None)
+    left, warnings = found.pop("left", []), found.pop("warnings", [])
+    return Examined(found, compiled, takes, left, warnings)
 
 
 def parameters(

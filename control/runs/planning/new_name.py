@@ -18,14 +18,15 @@ def run_name(request: Request) -> tuple[str, Path | None]:
         ConfigError: the name could leave its folder or reach a shell.
     """
     asked = request.options.get("run")
-    name = str(asked) if asked is not None else _new_name(request)
+    name = str(asked) if asked is not None else free_name(request)
     check_run_name(name)
     folder = request.runs / name
     # A name made in this second may be another command's run by now.
     return name, folder if asked is not None and (folder / "config.yml").is_file() else None
 
 
-def _new_name(request: Request, default: str = DEFAULT) -> str:
+def free_name(request: Request, default: str = DEFAULT) -> str:
+    """A name from the model or configuration, and the time."""
     options = request.options
     named = options.get("script", options.get("model", options.get("config", default)))
     file = Path(str(named).split(".py:")[0])

@@ -3,11 +3,13 @@
 It follows from the command's variables, the inventory's workers and files on the control node. Nothing is written here.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from control.common import configurations
 from control.common.operator_variables import boolean
+from control.common.plan import Plan
 from control.datasets.listing import kept_columns
 from control.datasets.listing.registry import Listing, Source
 from control.datasets.publishing import image_check, publish, try_augment
@@ -16,16 +18,55 @@ from control.remote import trainer_package
 from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, parameter_servers, plan_dataset, preset, resolve
 from control.runs.planning.plan_request import Request
 from control.runs.results import run_summary
-from trainer.common.errors import ConfigError
 from trainer.config import schedule
 from trainer.config import schema as configs
+from trainer.config.schema import Config
 from trainer.data.manifest import SPLITS
 from trainer.rundir import best_epoch
 from trainer.rundir.layout import recorded
 from trainer.rundir.schemas import read_history
 
 
-def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Selection:
+    """The first phase: which run, on which hosts, with which configuration and dataset."""
+
+    name: str
+    existing: Path | None
+    """The run's directory, if it has one."""
+    started: Path | None
+    """The same of a run that was launched. One that the preflight refused has a configuration, but nothing in it is fixed yet."""
+    asked: Config
+    config_name: str
+    choice: preset.Choice | None
+    hosts: list[dict[str, Any]]
+    source: Source
+    listing: Listing
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The second phase: the configuration with all that follows from hosts and dataset."""
+
+    config: Config
+    listing: Listing
+    published: dict[str, Any]
+    sizes: schedule.Counts
+    dataset: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The third phase: the model, which fits all of it, and the hosts with their roles."""
+
+    size: dict[str, int]
+    compiled: dict[str, Any] | None
+    weights: dict[str, Any] | None
+    hosts: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
     """The plan.
 
     Args:
@@ -35,97 +76,93 @@ def make(request: Request, progress: Progress = lambda *_: None) -> dict[str, An
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    switches = {name: boolean(name, request.options.get(name, False)) for name in ("detach", "queue", "quick", "evaluate", "show_config")}
-    if switches["queue"] and switches["evaluate"] and "detach" not in request.options:
-        raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
-    if switches["detach"] and switches["evaluate"]:
-        raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
+    checks.check_switches(request.options)
+    selected = _select(request)
+    resolved = _resolve(request, selected, progress)
+    checked = _check(request, selected, resolved)
+    config, code = resolved.config, trainer_package.TRAINER.sha256()
+    new, sizes, given = selected.existing is None, resolved.sizes, str(request.options.get("set", ""))
+    images, copied = sum(map(resolved.listing.count, SPLITS)), kept_columns.bytes_of(resolved.listing)
+    resumes = selected.started is not None
+    return Plan(
+        run=selected.name,
+        folder=request.runs / selected.name,
+        resume=resumes,
+        complete=complete(selected.started, sizes, config.train),
+        config_name=selected.config_name,
+        differing=resolve.differing(selected.config_name, selected.asked, configurations.parse_set(given)) if new else [],
+        choice=vars(selected.choice) if selected.choice else None,
+        config=configurations.to_dict(config),
+        config_yaml=configurations.dump(config),
+        asked_yaml=configurations.dump(selected.asked),
+        hosts=[host_choice.with_environment(host, config) for host in checked.hosts],
+        spares=[host_choice.with_environment(host, config) for host in host_choice.choose_spares(request, config, checked.hosts)],
+        counts=vars(sizes),
+        parameters=checked.size,
+        compiled=checked.compiled,
+        weights=checked.weights,
+        class_weights=plan_dataset.class_weights(config, resolved.listing.classes) or "",
+        needs=host_needs.needs(config, images, sizes.epochs, checked.size, resumes, copied),
+        dataset=resolved.dataset,
+        code=code[:16],
+        code_sha256=code,
+        expected_digest=recorded(selected.started).get("dataset", {}).get("digest"),
+        changes=resolve.changes(selected.started, selected.asked, config, sizes.workers),
+        warnings=[] if resumes else [*checks.warnings(selected.asked, sizes, request.overrides, resolved.listing), *checked.warnings],
+    )
+
+
+def _select(request: Request) -> Selection:
     name, existing = new_name.run_name(request)
     choice, opened = chosen(request) if existing is None and "config" not in request.options else (None, None)
     if choice and "run" not in request.options:
-        name = new_name._new_name(request, choice.config)
+        name = new_name.free_name(request, choice.config)
     asked, config_name = resolve.resolve(request, existing, choice)
-    # A run that the preflight refused has a configuration, but nothing in it is fixed yet.
     started = existing if recorded(existing) else None
     hosts = host_choice.choose_hosts(request, started)
-    config = resolve.with_global_batch(host_choice.with_batch_sizes(asked, hosts), len(hosts))
-    source, listing = opened or plan_dataset.open_dataset(config.data, request.write)
+    source, listing = opened or plan_dataset.open_dataset(asked.data, request.write)
+    return Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
+
+
+def _resolve(request: Request, selected: Selection, progress: Progress) -> Resolved:
+    workers, listing, started = len(selected.hosts), selected.listing, selected.started
+    config = resolve.with_global_batch(host_choice.with_batch_sizes(selected.asked, selected.hosts), workers)
     checks.check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images)
     if published is None:
-        listing, bad = image_check.checked(source, listing, request.packs, config.data.allow_bad_images, progress)
+        listing, bad = image_check.checked(selected.source, listing, request.packs, config.data.allow_bad_images, progress)
         published = plan_dataset.expected(listing, bad)
-    checks.check_scaling(config, len(hosts), started)
-    checks.check_elastic(config, len(hosts))
+    checks.check_scaling(config, workers, started)
+    checks.check_elastic(config, workers)
     if config.strategy.asynchronous:
-        parameter_servers.check(config, hosts)
-    sizes = schedule.counts(config, len(hosts), published["train"], published["held_out"])
-    configurations.check_sizes(sizes, schedule.sharing(config, len(hosts)))
+        parameter_servers.check(config, selected.hosts)
+    sizes = schedule.counts(config, workers, published["train"], published["held_out"])
+    configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
-    try_augment.check(config.data, source, listing)
-    dataset = plan_dataset.describe(listing, published)
-    weights = model_size.initial_weights(config, request, started)
+    try_augment.check(config.data, selected.source, listing)
+    return Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
+
+
+def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked:
+    config, listing, hosts = resolved.config, resolved.listing, selected.hosts
+    weights = model_size.initial_weights(config, request, selected.started)
     with model_size.warned(listing.warnings):
-        size = model_size.parameters(config, len(listing.classes), request, dataset.get("spec"), weights)
-    code = trainer_package.TRAINER.sha256()
-    compiled, left, warnings = size.pop("compiled", None), size.pop("left", []), size.pop("warnings", [])
-    checks.check_compiled(compiled, request.options, config)
-    checks.check_monitor(compiled, config.train.monitor)
+        model = model_size.examine(config, len(listing.classes), request, resolved.dataset.get("spec"), weights)
+    evaluates = boolean("evaluate", request.options.get("evaluate", False))
+    checks.check_compiled(model.compiled, evaluates, request.overrides, config)
+    checks.check_monitor(model.compiled, config.train.monitor)
+    warnings = model.warnings
     if config.strategy.asynchronous:
-        parameter_servers.check_model(compiled)
+        parameter_servers.check_model(model.compiled)
         # A run that may be under way keeps its hosts, whatever the inventory says now.
-        under_way = started is not None and run_summary.read_summary(started)["state"] in (None, "RUNNING")
-        apart = parameter_servers.of_launch(started) if under_way else request.apart
-        useful, idle = parameter_servers.useful(apart, published["test"], compiled)
+        before = selected.started
+        under_way = before is not None and run_summary.read_summary(before)["state"] in (None, "RUNNING")
+        apart = parameter_servers.of_launch(before) if before is not None and under_way else request.apart
+        useful, idle = parameter_servers.useful(apart, resolved.published["test"], model.compiled)
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
-    checks.check_classes(listing, size.pop("takes", None), config)
-    if config.train.optimizer_state and not (compiled and config.train.weights):
-        raise ConfigError(
-            "train.optimizer_state=true: it goes on with what a compiled model's optimizer left in a file, and "
-            f"{'there is none. Fix: -e weights=FILE' if compiled else 'this model is not compiled. Fix: leave it out'}"
-        )
-    if config.train.callbacks and not compiled:
-        raise ConfigError(
-            "callbacks: they act on a compiled model's optimizer; this model is not compiled. Fix: call model.compile(...), or, to end the "
-            "training early, -e set=train.patience=3"
-        )
-    return {
-        "run": name,
-        "resume": started is not None,
-        "config_name": config_name,
-        "differing": []
-        if existing is not None
-        else resolve.differing(config_name, asked, configurations.parse_set(str(request.options.get("set", "")))),
-        "choice": None if choice is None else vars(choice),
-        "config": configurations.to_dict(config),
-        "config_yaml": configurations.dump(config),
-        "asked_yaml": configurations.dump(asked),
-        "hosts": [host_choice.with_environment(host, config) for host in hosts],
-        "spares": [host_choice.with_environment(host, config) for host in host_choice.choose_spares(request, config, hosts)],
-        "counts": vars(sizes),
-        "parameters": size,
-        "compiled": compiled,
-        "weights": weights and {**weights, "left": left},
-        "class_weights": plan_dataset.class_weights(config, listing.classes),
-        "needs": host_needs.needs(
-            config, sum(map(listing.count, SPLITS)), sizes.epochs, size, started is not None, kept_columns.bytes_of(listing)
-        ),
-        "dataset": dataset,
-        "code": code[:16],
-        "code_sha256": code,
-        "expected_digest": recorded(started).get("dataset", {}).get("digest"),
-        "complete": complete(started, sizes, config.train),
-        "changes": resolve.changes(started, asked, config, sizes.workers),
-        "warnings": []
-        if started
-        else [
-            *checks.batch_warnings(asked, sizes, resolve.overrides(request.options)),
-            *checks.split_warnings(resolve.overrides(request.options), listing),
-            *listing.warnings,
-            *checks.augment_warnings(config.data),
-            *warnings,
-        ],
-    }
+    checks.check_classes(listing, model.takes, config)
+    checks.check_uncompiled(model.compiled, config)
+    return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
 
 
 def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
@@ -133,7 +170,7 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
     """
-    given = resolve.overrides(request.options)
+    given = request.overrides
     data = configurations.build(
         configurations.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})
     ).data

@@ -4,7 +4,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from ansible import context
@@ -12,6 +12,7 @@ from ansible.errors import AnsibleFilterError
 
 from control.common import project
 from control.common.operator_variables import boolean
+from control.common.plan import Plan
 from control.remote import trainer_process
 from control.runs.hosts import free_ports
 from control.runs.hosts.host_roles import GROUPS
@@ -111,7 +112,7 @@ def make(
     spares: Sequence[dict[str, Any]] = (),
     servers: Sequence[str] = (),
     apart: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
+) -> Plan:
     """The plan from `control plan`, with the run's location.
 
     Args:
@@ -147,30 +148,30 @@ def make(
         check_run_name(str(options["run"]))
         reservations.reserve(str(options["run"]))
     # A model's plan in its own process: a dataset may be the user's own code.
-    plan = script_plan.make(Request.parsed(request)) if scripted else trainer_process.run(["plan"], given=request)
+    plan = script_plan.make(Request.parsed(request)) if scripted else Plan.of(trainer_process.run(["plan"], given=request))
     if reserves and "run" not in options:
-        plan["run"] = reservations.reserve_new(plan["run"], folder)
-    before = posts(recorded(folder / plan["run"])) if plan["resume"] else None
-    chosen = free_ports.choose(posts(plan), plan["run"], before, write)
+        plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
+    before = posts(recorded(folder / plan.run)) if plan.resume else None
+    chosen = free_ports.choose(plan.posts, plan.run, before, write)
     check_hosts(chosen)
-    plan["hosts"], plan["spares"] = chosen[: len(plan["hosts"])], chosen[len(plan["hosts"]) :]
-    plan |= {"nonce": secrets.token_hex(16), "run_kind": run_kind, "folder": str(folder / plan["run"])}
-    if boolean("queue", options.get("queue", False)):
-        plan["ticket"] = waiting_runs.ticket(plan["nonce"])
+    training, nonce = len(plan.hosts), secrets.token_hex(16)
+    ticket = waiting_runs.ticket(nonce) if boolean("queue", options.get("queue", False)) else ""
+    plan = replace(plan, folder=folder / plan.run, run_kind=run_kind, nonce=nonce, ticket=ticket)
+    plan = replace(plan, hosts=chosen[:training], spares=chosen[training:])
     if scripted:
-        return {**plan, "kept": {}}
-    plan["kept"] = kept_choices.of(plan, options)
-    strategy = plan["config"]["strategy"]
+        return plan
+    plan = replace(plan, kept=kept_choices.of(plan, options))
+    strategy = plan.config["strategy"]
     if strategy["name"] == PARAMETER_SERVER:
-        return {**plan, "roles": parameter_server_text.shown(plan["hosts"], strategy["staleness"])}
-    return {**plan, "gradients": kept_choices.shown(plan), "divided": kept_choices.divided(plan)}
+        return replace(plan, roles=parameter_server_text.shown(plan.hosts, strategy["staleness"]))
+    return replace(plan, gradients=kept_choices.shown(plan), divided=kept_choices.divided(plan))
 
 
-def shown(plan: dict[str, Any], hostvars: Any, check: bool = False) -> str:
+def shown(plan: Plan, hostvars: Any, check: bool = False) -> str:
     """The plan for the terminal; the whole one in a `check`, and with `-v`."""
-    every = [*plan["warnings"], *shared_addresses(posts(plan), hostvars), *disk_warnings(plan)]
+    every = [*plan.warnings, *shared_addresses(plan.posts, hostvars), *disk_warnings(plan)]
     whole = check or bool(context.CLIARGS.get("verbosity"))
-    return plan_text.plan(plan, project.relative(Path(plan["folder"]).parent), every, whole)
+    return plan_text.plan(plan, project.relative(plan.folder.parent), every, whole)
 
 
 def typed(options: dict[str, Any], run: str) -> str:
@@ -198,11 +199,11 @@ def shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[st
             )
 
 
-def disk_warnings(plan: dict[str, Any]) -> list[str]:
+def disk_warnings(plan: Plan) -> list[str]:
     """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
-    folder = next(parent for parent in Path(plan["folder"]).parents if parent.is_dir())
-    needed, free = plan_text.results_mb(plan["needs"]), shutil.disk_usage(folder).free / 2**20
-    if plan["resume"] or free >= needed:
+    folder = next(parent for parent in plan.folder.parents if parent.is_dir())
+    needed, free = plan_text.results_mb(plan.needs), shutil.disk_usage(folder).free / 2**20
+    if plan.resume or free >= needed:
         return []
     return [
         f"{folder} has {free:,.0f} MB free, and the run's snapshots and states take up to {needed:,.0f}: free some, or keep fewer "

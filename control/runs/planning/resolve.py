@@ -4,18 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from control.common import configurations, model_options, user_files
-from control.common.operator_variables import boolean, integer
-from control.datasets.listing.registry import detect
-from control.datasets.sources import python_function
+from control.common import configurations, model_options
 from control.runs.hosts.inventory_hosts import trains
 from control.runs.planning import preset
 from control.runs.planning.new_name import DEFAULT
 from control.runs.planning.plan_request import Request
 from control.runs.results import mlflow_log
-from trainer.checkpoint import starting_weights
 from trainer.common.errors import ConfigError
-from trainer.common.files import sha256_file
 from trainer.common.safe_text import printable
 from trainer.config import schedule
 from trainer.config.schema import Config
@@ -47,17 +42,6 @@ MAY_CHANGE = (
 GUARDED_BY_DIGEST = ("data.path", "data.source")
 FIXED = ("global_batch", "class_counts")
 """Keys of `train` that a plan computes when a run starts."""
-NUMBERS = {"epochs": ("train.epochs", 1), "time_limit": ("train.time_limit", 0)}
-"""Keys that have a variable of their own, and the least value of that; 0 sets none."""
-QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
-"""Ten steps in total, whatever epochs a configuration has."""
-SELFTEST = {
-    "train.epochs": 1,
-    "train.steps": None,
-    "train.steps_per_epoch": 2,
-    "train.steps_per_call": 1,
-    "telemetry.profile_every": 0,
-}
 
 
 def resolve(request: Request, existing: Path | None, choice: preset.Choice | None = None) -> tuple[Config, str]:
@@ -77,7 +61,7 @@ def resolve(request: Request, existing: Path | None, choice: preset.Choice | Non
         raw, name = configurations.load(existing / "config.yml"), "config.yml"
     else:
         raw = configurations.load(configurations.find(name))
-    given = (choice.overrides if choice else {}) | overrides(options)
+    given = (choice.overrides if choice else {}) | request.overrides
     config = with_model_defaults(configurations.build(configurations.override(raw, given)))
     if existing is not None and recorded(existing):
         config = _resumed(config, existing, options)
@@ -97,45 +81,6 @@ def with_model_defaults(config: Config) -> Config:
 def with_keys(config: Config, changes: dict[str, Any]) -> Config:
     """The configuration with these keys changed, by dotted name."""
     return configurations.build(configurations.override(configurations.to_dict(config), changes))
-
-
-def overrides(options: dict[str, Any]) -> dict[str, Any]:
-    """Operator variables as dotted keys; `set` wins over shorthands."""
-    result: dict[str, Any] = {}
-    if "model" in options:
-        result["model"] = user_files.model_section(str(options["model"]))
-    if "weights" in options:
-        result["train.weights"] = _weights(str(options["weights"]))
-    if "callbacks" in options:
-        result["train.callbacks"] = user_files.find("callbacks", str(options["callbacks"])).entry
-    if boolean("quick", options.get("quick", False)):
-        if "epochs" in options:
-            raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
-        result |= QUICK
-    if "dataset" in options:
-        detected = detect(str(options["dataset"]))
-        result |= {"data.source": detected["source"], "data.path": detected["path"]}
-        if detected["source"] == "own":
-            result["data.augment"] = python_function.augmentation(user_files.find("dataset", str(detected["path"])))[0]
-    given = {name: integer(name, options[name], least) for name, (_, least) in NUMBERS.items() if name in options}
-    result |= {NUMBERS[name][0]: number or None for name, number in given.items()}
-    if "allow_bad_images" in options:
-        result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
-    result |= configurations.parse_set(str(options.get("set", "")))
-    # A trial stays short, whatever is set for the training that it is a trial of.
-    return result | SELFTEST if options.get("selftest") else result
-
-
-def _weights(given: str) -> dict[str, str]:
-    """The configuration key `train.weights` for a file."""
-    path = Path(given).expanduser()
-    if not starting_weights.suffix(path.name):
-        raise ConfigError(
-            f"weights={given}: a file of weights ends with {' or '.join(starting_weights.SUFFIXES)}, as a snapshot in checkpoints/ does"
-        )
-    if not path.is_file():
-        raise ConfigError(f"weights={given}: no such file: {path.absolute()}")
-    return {"file": path.name, "sha256": sha256_file(path)}
 
 
 def _may_change(key: str) -> bool:

@@ -12,6 +12,7 @@ import yaml
 
 from control.common import configurations
 from control.common.operator_variables import integer
+from control.common.plan import Plan
 from control.remote import admission, trainer_package
 from control.runs.hosts.inventory_hosts import endpoint
 from control.runs.planning.host_choice import choose_hosts
@@ -80,7 +81,7 @@ def refuse(run: Path, command: str) -> None:
         )
 
 
-def make(request: Request) -> dict[str, Any]:
+def make(request: Request) -> Plan:
     """The plan of a script's run, as `plan.make`.
 
     Raises:
@@ -97,26 +98,23 @@ def make(request: Request) -> dict[str, Any]:
     written = yaml.safe_dump({"script": {key: section[key] for key in kept if key in section}}, sort_keys=False)
     workers, launched = len(before["hosts"]) if before else len(hosts), before.get("script", section)
     asked = [("workers", len(hosts), workers), ("time_limit", *(one.get("time_limit", 0) for one in (section, launched)))]
-    return {
-        "run": name,
-        "resume": started is not None,
-        "script": section,
-        "config_name": "none",
-        "config_yaml": written,
-        "asked_yaml": written,
-        "hosts": hosts,
-        "counts": {},
-        "parameters": {},
-        "needs": {"memory_mb": MEMORY_MB, "server_mb": 0, "states_mb": 0, "snapshots": 0, "snapshot_mb": 0}
+    return Plan(
+        run=name,
+        folder=request.runs / name,
+        resume=started is not None,
+        complete=bool(started and run_summary.read_summary(started)["state"] == "SUCCEEDED"),
+        script=section,
+        config_name="none",
+        config_yaml=written,
+        asked_yaml=written,
+        hosts=hosts,
+        needs={"memory_mb": MEMORY_MB, "server_mb": 0, "states_mb": 0, "snapshots": 0, "snapshot_mb": 0}
         | dict.fromkeys(("disk_mb", "disk_whole_mb", "free_mb"), LOGS_MB),
-        "dataset": {"digest": None, "manifest": ""},
-        "code": code[:16],
-        "code_sha256": code,
-        "expected_digest": None,
-        "complete": bool(started and run_summary.read_summary(started)["state"] == "SUCCEEDED"),
-        "changes": [f"{name}={now} (it has {then})" for name, now, then in asked if now != then],
-        "warnings": [],
-    }
+        dataset={"digest": None, "manifest": ""},
+        code=code[:16],
+        code_sha256=code,
+        changes=[f"{name}={now} (it has {then})" for name, now, then in asked if now != then],
+    )
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from control.common import host_names, project, text
+from control.common.plan import Plan
 from control.runs.results.step_model import Prediction
 from trainer.common.files import read_json, write_json
 
@@ -56,7 +57,7 @@ def local_batch(counts: dict[str, Any]) -> int:
     return max(1, int(counts["global_batch"]) // int(counts["workers"]))
 
 
-def save(plan: dict[str, Any], predictions: list[Prediction], facts: dict[str, Any], threads: dict[str, int]) -> None:
+def save(plan: Plan, predictions: list[Prediction], facts: dict[str, Any], threads: dict[str, int]) -> None:
     """Write a prediction for the plan's hosts, 1 to all, with what it was made with.
 
     Args:
@@ -65,14 +66,14 @@ def save(plan: dict[str, Any], predictions: list[Prediction], facts: dict[str, A
         facts: of `host_probe`, by host.
         threads: with which each host's own step was timed, by host.
     """
-    names, batch = [host["name"] for host in plan["hosts"]], local_batch(plan["counts"])
+    names, batch = [host["name"] for host in plan.hosts], local_batch(plan.counts)
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "hosts": [host_names.label(host) for host in plan["hosts"]],
+        "hosts": [host_names.label(host) for host in plan.hosts],
         "made_with": [[threads.get(name), facts.get(name, {}).get("cpus"), batch] for name in names],
         "predictions": [asdict(one) for one in predictions],
     }
-    write_json(_path(plan["config"], batch), value)
+    write_json(_path(plan.config, batch), value)
 
 
 def expected(config: dict[str, Any], record: dict[str, Any], shares: list[int] | None = None) -> float | None:

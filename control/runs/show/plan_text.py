@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from control.common.plan import Plan
 from control.common.text import count, fields, listed
 from control.runs.hosts import supervisor_command
 from control.runs.results.metric_text import model_name
@@ -15,74 +16,74 @@ USUAL = ("configuration", "compiled", "inputs", "outputs", "gradients", "split",
 """Lines of a plan that only the whole plan has: what follows from the others, and what is the same in most runs."""
 
 
-def plan(plan: dict[str, Any], runs: str, warnings: Sequence[str] = (), whole: bool = True) -> str:
+def plan(plan: Plan, runs: str, warnings: Sequence[str] = (), whole: bool = True) -> str:
     """The plan as a block of lines: the whole plan, or what is asked for and what is unusual."""
-    pairs = (_script_pairs if "script" in plan else _training_pairs)(plan, runs, whole)
+    pairs = (_script_pairs if plan.script else _training_pairs)(plan, runs, whole)
     shown = [pair for pair in pairs if whole or pair[0] not in USUAL]
     return fields([*shown, *(("warning", warning) for warning in warnings)])
 
 
-def _hosts(plan: dict[str, Any], whole: bool) -> str:
+def _hosts(plan: Plan, whole: bool) -> str:
     """The plan's hosts in one line; of a `whole` plan with their addresses."""
     if not whole:
-        return f"{len(plan['hosts'])}: {', '.join(host['name'] for host in plan['hosts'])}"
-    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan["hosts"]))
-    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan["hosts"]) else ""
-    return f"{len(plan['hosts'])} (rank host address): {hosts}{chosen}"
+        return f"{len(plan.hosts)}: {', '.join(host['name'] for host in plan.hosts)}"
+    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan.hosts))
+    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan.hosts) else ""
+    return f"{len(plan.hosts)} (rank host address): {hosts}{chosen}"
 
 
-def _script_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
+def _script_pairs(plan: Plan, runs: str, whole: bool) -> list[tuple[str, str]]:
     """The lines of a script's plan."""
-    script = plan["script"]
+    script = plan.script
     size = f", {count(script['files'], 'file')}, {script['bytes'] / 1e6:,.1f} MB" if "files" in script else ""
     return [
-        ("run", f"{plan['run']} ({'starts again' if plan['resume'] else 'new'})"),
+        ("run", f"{plan.run} ({'starts again' if plan.resume else 'new'})"),
         ("hosts", _hosts(plan, whole)),
         ("script", f"{printable(script['file'])}{size} (sha256 {script['sha256'][:16]})"),
         *([("arguments", printable(shlex.join(script["args"])))] if script["args"] else []),
         *([("outputs", ", ".join(script["outputs"]))] if script["outputs"] else []),
-        ("results", f"{runs}/{plan['run']}"),
+        ("results", f"{runs}/{plan.run}"),
     ]
 
 
-def _training_pairs(plan: dict[str, Any], runs: str, whole: bool) -> list[tuple[str, str]]:
+def _training_pairs(plan: Plan, runs: str, whole: bool) -> list[tuple[str, str]]:
     """The lines of a training's plan."""
-    counts, config, dataset = plan["counts"], plan["config"], plan["dataset"]
+    counts, config, dataset = plan.counts, plan.config, plan.dataset
     size = "x".join(str(side) for side in config["data"]["image_size"])
     digest = dataset["digest"][:16] if dataset["digest"] else "to be published now"
     columns, called = "spec" in dataset, f"{noun(dataset.get('spec'))}s"
     examples = f"{counts['train_images']:,} training, {counts['validation_images']:,} validation, {dataset['test']:,} test {called}"
-    shared = ", each of one worker" if plan.get("roles") else f" on {count(counts['workers'], 'worker')}"
-    goes_on = supervisor_command.shown(config, plan["hosts"], plan.get("spares", []))
-    divided = plan.get("divided") or _sizes(config.get("train", {}).get("batch_sizes"))
+    shared = ", each of one worker" if plan.roles else f" on {count(counts['workers'], 'worker')}"
+    goes_on = supervisor_command.shown(config, plan.hosts, plan.spares)
+    divided = plan.divided or _sizes(config.get("train", {}).get("batch_sizes"))
     batch = f"{counts['global_batch']} {called}{' per step' if whole else ''}{shared}{divided}"
     steps = f"{counts['steps_per_epoch']:,} per epoch x {count(counts['epochs'], 'epoch')} = {counts['total_steps']:,}"
     classes = "" if columns and not dataset["classes"] else f"{len(dataset['classes'])} classes, "
     pairs = [
-        ("run", f"{plan['run']} ({'continues' if plan['resume'] else 'new'}, configuration {plan['config_name']})"),
+        ("run", f"{plan.run} ({'continues' if plan.resume else 'new'}, configuration {plan.config_name})"),
         ("hosts", _hosts(plan, whole)),
         ("model", f"{model_name(config['model'])}, {_parameters(plan)}{'' if columns else f', input {size}'}"),
         ("dataset", f"{_source(config['data'], dataset)}{f' ({digest})' if whole else ''}: {classes}{examples}"),
         *(_columns(dataset["spec"]) if columns else []),
-        *([("compiled", _compiled(plan["compiled"]))] if plan.get("compiled") else []),
+        *([("compiled", _compiled(plan.compiled))] if plan.compiled else []),
         *([("augmented", f"by {config['data']['augment']['file']}:augment")] if config["data"].get("augment") else []),
-        *([("weights", _initial(plan["weights"]))] if plan.get("weights") else []),
-        *([("class weights", printable(plan["class_weights"], 200))] if plan.get("class_weights") else []),
+        *([("weights", _initial(plan.weights))] if plan.weights else []),
+        *([("class weights", printable(plan.class_weights, 200))] if plan.class_weights else []),
         *([("global batch", batch)] if whole else []),
-        *([("gradients", plan["gradients"])] if plan.get("gradients") else []),
-        *([("strategy", plan["roles"])] if plan.get("roles") else []),
+        *([("gradients", plan.gradients)] if plan.gradients else []),
+        *([("strategy", plan.roles)] if plan.roles else []),
         ("steps", steps if whole else f"{steps}, of {batch}"),
         *([("recovery", goes_on)] if goes_on and (whole or config.get("recovery", {}).get("elastic")) else []),
-        ("results", f"{runs}/{plan['run']}"),
+        ("results", f"{runs}/{plan.run}"),
     ]
-    if plan.get("differing"):
-        pairs.insert(1, ("settings", "; ".join(plan["differing"])))
-    if (plan.get("choice") or {}).get("why"):
-        pairs.insert(1, ("configuration", plan["choice"]["why"]))
+    if plan.differing:
+        pairs.insert(1, ("settings", "; ".join(plan.differing)))
+    if why := (plan.choice or {}).get("why"):
+        pairs.insert(1, ("configuration", why))
     if dataset.get("note"):
         pairs.append(("split", dataset["note"]))
-    if "needs" in plan:
-        pairs.append(("disk", _disk(plan["needs"], config["checkpoint"]["snapshots"])))
+    if plan.needs:
+        pairs.append(("disk", _disk(plan.needs, config["checkpoint"]["snapshots"])))
     if dataset["ignored"]:
         pairs.append(("ignored", f"{dataset['ignored']} entries of class folders that are no image files"))
     if dataset["left_out"]:
@@ -106,10 +107,10 @@ def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
     return shown
 
 
-def _parameters(plan: dict[str, Any]) -> str:
+def _parameters(plan: Plan) -> str:
     """How many parameters the model has; how many train, if only its last layers do."""
-    total, last = plan["parameters"]["total"], plan["config"].get("train", {}).get("last_layers")
-    some = f", of which {plan['parameters']['trainable']:,} in the last {'layer' if last == 1 else f'{last} layers'} train" if last else ""
+    total, last = plan.parameters["total"], plan.config.get("train", {}).get("last_layers")
+    some = f", of which {plan.parameters['trainable']:,} in the last {'layer' if last == 1 else f'{last} layers'} train" if last else ""
     return f"{total:,} parameters{some}"
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from control.common import command_line, project, text
 from control.common.operator_variables import integer
+from control.common.plan import Plan
 from control.common.task import Task
 from control.remote import trainer_process
 from control.runs.planning import plan_command
@@ -28,7 +29,7 @@ def plan(task: Task) -> dict[str, Any]:
     asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set", "allow_bad_images") if key in options}
     hosts = plan_command.hosts(task.task_vars)[:1]
     plan = plan_command.make({**asked, "run": "picture"}, hosts, "pictures", 1, task.arguments["packs"], not task.check_mode)
-    return {"ansible_facts": {"plan": plan, "batch_wanted": wanted}}
+    return {"ansible_facts": {"plan": plan.fact, "batch_wanted": wanted}}
 
 
 COLUMNS = 8
@@ -47,15 +48,15 @@ def draw(task: Task) -> dict[str, Any]:
 
     Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them.
     """
-    plan, published, wanted = (task.arguments[key] for key in ("plan", "published", "wanted"))
+    plan, published, wanted = task.plan, task.arguments["published"], task.arguments["wanted"]
     leaves, classes = _batch(plan, published, wanted)
-    title, count = f"{plan['dataset']['name']}, step {wanted['step']}", len(leaves[0][2])
-    columns = "spec" in plan["dataset"]
+    title, count = f"{plan.dataset['name']}, step {wanted['step']}", len(leaves[0][2])
+    columns = "spec" in plan.dataset
     noun, labels = "rows" if columns else "images", labels_of(leaves, classes, count)
     lines = [head(leaves if columns else leaves[:1], f"{count} {noun} of step {wanted['step']}")]
     lines += [table(leaves[: plan_text.SHOWN_COLUMNS])] if columns else []
     lines += [f"  and {len(leaves) - plan_text.SHOWN_COLUMNS:,} more columns"] if columns and len(leaves) > plan_text.SHOWN_COLUMNS else []
-    stem = f"{plan['dataset']['name']}-{Path(plan['config_name']).stem}"
+    stem = f"{plan.dataset['name']}-{Path(plan.config_name).stem}"
     for name, original, seen in leaves if columns else leaves[:1]:
         pixels = None if original is None else as_pictures(original, seen)
         if pixels is not None:
@@ -65,10 +66,10 @@ def draw(task: Task) -> dict[str, Any]:
     return {"changed": True, "show_last": "\n".join(lines)}
 
 
-def _batch(plan: dict[str, Any], published: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
+def _batch(plan: Plan, published: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         config, out = Path(scratch) / "config.yml", Path(scratch) / "batch.npz"
-        config.write_text(plan["config_yaml"], encoding="utf-8")
+        config.write_text(plan.config_yaml, encoding="utf-8")
         data = ["--packs", published["folder"], "--manifest", published["manifest"]]
         argv = ["batch", "--config", str(config), *data, "--out", str(out)]
         trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")

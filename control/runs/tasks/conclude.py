@@ -20,8 +20,8 @@ from trainer.rundir.layout import recorded
 
 def conclude(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's verdict."""
-    plan = task.arguments["plan"]
-    name, folder = plan["run"], Path(plan["folder"])
+    plan = task.plan
+    name, folder = plan.run, plan.folder
     if project.is_users(folder):
         task.warn([under_way.restore(name)])
     returned = run_summary.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
@@ -49,7 +49,7 @@ def conclude(task: Task) -> dict[str, Any]:
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
     follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
     shown = run_result.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
-    if plan["run_kind"] == "doctor":
+    if plan.run_kind == "doctor":
         over = {"launch_begun": None}
         return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
     task.warn(hparams.write_all([folder])[1])
@@ -58,7 +58,7 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": {**plan, "complete": True}, "cluster": run_summary.remaining(folder, recorded(folder)["hosts"])}
+    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": run_summary.remaining(folder, recorded(folder)["hosts"])}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 

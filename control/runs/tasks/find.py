@@ -1,10 +1,12 @@
 """Find the run of a command: the requested one, or the latest."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from control.common import command_line, project
 from control.common.operator_variables import boolean
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts.inventory_hosts import posts
 from control.runs.launch import launches, reservations, under_way
@@ -30,7 +32,10 @@ def find(task: Task) -> dict[str, Any]:
         if task.arguments["command"] == "playbooks/delete_run" and deletion.names_several(asked):
             confirmed = boolean("confirm", options.get("confirm", False)) and not task.check_mode
             # Nothing is left to do for the stages that follow, which need a host.
-            facts = {"plan": {"elsewhere": "done"}, "cluster": [{"name": task.task_vars["groups"]["workers"][0]}]}
+            facts = {
+                "plan": Plan(run="", folder=project.RUNS, elsewhere="done").fact,
+                "cluster": [{"name": task.task_vars["groups"]["workers"][0]}],
+            }
             return {**deletion.delete(asked, confirmed), "ansible_facts": facts}
         task.warn([under_way.restore(asked)])
         if task.arguments["command"] in elsewhere.COMMANDS and not (project.RUNS / asked / "config.yml").is_file():
@@ -41,40 +46,28 @@ def find(task: Task) -> dict[str, Any]:
         reservations.refuse(folder.name)
     # A run that was planned but never started has no hosts.
     new = task.arguments.get("asked") and not (folder / "cluster.json").is_file()
-    cluster = UNSTARTED if new else _cluster(folder, task.task_vars["groups"]["all"])
+    cluster: dict[str, Any] = {"hosts": []} if new else _cluster(folder, task.task_vars["groups"]["all"])
     if "follow" in options:
         options["follow"] = boolean("follow", options["follow"])
     if task.arguments["command"] in ("evaluate", "predict"):
         script_plan.refuse(folder, f"{task.arguments['command']}.yml")
-    section = {key: cluster[key] for key in ("script",) if key in cluster}
-    slurm = {"slurm": cluster["slurm"]} if "slurm" in cluster else {}
     if "job" in cluster.get("slurm", {}):
         _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
-    plan = {
-        **slurm,
-        **section,
-        "run": folder.name,
-        "run_kind": "runs",
-        "folder": str(folder),
-        **{key: cluster[key] for key in ("dataset", "code", "counts")},
-        "code_sha256": cluster.get("code_sha256", ""),
-    }
+    known = ("dataset", "code", "code_sha256", "counts", "script", "slurm")
+    plan = Plan(run=folder.name, folder=folder, **{key: cluster[key] for key in known if key in cluster})
     after = task.arguments["command"] in ("evaluate", "predict")
     hosts = run_summary.remaining(folder, cluster["hosts"]) if after else posts(cluster)
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
-        plan["logs"] = parameter_server_text.logs(hosts, options.get("role"))
-    return {**left, "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options}}
+        plan = replace(plan, logs=parameter_server_text.logs(hosts, options.get("role")))
+    return {**left, "ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": options}}
 
 
 def _elsewhere(task: Task, run: str) -> dict[str, Any]:
     """Facts of a run that this machine has no record of, which may be on any host."""
-    plan = {"run": run, "run_kind": "runs", "folder": str(project.RUNS / run), "elsewhere": task.arguments["command"], **UNSTARTED}
+    plan = Plan(run=run, folder=project.RUNS / run, elsewhere=task.arguments["command"])
     hosts = [{"name": name} for name in task.task_vars["groups"]["workers"]]
-    return {"ansible_facts": {"plan": plan, "cluster": hosts, "run_options": {}}}
-
-
-UNSTARTED: dict[str, Any] = {"dataset": {}, "code": "", "counts": {}, "hosts": []}
+    return {"ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": {}}}
 
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from control.common import project
+from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.worker_access import clear_marks
 from control.runs.hosts.inventory_hosts import posts, tf_config, thread_share
@@ -17,35 +18,35 @@ def record(task: Task) -> dict[str, Any]:
 
     Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`.
     """
-    plan, claims = task.arguments["plan"], task.arguments["claims"]
+    plan, claims = task.plan, task.arguments["claims"]
     if task.check_mode:
         # Workers that would have been ended by now are still running.
         settled = task.arguments["settled"]
         check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
-        return {"show_last": f"{plan['run']}: would be launched; with --check nothing was started or written"}
+        return {"show_last": f"{plan.run}: would be launched; with --check nothing was started or written"}
     check_claims(plan, claims)
-    folder = Path(plan["folder"])
+    folder = plan.folder
     before = recorded(folder)
-    under_way = {"run_under_way": plan["run"]} if project.is_users(folder) else {}
+    under_way = {"run_under_way": plan.run} if project.is_users(folder) else {}
     if all(claim["running"] for claim in claims.values()):
-        reservations.release(plan["run"])
+        reservations.release(plan.run)
         return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
     facts = {name: claim["facts"] for name, claim in claims.items()}
-    hosts = _hosts(posts(plan), len(plan["hosts"]), facts, {host["name"]: host["threads"] for host in posts(before)})
+    hosts = _hosts(plan.posts, len(plan.hosts), facts, {host["name"]: host["threads"] for host in posts(before)})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
-    record = launches.record(plan, task.arguments["published"], hosts, launch=plan["nonce"], **shared)
-    record |= {"script": plan["script"]} if "script" in plan else {}
+    record = launches.record(plan, task.arguments["published"], hosts, launch=plan.nonce, **shared)
+    record |= {"script": plan.script} if plan.script else {}
     launches.write(folder, plan, record)
-    clear_marks(project.PRIVATE / "watch" / plan["run"])
-    chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in posts(plan)}), launches.begin(plan)
+    clear_marks(project.PRIVATE / "watch" / plan.run)
+    chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)
     text = (folder / "cluster.json").read_text(encoding="utf-8")
     facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
     begun = {} if project.is_trial(folder) else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
-def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> None:
+def check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
     """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
 
     Raises:
@@ -53,15 +54,15 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
     """
     holders = {name: claim["holder"] for name, claim in claims.items() if claim["holder"]}
     # A queued run waits for those that run.
-    if lines := [_occupied(name, holder) for name, holder in holders.items() if not ("ticket" in plan and "run" in holder)]:
+    if lines := [_occupied(name, holder) for name, holder in holders.items() if not (plan.ticket and "run" in holder)]:
         raise LockstepError("\n".join(lines))
-    run, running = plan["run"], [name for name, claim in claims.items() if claim["running"]]
+    run, running = plan.run, [name for name, claim in claims.items() if claim["running"]]
     if running and len(running) < len(claims):
         raise LockstepError(
             f"run={run} is running on {len(running)} of {len(claims)} hosts ({', '.join(running)}); "
             f"stop it first: ansible-playbook stop.yml -e run={run}"
         )
-    mine = recorded(Path(plan["folder"])).get("id")
+    mine = recorded(plan.folder).get("id")
     if others := [name for name in running if claims[name]["identity"] != (mine or "")]:
         raise LockstepError(
             f"run={run}: another run of that name trains on {', '.join(others)}, launched elsewhere; nothing was changed. "
@@ -69,9 +70,9 @@ def check_claims(plan: dict[str, Any], claims: dict[str, dict[str, Any]]) -> Non
         )
     launches.refuse_changes(plan, running)
     old = [name for name, claim in claims.items() if claim["newest_state"] or claim["newest_memory"] or claim["damaged"]]
-    if old and not plan["resume"] and not running:
+    if old and not plan.resume and not running:
         raise LockstepError(
-            f"{', '.join(old)}: the training state of an older run={run} is in {plan['run_kind']}/{run} under worker_root, "
+            f"{', '.join(old)}: the training state of an older run={run} is in {plan.run_kind}/{run} under worker_root, "
             f"but this machine has no record of it. Fix: choose another run name, or delete it there: "
             f"ansible-playbook playbooks/delete_run.yml -e run={run}"
         )

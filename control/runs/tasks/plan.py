@@ -2,15 +2,15 @@
 
 import re
 import secrets
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from control.campaign.store import check_name
 from control.common import command_line, text
 from control.common.operator_variables import boolean, integer
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts import supervisor_command
-from control.runs.hosts.inventory_hosts import posts
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import plan_command, script_plan
 from control.runs.results import mlflow_log, run_summary
@@ -45,34 +45,34 @@ def plan(task: Task) -> dict[str, Any]:
         plan_command.servers(task.task_vars),
         plan_command.apart(task.task_vars) if command in ("train", "doctor") else (),
     )
-    if "script" in plan and command != "train":
-        script_plan.refuse(Path(plan["folder"]), f"{command}.yml")
+    if plan.script and command != "train":
+        script_plan.refuse(plan.folder, f"{command}.yml")
     if command == "playbooks/slurm":
-        supervisor_command.check_job(plan["config"])
+        supervisor_command.check_job(plan.config)
     if boolean("show_config", options.get("show_config", False)):
         # The following stages have nothing to do.
         return {
-            "show_last": plan["config_yaml"].rstrip(),
-            "ansible_facts": {"plan": {**plan, "complete": True}, "cluster": posts(plan), "run_options": {}},
+            "show_last": plan.config_yaml.rstrip(),
+            "ansible_facts": {"plan": replace(plan, complete=True).fact, "cluster": plan.posts, "run_options": {}},
         }
-    if command == "train" and not plan["complete"]:
-        launches.check_job(plan["run"], recorded(Path(plan["folder"])))
-    plan |= {"command": command, "typed": plan_command.typed(options, plan["run"])}
-    if plan["complete"] and command == "train" and "script" not in plan and not task.check_mode:
-        task.warn([mlflow_log.log(Path(plan["folder"]), plan["config"]["telemetry"]["mlflow"])])
-    already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan["complete"] else {}
+    if command == "train" and not plan.complete:
+        launches.check_job(plan.run, recorded(plan.folder))
+    plan = replace(plan, command=command, typed=plan_command.typed(options, plan.run))
+    if plan.complete and command == "train" and not plan.script and not task.check_mode:
+        task.warn([mlflow_log.log(plan.folder, plan.config["telemetry"]["mlflow"])])
+    already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan.complete else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     show = {} if waits(plan) else {"show": plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)}
-    hosts = posts(plan)
-    if plan["complete"]:
-        reservations.release(plan["run"])
-        plan |= _trained_with(plan)
-        hosts = run_summary.remaining(Path(plan["folder"]), plan["hosts"])
+    hosts = plan.posts
+    if plan.complete:
+        reservations.release(plan.run)
+        plan = _trained_with(plan)
+        hosts = run_summary.remaining(plan.folder, plan.hosts)
     return {
         **already,
         **show,
-        "ansible_facts": {"plan": plan, "cluster": hosts, "run_options": options, **_broken(task, command)},
-        **(_before_start(plan) if command in ("train", "doctor") and not plan["complete"] else {}),
+        "ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": options, **_broken(task, command)},
+        **(_before_start(plan) if command in ("train", "doctor") and not plan.complete else {}),
     }
 
 
@@ -82,25 +82,26 @@ def _broken(task: Task, command: str) -> dict[str, Any]:
     return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
 
 
-def _before_start(plan: dict[str, Any]) -> dict[str, str]:
+def _before_start(plan: Plan) -> dict[str, str]:
     """What is true if Ctrl-C comes before the first worker starts."""
-    earlier = f" Of an earlier launch: ansible-playbook status.yml -e run={plan['run']}" if plan["resume"] else ""
+    earlier = f" Of an earlier launch: ansible-playbook status.yml -e run={plan.run}" if plan.resume else ""
     return {"before_start": f"This command started nothing.{earlier}"}
 
 
-def waits(plan: dict[str, Any]) -> bool:
+def waits(plan: Plan) -> bool:
     """Whether the plan is shown only after a look at the hosts, because it changes a run that may be training."""
-    return plan["command"] == "train" and bool(plan["changes"]) and not plan["complete"]
+    return plan.command == "train" and bool(plan.changes) and not plan.complete
 
 
-def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
-    """What a complete run was trained with, its hosts' threads included, for the stages after training."""
-    trained = recorded(Path(plan["folder"]))
-    if "script" in plan:
-        return {}
+def _trained_with(plan: Plan) -> Plan:
+    """The plan of a complete run, with what it was trained with, its hosts' threads included, for the stages after training."""
+    trained = recorded(plan.folder)
+    if plan.script:
+        return plan
     before = {host["name"]: host for host in trained["hosts"]}
-    hosts = [{**before.get(host["name"], {}), **host} for host in plan["hosts"]]
-    return {"hosts": hosts, "dataset": trained["dataset"], "code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
+    hosts = [{**before.get(host["name"], {}), **host} for host in plan.hosts]
+    code = {"code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
+    return replace(plan, hosts=hosts, dataset=trained["dataset"], **code)
 
 
 SLURM = {"time": (re.compile(r"[0-9:-]{1,20}"), "1:30:00"), "partition": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,99}"), "short")}
@@ -124,13 +125,13 @@ def _selftest(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "selftest": True, "run": f"selftest-{secrets.token_hex(4)}"}
 
 
-def _already(plan: dict[str, Any], commands: bool) -> str:
+def _already(plan: Plan, commands: bool) -> str:
     """The result of a run that is already complete, with the next `commands`."""
-    folder = Path(plan["folder"])
-    summary, asked = run_summary.read_summary(folder), plan["counts"].get("epochs", 0)
+    folder = plan.folder
+    summary, asked = run_summary.read_summary(folder), plan.counts.get("epochs", 0)
     shown = run_result.shown_result(folder, summary, commands)
-    if "script" in plan:
-        return f"Nothing to do: {plan['script']['main']} has ended well already.\n\n{shown}"
+    if plan.script:
+        return f"Nothing to do: {plan.script['main']} has ended well already.\n\n{shown}"
     done = summary.get("epochs_done") or asked
     more = f", more than the {asked:,} asked for" if done > asked else ""
     return f"Nothing to do: {text.count(done, 'epoch')} {'is' if done == 1 else 'are'} done already{more}.\n\n{shown}"

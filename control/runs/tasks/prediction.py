@@ -22,8 +22,8 @@ def plan(task: Task) -> dict[str, Any]:
 
     Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows.
     """
-    plan, options = task.arguments["plan"], task.arguments["options"]
-    run, hosts = Path(plan["folder"]), task.arguments["hosts"]
+    plan, options = task.plan, task.arguments["options"]
+    run, hosts = plan.folder, task.arguments["hosts"]
     variable = "image" if "image" in options else "input"
     if variable not in options:
         raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from control.common import configurations, text
+from control.common.plan import Plan
 from control.common.task import Task
 from control.datasets.publishing import class_counts
 from control.datasets.publishing.publish import place_of
@@ -21,18 +22,18 @@ from trainer.data import manifest
 
 def publish(task: Task) -> dict[str, Any]:
     """Publish what is not published yet. Returns the fact `published`: digest and folder of the dataset, file of the package."""
-    plan, packs = task.arguments["plan"], Path(task.arguments["packs"])
+    plan, packs = task.plan, Path(task.arguments["packs"])
     archive = trainer_package.TRAINER.build(packs.parent / "code")
     code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
-    if "script" in plan:
-        return {"ansible_facts": {"published": code | _of_script(plan["script"], archive.parent)}}
-    already_published = plan["dataset"]["digest"]
-    data = plan["config"]["data"]
-    record: dict[str, Any] = plan["dataset"] | {"excluded": []} if already_published else _publish(data, packs)
-    replanned = {"plan": recounted(without(plan, record), record, packs)} if record["excluded"] else {}
-    if plan["expected_digest"] not in (None, record["digest"]):
+    if plan.script:
+        return {"ansible_facts": {"published": code | _of_script(plan.script, archive.parent)}}
+    already_published = plan.dataset["digest"]
+    data = plan.config["data"]
+    record: dict[str, Any] = plan.dataset | {"excluded": []} if already_published else _publish(data, packs)
+    replanned = {"plan": recounted(without(plan, record), record, packs).fact} if record["excluded"] else {}
+    if plan.expected_digest not in (None, record["digest"]):
         raise LockstepError(
-            f"run={plan['run']}: its dataset was {plan['expected_digest'][:16]}, the one given now is {record['digest'][:16]}: "
+            f"run={plan.run}: its dataset was {plan.expected_digest[:16]}, the one given now is {record['digest'][:16]}: "
             "its examples have changed since. Fix: restore them, or give a new run name."
         )
     left_out = [printable(name) for name, _ in record["excluded"]]
@@ -43,7 +44,7 @@ def publish(task: Task) -> dict[str, Any]:
         "folder": str(dataset.folder),
         "name": dataset.folder.name,
         "manifest": dataset.sha256,
-        "weights": _kept(plan.get("weights"), archive.parent),
+        "weights": _kept(plan.weights, archive.parent),
         **code,
     }
     return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
@@ -79,20 +80,20 @@ def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def recounted(plan: dict[str, Any], record: dict[str, Any], packs: Path) -> dict[str, Any]:
+def recounted(plan: Plan, record: dict[str, Any], packs: Path) -> Plan:
     """The plan, whose class weights follow from the images that are left."""
-    config = configurations.build(plan["config"])
+    config = configurations.build(plan.config)
     if config.train.class_weight != configs.BALANCED:
         return plan
-    counts = class_counts.of_images(manifest.load(place_of(packs, record["manifest"])), schedule.Counts(**plan["counts"]))
+    counts = class_counts.of_images(manifest.load(place_of(packs, record["manifest"])), schedule.Counts(**plan.counts))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, class_counts=tuple(counts)))
-    return {**plan, "config": configurations.to_dict(config), "config_yaml": configurations.dump(config)}
+    return dataclasses.replace(plan, config=configurations.to_dict(config), config_yaml=configurations.dump(config))
 
 
-def without(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+def without(plan: Plan, record: dict[str, Any]) -> Plan:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
-    config, workers = configurations.build(plan["config"]), len(trains(plan["hosts"]))
+    config, workers = configurations.build(plan.config), len(trains(plan.hosts))
     sizes = schedule.counts(config, workers, record["train"], record["held_out"])
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}
-    return {**plan, "counts": vars(sizes), "dataset": {**plan["dataset"], **kept}}
+    return dataclasses.replace(plan, counts=vars(sizes), dataset={**plan.dataset, **kept})

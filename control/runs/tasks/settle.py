@@ -1,9 +1,9 @@
 """Find workers of an earlier launch that wait for one that ended; refuse to change a training run."""
 
-from pathlib import Path
 from typing import Any
 
 from control.common import text
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts import host_roles, supervisor_command
 from control.runs.hosts.inventory_hosts import posts
@@ -23,7 +23,8 @@ def settle(task: Task) -> dict[str, Any]:
     and only has to be collected. `worker_may_return` asks for another look at a worker for which supervisors wait: its host may have
     just restarted. With `again`, that look has been taken.
     """
-    plan, seen, folder = task.arguments["plan"], task.arguments["seen"], Path(task.arguments["plan"]["folder"])
+    plan, seen = task.plan, task.arguments["seen"]
+    folder = plan.folder
     record = recorded(folder)
     evaluators = host_roles.evaluators(record)
     without = [one["host"] for one in seen if one["host"] in evaluators and one["state"] != "running"]
@@ -33,7 +34,7 @@ def settle(task: Task) -> dict[str, Any]:
     goes_on = elastic and status.goes_on(seen, launched, workers)
     waits_for = [] if goes_on or not supervisor_command.rejoin_wait(folder) else status.waits(seen, launched)
     if waits_for and not task.arguments.get("again"):
-        return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan['run']}: the others wait for {text.listed(waits_for)}"}
+        return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan.run}: the others wait for {text.listed(waits_for)}"}
     # A host that is there, and its worker is not, will not bring it back.
     waiting = bool(waits_for) and "gone" not in {one["state"] for one in seen}
     lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
@@ -42,13 +43,13 @@ def settle(task: Task) -> dict[str, Any]:
     shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         away = [one["host"] for one in seen if one["state"] != "running"]
-        return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(away)}"])
+        return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(away)}"])
     if waiting:
-        return _only_watched(plan, [*shown, f"{plan['run']} waits for {text.listed(waits_for)}"])
+        return _only_watched(plan, [*shown, f"{plan.run} waits for {text.listed(waits_for)}"])
     if without and seen and all(one["state"] == "running" for one in seen):
-        return _only_watched(plan, [*shown, f"{plan['run']} goes on without {text.listed(without)} (evaluators)"])
+        return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(without)} (evaluators)"])
     if _has_ended(task, seen, launched, workers, elastic):
-        return _only_watched(plan, [*shown, f"{plan['run']} ended while no command watched: its results are collected"])
+        return _only_watched(plan, [*shown, f"{plan.run} ended while no command watched: its results are collected"])
     if alone:
         ending, then = ("would end", "; only then hosts can be looked at") if task.check_mode else ("ending", "")
         shown.append(f"{', '.join(lost)} ended before the others: {ending} {', '.join(alone)} of the earlier launch{then}")
@@ -57,16 +58,16 @@ def settle(task: Task) -> dict[str, Any]:
 
 def _has_ended(task: Task, seen: list[dict[str, Any]], launched: list[str], workers: int, elastic: bool) -> bool:
     """Whether all that is asked for was done while no command watched; a script's run counts no steps."""
-    plan = task.arguments["plan"]
-    steps = plan["counts"].get("total_steps")
-    if plan.get("roles"):
+    plan = task.plan
+    steps = plan.counts.get("total_steps", 0)
+    if plan.roles:
         # Only the chief of an asynchronous run counts its steps.
         workers, seen = 1, [seen[0], *(one | {"steps": seen[0]["steps"]} for one in seen[1:])] if seen else []
-    return bool(steps) and not plan["changes"] and status.has_ended(seen, launched, workers, steps, elastic)
+    return bool(steps) and not plan.changes and status.has_ended(seen, launched, workers, steps, elastic)
 
 
-def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:
+def _only_watched(plan: Plan, shown: list[str]) -> dict[str, Any]:
     """What is returned where nothing has to start."""
-    reservations.release(plan["run"])
-    under_way = {"run_under_way": plan["run"], "before_start": None}
+    reservations.release(plan.run)
+    under_way = {"run_under_way": plan.run, "before_start": None}
     return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_nothing_to_start": True}, "show": "\n".join(shown)}

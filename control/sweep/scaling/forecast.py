@@ -7,6 +7,7 @@ from typing import Any
 
 from control.campaign.timings import SUCCEEDED, Timing, Trial, typical_rate
 from control.common import configurations, project, text
+from control.common.plan import Plan
 from control.runs.results import run_summary
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
@@ -72,9 +73,9 @@ def kept(record: Mapping[str, Any]) -> Speed | None:
     return Speed(**record["speed"]) if "speed" in record else None
 
 
-def earlier(run_plan: Mapping[str, Any]) -> tuple[str, Speed] | None:
+def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
     """The newest run of a plan's model on as many workers, by name, and its speed."""
-    workers, model = run_plan["counts"]["workers"], run_plan["config"]["model"]
+    workers, model = run_plan.counts["workers"], run_plan.config["model"]
     for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         summary = run_summary.read_summary(path.parent)
         if summary["state"] != SUCCEEDED or summary.get("workers") != workers or not summary.get("images_per_s"):
@@ -89,7 +90,7 @@ def earlier(run_plan: Mapping[str, Any]) -> tuple[str, Speed] | None:
     return None
 
 
-def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, Any], run_plan: Mapping[str, Any]) -> str:
+def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, Any], run_plan: Plan) -> str:
     """How long a sweep over numbers of workers will take, for its plan.
 
     Args:

@@ -5,6 +5,7 @@ from typing import Any
 
 from control.campaign.timings import STRONG, Trial
 from control.common import text
+from control.common.plan import Plan
 from control.runs.results import metric_text
 from control.sweep.scaling import advice, forecast
 from control.sweep.scaling.design import Wanted, label
@@ -13,10 +14,10 @@ from control.sweep.scaling.sweep_results import Results
 
 
 def plan(
-    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: dict[str, Any], folder: str, time: str
+    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: Plan, folder: str, time: str
 ) -> str:
     """The plan of a sweep as a block of lines; `time`: how long it will take."""
-    counts, dataset = run_plan["counts"], run_plan["dataset"]
+    counts, dataset = run_plan.counts, run_plan.dataset
     measured_trials = len(trials) - len(left)
     kept = f", {measured_trials} of them measured already" if measured_trials else ""
     every = "" if wanted.checkpoint_every == (0,) else f" x state saved every {_list(wanted.checkpoint_every)} steps"
@@ -29,8 +30,8 @@ def plan(
         ("trials", f"{len(trials)}: {shape}{kept}"),
         ("scaling", strong if wanted.scaling == STRONG else weak),
         ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
-        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan["hosts"])),
-        ("model", f"{metric_text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
+        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan.hosts)),
+        ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
         ("time", time),
         ("results", folder),

@@ -9,6 +9,7 @@ from typing import Any
 from control.campaign.store import SUMMARY, refuse_other
 from control.common import configurations, text
 from control.common.operator_variables import integer
+from control.common.plan import Plan
 from control.sweep.scaling import forecast
 from control.sweep.settings import trial_settings
 from control.sweep.settings.settings_trials import pace
@@ -172,7 +173,7 @@ def before(folder: Path) -> tuple[list[Result], dict[str, Any]]:
     return STORE.read(folder / FILE), dict(read_json(path)) if path.is_file() else {}
 
 
-def record(name: str, wanted: Wanted, options: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+def record(name: str, wanted: Wanted, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """The content of a sweep's summary.json, without its seed and hosts."""
     return {
         "name": name,
@@ -181,10 +182,10 @@ def record(name: str, wanted: Wanted, options: dict[str, Any], plan: dict[str, A
         "workers": wanted.workers,
         "groups": wanted.groups,
         "idle": wanted.idle,
-        "noun": f"{noun(plan['dataset'].get('spec'))}s",
+        "noun": f"{noun(plan.dataset.get('spec'))}s",
         "asked": {name: value for name, value in options.items() if name in KEPT},
-        "dataset": plan["dataset"]["digest"],
-        "code": plan["code"],
+        "dataset": plan.dataset["digest"],
+        "code": plan.code,
     }
 
 
@@ -229,7 +230,7 @@ def refuse_other_kind(folder: Path, varies: bool) -> None:
         refuse_other("sweep", folder.name, ["question (numbers of workers, or settings)"])
 
 
-def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: dict[str, Any], at_once: int) -> str:
+def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: Plan, at_once: int) -> str:
     """How long the trials will take: as those of before, or by the images/s of an earlier run of that model.
 
     Args:
@@ -240,7 +241,7 @@ def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: dict[str, An
     """
     if not left:
         return "nothing is left to do"
-    counts = run_plan["counts"]
+    counts = run_plan.counts
     how_many, rounds = text.count(len(left), "trial"), -(-len(left) // at_once)
     if (each := pace(rows).expected(left[0])) is not None:
         return f"about {text.duration(each * rounds)} for {how_many}, at {text.duration(each)} each as before"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from control.common import text
+from control.common.plan import Plan
 from control.runs.results import metric_text
 from control.sweep.settings import trial_settings
 from control.sweep.settings.settings_plan import Wanted
@@ -21,7 +22,7 @@ def plan(
     wanted: Wanted,
     trials: Mapping[str, Config],
     rows: Sequence[Result],
-    run_plan: dict[str, Any],
+    run_plan: Plan,
     folder: str,
     time: str,
     most: int | None = None,
@@ -38,25 +39,25 @@ def plan(
         time: how long it will take.
         most: trials to list; None for all.
     """
-    counts, dataset = run_plan["counts"], run_plan["dataset"]
+    counts, dataset = run_plan.counts, run_plan.dataset
     done = sum(row.measured and row.run in trials for row in rows)
     how = f"drawn at random, seed {record['seed']}" if wanted.drawn else "every combination"
-    decides = run_plan["config"]["train"]["monitor"] or "validation accuracy, or validation loss without one"
+    decides = run_plan.config["train"]["monitor"] or "validation accuracy, or validation loss without one"
     examples = f"{counts['train_images']:,} training and {counts['validation_images']:,} validation {record['noun']}"
-    why = (run_plan.get("choice") or {}).get("why")
+    why = (run_plan.choice or {}).get("why")
     pairs = [
-        ("sweep", f"{record['name']} (configuration {run_plan['config_name']})"),
+        ("sweep", f"{record['name']} (configuration {run_plan.config_name})"),
         *([("configuration", why)] if why else []),
         ("varied", "; ".join(f"{key}: {_values(values)}" for key, values in wanted.space.items())),
         ("trials", f"{len(trials)}, {how}{f', {done} of them done already' if done else ''}"),
         ("hosts", hosts(wanted)),
         ("judged by", f"{decides}, in the best epoch"),
-        ("model", f"{metric_text.model_name(run_plan['config']['model'])}, {run_plan['parameters']['total']:,} parameters"),
+        ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: {examples}"),
         ("first trial", f"{counts['total_steps']:,} steps in {text.count(counts['epochs'], 'epoch')}"),
         ("time", time),
         ("results", folder),
-        *(("warning", warning) for warning in run_plan["warnings"]),
+        *(("warning", warning) for warning in run_plan.warnings),
     ]
     return f"{text.fields(pairs)}\n\n{_list(wanted, trials, rows, most)}"
 

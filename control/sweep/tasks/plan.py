@@ -5,7 +5,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refu
 from control.campaign.timings import STRONG, WEAK
 from control.common import child_playbooks, command_line, configurations, host_names, project
 from control.common.operator_variables import boolean, integer
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts import inventory_hosts
 from control.runs.planning import plan_command
 from control.runs.planning.host_choice import check_gpus, check_roles
-from control.runs.planning.resolve import overrides
+from control.runs.planning.plan_request import overrides
 from control.runs.results.expected_speed import bytes_per_step
 from control.sweep.scaling import design, forecast, meter, sweep_text
 from control.sweep.scaling.design import Wanted
@@ -88,11 +89,11 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     record = {
         **new_record(name, options, config, hosts),
         **record_before,
-        "gradient_bytes": bytes_per_step(plan["parameters"]["trainable"]),
-        "train_images": plan["counts"]["train_images"],
-        "dataset": plan["dataset"]["digest"],
-        "called": noun(plan["dataset"].get("spec")),
-        "code": plan["code"],
+        "gradient_bytes": bytes_per_step(plan.parameters["trainable"]),
+        "train_images": plan.counts["train_images"],
+        "dataset": plan.dataset["digest"],
+        "called": noun(plan.dataset.get("spec")),
+        "code": plan.code,
     }
     check_same_facts(name, record_before, record)
     trials = design.order(wanted, record["seed"])
@@ -105,7 +106,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
     times = bool(left) and boolean("preflight", options.get("preflight", True)) and step_alone_counts(wanted, record["hosts"])
-    facts = {"sweep_found": found_sweep, "plan": plan, "cluster": plan["hosts"], "run_options": options}
+    facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": plan.hosts, "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 
 
@@ -128,7 +129,7 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     used = _usable([host for host in hosts if host["name"] not in wanted.idle])
     first = settings_plan.first(options, combinations[0])
     plan = _plan(task, folder.name, {**first, "workers": str(wanted.workers)}, hosts)
-    trials = settings_plan.trials(folder.name, yaml.safe_load(plan["asked_yaml"]), wanted.set_for_all, combinations)
+    trials = settings_plan.trials(folder.name, yaml.safe_load(plan.asked_yaml), wanted.set_for_all, combinations)
     hosts_now = [host_names.label(host) for host in used]
     record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
     if any(row.measured for row in rows):
@@ -143,7 +144,7 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     shown = settings_text.plan(record, wanted, trials, rows, plan, project.relative(folder), time, most)
     # What the user typed is no template.
     found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
-    facts = {"sweep_found": found_sweep, "plan": {**plan, "hosts": used}, "cluster": used, "run_options": options}
+    facts = {"sweep_found": found_sweep, "plan": replace(plan, hosts=used).fact, "cluster": used, "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})
 
 
@@ -160,10 +161,10 @@ def _choice(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) ->
     asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
     asked["run"] = "choice"
     plan = plan_command.make(asked, hosts[:1], "sweeps", 1, task.arguments["packs"], not task.check_mode)
-    return dict(plan["choice"])
+    return plan.choice
 
 
-def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> Plan:
     """The plan of a run like any trial, with these options, which is called the warm-up."""
     folder, run = f"{project.TRIALS}/{name}", f"{name}.{design.WARM_UP}"
     if task.check_mode:

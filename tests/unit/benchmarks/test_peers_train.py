@@ -9,7 +9,7 @@ from benchmarks.peer_results import peers_train
 from benchmarks.peer_results.peer_trials import SYSTEMS, TRAIN, Cell, Settings
 from benchmarks.shared import random_images as images
 from control.common import configurations
-from control.runs.planning.resolve import overrides
+from control.runs.planning.plan_request import overrides
 from tests.unit.samples import HISTORY
 from trainer.config import schedule
 from trainer.host.claims import RUN_NAME

@@ -5,7 +5,7 @@ import pytest
 from control.common import configurations
 from control.common.task import Task
 from control.doctor.tasks.size_trial import size_trial
-from control.runs.planning.resolve import SELFTEST
+from control.runs.planning.plan_request import SELFTEST
 
 
 def sized(step_seconds):

@@ -130,12 +130,12 @@ def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
 
 
 def test_without_variables_nothing_is_overridden():
-    assert resolve.overrides({}) == {}
+    assert plan_request.overrides({}) == {}
 
 
 def test_shorthands_become_keys(make_folder):
     root = make_folder()
-    assert resolve.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
+    assert plan_request.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
         "train.epochs": 5,
         "data.source": "folder",
         "data.path": str(root),
@@ -144,7 +144,7 @@ def test_shorthands_become_keys(make_folder):
 
 
 def test_set_wins_over_shorthands():
-    assert resolve.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
+    assert plan_request.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
 
 
 def test_quick_is_ten_steps_in_all(ask):
@@ -154,7 +154,7 @@ def test_quick_is_ten_steps_in_all(ask):
         assert schedule.counts(made, 2, 60_000).total_steps == 10
     longer, _ = resolve.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10"), None)
     assert (longer.train.steps, longer.data.limit_train) == (1000, 10), "set wins"
-    assert resolve.overrides({"quick": "false"}) == {}
+    assert plan_request.overrides({"quick": "false"}) == {}
 
 
 def test_quick_with_a_number_of_epochs_is_refused():
