@@ -35,9 +35,10 @@ WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
 class ActionModule(Action):
     """Returns `verdicts`, one per node, from which `conclude_run` derives the outcome; none if detached."""
 
-    def act(self, plan: Plan, published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
+    def act(self, plan: dict[str, Any], published: dict[str, Any], job: str, name: str, script: str, detach: bool) -> dict[str, Any]:
         """Submit, unless the run is already in the queue or ended unwatched; follow; collect."""
-        self.plan, self.job, self.name, self.local = plan, job, name, plan.folder
+        self.plan, self.job, self.name = Plan.of(plan), job, name
+        self.local = self.plan.folder
         self.line = Line()
         try:
             self._refuse_train()
@@ -45,7 +46,7 @@ class ActionModule(Action):
             number, new = self._queued(record), False
             if number and record:
                 self._refuse_others()
-                launches.refuse_changes(plan, [f"job {number}"])
+                launches.refuse_changes(self.plan, [f"job {number}"])
             elif not number and (ended := self._later(record) or launches.uncollected_job(record)):
                 if ended != record["slurm"]["job"]:
                     self._record(published, ended)

@@ -16,11 +16,12 @@ from plugins.shared.base_action import Action
 class ActionModule(Action):
     """Returns `timed`: the output of `trainer steptime`, and its number of threads."""
 
-    def act(self, plan: Plan, host: str, cpus: Any, **arguments: Any) -> dict[str, Any]:
+    def act(self, plan: dict[str, Any], host: str, cpus: Any, **arguments: Any) -> dict[str, Any]:
         """Send the configuration, read the answer."""
-        threads = thread_share(plan.hosts, host, int(cpus))
-        command = _command(plan, host, threads, arguments)
-        given = json.dumps({"config": plan.config_yaml, "spec": plan.dataset.get("spec")})
+        planned = Plan.of(plan)
+        threads = thread_share(planned.hosts, host, int(cpus))
+        command = _command(planned, host, threads, arguments)
+        given = json.dumps({"config": planned.config_yaml, "spec": planned.dataset.get("spec")})
         completed = self._low_level_execute_command(command, in_data=given.encode(), sudoable=False, executable="/bin/sh")
         if completed["rc"] != 0:
             last = "\n  ".join(completed["stderr"].strip().splitlines()[-8:])

@@ -1,8 +1,11 @@
 """How long the doctor's hosts train together."""
 
+from pathlib import Path
+
 import pytest
 
 from control.common import configurations
+from control.common.plan import Plan
 from control.common.task import Task
 from control.doctor.tasks.size_trial import size_trial
 from control.runs.planning.plan_request import SELFTEST
@@ -10,7 +13,8 @@ from control.runs.planning.plan_request import SELFTEST
 
 def sized(step_seconds):
     config = configurations.to_dict(configurations.build(configurations.override({}, SELFTEST)))
-    plan = {"config": config, "config_yaml": "", "asked_yaml": "", "counts": {"workers": 2, "steps_per_epoch": 2, "total_steps": 2}}
+    counts = {"workers": 2, "steps_per_epoch": 2, "total_steps": 2}
+    plan = Plan(run="doctor", folder=Path("doctor"), config=config, counts=counts).fact
     return size_trial(Task({"plan": plan, "timed": {name: {"step_seconds": one} for name, one in step_seconds.items()}}))
 
 

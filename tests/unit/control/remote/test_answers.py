@@ -5,12 +5,14 @@ import functools
 import json
 import re
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible.plugins import action as actions
 
+from control.common.plan import Plan
 from control.doctor.checks import across, report
 from control.remote import answers, modules
 from control.remote.answers import believed
@@ -208,7 +210,7 @@ def test_no_claim_gives_a_traceback():
             passed += 1
             held["holder"] = held["holder"] or {"kind": "port", "number": 1, "process": ""}
             with pytest.raises(LockstepError, match="on pi"):
-                record.check_claims({"run": "mine", "resume": False, "run_kind": "runs"}, {"pi": held})
+                record.check_claims(Plan(run="mine", folder=Path("mine")), {"pi": held})
     assert passed
 
 

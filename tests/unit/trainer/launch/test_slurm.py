@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from ansible.plugins.action import ActionBase
 
+from control.common.plan import Plan
 from control.runs.launch import launches
 from control.runs.results import outcome
 from control.runs.tasks import find as find_run
@@ -459,7 +460,7 @@ class Followed(slurm_run.ActionModule):
     """The action of `playbooks/slurm.yml` with a Slurm that is played: what it does is kept in `did`."""
 
     def __init__(self, folder, recorded_job, queue, ends, ended, steps):
-        plan = {"run": "r", "folder": str(folder), "counts": {"total_steps": 100}, "changes": []}
+        plan = Plan(run="r", folder=folder, counts={"total_steps": 100}).fact
         arguments = {"plan": plan, "job": "/mnt/r", "name": "r", "script": "", "published": {}, "detach": False}
         self._task = SimpleNamespace(args=arguments)
         self.did, self._ends, self._ended, self._queue = [], ends, ended, queue

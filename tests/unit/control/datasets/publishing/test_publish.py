@@ -4,12 +4,14 @@ import hashlib
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from control.__main__ import main
 from control.common import configurations
+from control.common.plan import Plan
 from control.datasets.publishing import publish
 from control.datasets.sources.folder import Folder
 from control.datasets.sources.idx import Idx
@@ -106,12 +108,13 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     listing = Folder(str(root)).scan()
     known = publish.published(listing, packs, True)
     assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
-    before = {"config": configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}})), "hosts": [{}, {}]}
-    before["dataset"] = plan_dataset.describe(listing, plan_dataset.expected(listing))
+    config = configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}}))
+    described = plan_dataset.describe(listing, plan_dataset.expected(listing))
+    before = Plan(run="run", folder=Path("run"), config=config, hosts=[{}, {}], dataset=described)
     after = publish_dataset.without(before, publish.record_of(made))
-    assert (before["dataset"]["train"], before["dataset"]["left_out"]) == (5, 0)
-    assert (after["dataset"]["train"], after["dataset"]["left_out"]) == (4, 1)
-    assert after["counts"]["train_images"] + after["counts"]["validation_images"] == 4
+    assert (before.dataset["train"], before.dataset["left_out"]) == (5, 0)
+    assert (after.dataset["train"], after.dataset["left_out"]) == (4, 1)
+    assert after.counts["train_images"] + after.counts["validation_images"] == 4
 
 
 def test_another_split_is_another_dataset(make_folder, packs):

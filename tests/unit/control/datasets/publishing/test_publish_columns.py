@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -719,18 +720,18 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     table(file)
     request = request_of(dataset="trips.csv", model="mine.py:build", set="data.target=tips,data.features=[miles,company]")
     planned = plan.make(request)
-    spec = planned["dataset"]["spec"]
+    spec = planned.dataset["spec"]
     assert spec["structure"] == [{"miles": 0, "company": 1}, 2]
-    assert planned["parameters"]["total"] == 3
-    assert planned["config"]["data"]["features"] == ["miles", "company"]
-    assert planned["counts"]["train_images"] + planned["counts"]["validation_images"] + planned["dataset"]["test"] == 100
-    config = {**planned, "hosts": [{"name": "pi1", "address": "10.0.0.1", "port": 1}]}
-    lines = plan_text.plan(config, "runs").splitlines()
+    assert planned.parameters["total"] == 3
+    assert planned.config["data"]["features"] == ["miles", "company"]
+    assert planned.counts["train_images"] + planned.counts["validation_images"] + planned.dataset["test"] == 100
+    located = replace(planned, hosts=[{"name": "pi1", "address": "10.0.0.1", "port": 1}])
+    lines = plan_text.plan(located, "runs").splitlines()
     assert any(line.split(None, 1) == ["inputs", "x.miles float32, x.company string"] for line in lines)
     assert any(line.split(None, 1) == ["outputs", "y int64"] for line in lines)
     assert "test examples" in "\n".join(lines)
     assert "images" not in "\n".join(lines)
-    assert planned["needs"]["disk_mb"] >= host_needs.LOGS_MB
+    assert planned.needs["disk_mb"] >= host_needs.LOGS_MB
 
 
 def test_columns_need_a_model(file, request_of):

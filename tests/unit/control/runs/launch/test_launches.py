@@ -1,9 +1,12 @@
 """What is written of a launch, and read again."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from control.common.plan import Plan
 from control.runs.launch import launches
 from control.runs.launch.launches import launched_at, refuse_changes
 from control.runs.planning import plan_command
@@ -16,7 +19,7 @@ def test_when_run_was_launched_is_in_its_record(tmp_path):
     assert launched_at(str(tmp_path)) == 17.5
 
 
-PLAN = {"run": "old", "command": "train", "typed": "-e run=old -e epochs=90", "changes": ["train.epochs=90 (it has 60)"]}
+PLAN = Plan(run="old", folder=Path("old"), command="train", typed="-e run=old -e epochs=90", changes=["train.epochs=90 (it has 60)"])
 
 
 def test_other_options_for_a_training_run_are_refused():
@@ -35,7 +38,7 @@ def test_other_options_for_a_training_run_are_refused():
 def test_equal_options_or_an_ended_run_are_accepted():
     """Nothing is refused where nothing differs or nobody trains."""
     refuse_changes(PLAN, [])
-    refuse_changes({**PLAN, "changes": []}, ["pi1"])
+    refuse_changes(replace(PLAN, changes=[]), ["pi1"])
 
 
 def test_what_was_typed_is_typed_again():
@@ -55,8 +58,8 @@ def begun(tmp_path, monkeypatch):
         folder = tmp_path / parent / run
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cluster.json").write_text("{}")
-        plan = {"nonce": nonce, "run": run, "folder": str(folder), "resume": resume, "asked_yaml": "seed: 2\n"}
-        return launches.begin({**plan, "hosts": [{"name": "pi1"}, {"name": "pi2"}]})
+        hosts = [{"name": "pi1"}, {"name": "pi2"}]
+        return launches.begin(Plan(nonce=nonce, run=run, folder=folder, resume=resume, asked_yaml="seed: 2\n", hosts=hosts))
 
     return begin
 

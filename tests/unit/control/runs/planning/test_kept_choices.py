@@ -1,11 +1,12 @@
 """What was measured once for a model on a set of hosts: kept on the control node, given to later runs, renewed on request only."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from control.common.configurations import to_dict as config_dict
+from control.common.plan import Plan
 from control.runs.launch import launches
 from control.runs.planning import kept_choices
 from trainer.common.errors import ConfigError
@@ -29,44 +30,34 @@ def plan(scratch, run="first", addresses=LAN, options=None, state="", changes=No
     for key, value in (changes or {}).items():
         section, _, name = key.partition(".")
         config[section][name] = value
-    made = {
-        "run": run,
-        "folder": str(scratch / "runs" / run),
-        "config": config,
-        "config_yaml": "",
-        "hosts": [{"name": f"pi{number}", "address": address, "port": 12345} for number, address in enumerate(addresses)],
-        "parameters": {"total": 100, "trainable": 100},
-        "counts": {"global_batch": 128, "workers": len(addresses)},
-        "dataset": {},
-        **overrides,
-    }
+    hosts = [{"name": f"pi{number}", "address": address, "port": 12345} for number, address in enumerate(addresses)]
+    counts = {"global_batch": 128, "workers": len(addresses)}
+    made = Plan(
+        run=run, folder=scratch / "runs" / run, config=config, hosts=hosts, parameters={"total": 100, "trainable": 100}, counts=counts
+    )
+    made = replace(made, **overrides)
     if state:
         (scratch / "runs" / run / "state").mkdir(parents=True)
         (scratch / "runs" / run / "state" / state).touch()
-    made["kept"] = kept_choices.of(made, options or {})
-    return made
+    return replace(made, kept=kept_choices.of(made, options or {}))
 
 
 def measure(made, at=1000.0, **record):
     """A run is launched, and its chief tells what it measured."""
-    folder = scratch_folder(made)
+    folder = made.folder
     folder.mkdir(parents=True, exist_ok=True)
-    written = launches.record(made, {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}, made["hosts"])
+    written = launches.record(made, {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}, made.hosts)
     (folder / "cluster.json").write_text(json.dumps(written | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:
             kept_choices.keep_of(folder, {"kind": kind, "measured": True, **record[kind]})
 
 
-def scratch_folder(made):
-    return Path(made["folder"])
-
-
 def given(made, tmp_path):
     """What the run's workers read."""
     folder = tmp_path / "node"
     folder.mkdir(exist_ok=True)
-    (folder / "cluster.json").write_text(json.dumps({"kept": made["kept"]}))
+    (folder / "cluster.json").write_text(json.dumps({"kept": made.kept}))
     return measured_choices.read(folder)
 
 
@@ -87,11 +78,11 @@ def test_measured_again_on_request_and_for_all(scratch):
     again = plan(scratch, "second", options={"remeasure": "true"})
     assert kept_choices.shown(again).startswith("auto: measured at the start")
     measure(again, at=2000.0, reduction={"name": "packed"})
-    assert plan(scratch, "third")["kept"]["method"] == "packed"
+    assert plan(scratch, "third").kept["method"] == "packed"
     # Watched once more, that run is not the newest any longer.
     measure(plan(scratch, "fourth", options={"remeasure": "true"}), at=3000.0, reduction={"name": "powersgd"})
     measure(again, at=2000.0, reduction={"name": "packed"})
-    assert plan(scratch, "fifth")["kept"]["method"] == "powersgd"
+    assert plan(scratch, "fifth").kept["method"] == "powersgd"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +101,14 @@ def test_measured_again_on_request_and_for_all(scratch):
 )
 def test_another_model_or_other_hosts_measure_for_themselves(scratch, other):
     measure(plan(scratch), reduction={"name": "powersgd"})
-    assert "method" in plan(scratch, "same")["kept"]
-    assert "method" not in plan(scratch, "other", **other)["kept"]
+    assert "method" in plan(scratch, "same").kept
+    assert "method" not in plan(scratch, "other", **other).kept
 
 
 def test_ports_and_names_of_runs_do_not_count(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
     hosts = [{"name": f"pi{number}", "address": address, "port": 23456} for number, address in enumerate(LAN)]
-    assert plan(scratch, "other", hosts=hosts)["kept"]["method"] == "powersgd"
+    assert plan(scratch, "other", hosts=hosts).kept["method"] == "powersgd"
 
 
 def test_a_division_of_the_images_is_kept_too(scratch):
@@ -148,7 +139,7 @@ def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
     """What was not measured or makes no sense is not kept."""
     first = plan(scratch)
     measure(first)
-    kept_choices.keep_of(scratch_folder(first), record)
+    kept_choices.keep_of(first.folder, record)
     assert not (scratch / "choices").exists()
 
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from control.common import configurations, operator_variables
+from control.common.plan import Plan
 from control.datasets.listing.image_headers import shape_of
 from control.datasets.listing.registry import Listing
 from control.datasets.sources.folder import Folder
@@ -158,14 +159,14 @@ def test_quick_is_ten_steps_in_all(ask):
 
 
 def test_quick_with_a_number_of_epochs_is_refused():
-    assert refusal(resolve.overrides, {"quick": "true", "epochs": "2"}) == (
+    assert refusal(plan_request.overrides, {"quick": "true", "epochs": "2"}) == (
         "quick=true, epochs=2: quick is ten steps in all; leave one of them out"
     )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "three", "", "1e3", " 2", True, None])
 def test_what_is_no_whole_number_from_one(value):
-    assert refusal(resolve.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
+    assert refusal(plan_request.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
 
 
 @pytest.mark.parametrize(("value", "number"), [("7", 7), (7, 7), ("007", 7)])
@@ -182,7 +183,7 @@ def test_true_or_false(value, truth):
 
 @pytest.mark.parametrize("value", ["maybe", "", "2", None, "tru"])
 def test_neither_true_nor_false(value):
-    assert refusal(resolve.overrides, {"quick": value}) == f"quick={value}: expected true or false"
+    assert refusal(plan_request.overrides, {"quick": value}) == f"quick={value}: expected true or false"
 
 
 @pytest.mark.parametrize("switch", ["detach", "quick"])
@@ -552,9 +553,9 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
     root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
     (root / "train" / "cat" / "notes.txt").touch()
     made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
-    assert (made["run"], made["resume"], made["complete"], made["config_name"]) == ("new", False, False, "task_cnn")
-    assert made["hosts"] == HOSTS[:2]
-    assert made["counts"] == {
+    assert (made.run, made.resume, made.complete, made.config_name) == ("new", False, False, "task_cnn")
+    assert made.hosts == HOSTS[:2]
+    assert made.counts == {
         "workers": 2,
         "train_images": 16,
         "validation_images": 4,
@@ -565,11 +566,11 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
         "total_steps": 60,
     }
     counts = {"train": 20, "test": 3, "ignored": 1, "left_out": 0}
-    assert made["dataset"] == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None, "manifest": None, "note": ""}
-    assert made["parameters"] == {"total": 2, "trainable": 2}
-    assert configurations.to_dict(configurations.build(made["config"])) == made["config"]
-    assert made["config"]["train"]["global_batch"] == 8
-    assert json.loads(json.dumps(made)) == made
+    assert made.dataset == {"name": "pets", "classes": ["cat", "dog"], **counts, "digest": None, "manifest": None, "note": ""}
+    assert made.parameters == {"total": 2, "trainable": 2}
+    assert configurations.to_dict(configurations.build(made.config)) == made.config
+    assert made.config["train"]["global_batch"] == 8
+    assert Plan.of(json.loads(json.dumps(made.fact))) == made
     written = sorted(path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file())
     assert set(written) == {"packs", "pets"}, "only what came of the images"
 
@@ -580,7 +581,7 @@ def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, mon
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     made = plan.make(ask(run="old", workers="3"))
-    assert (made["resume"], made["counts"]["global_batch"], len(made["hosts"])) == (True, 128, 3)
+    assert (made.resume, made.counts["global_batch"], len(made.hosts)) == (True, 128, 3)
 
 
 def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
@@ -589,11 +590,11 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
-    assert plan.make(ask(run="old"))["changes"] == []
-    assert plan.make(ask(run="old", epochs="3"))["changes"] == []
-    assert plan.make(ask(run="old", epochs="90", workers="3"))["changes"] == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
-    assert plan.make(ask(run="old", set="train.time_limit=60"))["changes"] == ["train.time_limit=60.0 (it has None)"]
-    assert plan.make(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}"))["changes"] == []
+    assert plan.make(ask(run="old")).changes == []
+    assert plan.make(ask(run="old", epochs="3")).changes == []
+    assert plan.make(ask(run="old", epochs="90", workers="3")).changes == ["train.epochs=90 (it has 3)", "workers=3 (it has 2)"]
+    assert plan.make(ask(run="old", set="train.time_limit=60")).changes == ["train.time_limit=60.0 (it has None)"]
+    assert plan.make(ask(run="new", epochs="90", set=f"data.source=idx,data.path={digits}")).changes == []
 
 
 def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
@@ -604,7 +605,7 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     request = ask(run="old")
     sized = plan_request.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
-    assert plan.make(sized)["changes"] == []
+    assert plan.make(sized).changes == []
 
 
 def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
@@ -632,9 +633,9 @@ def test_evaluate_is_refused_without_anything_to_evaluate():
     """Evaluate is refused for a model that has nothing to evaluate."""
     compiled = {"validates": False, "optimizer": None}
     config = configs.Config()
-    assert refusal(checks.check_compiled, compiled, {"evaluate": "true"}, config).startswith("evaluate=true: the model has no loss")
-    checks.check_compiled(compiled, {"evaluate": "no"}, config)
-    checks.check_compiled({**compiled, "validates": True}, {"evaluate": "true"}, config)
+    assert refusal(checks.check_compiled, compiled, True, {}, config).startswith("evaluate=true: the model has no loss")
+    checks.check_compiled(compiled, False, {}, config)
+    checks.check_compiled({**compiled, "validates": True}, True, {}, config)
 
 
 def test_metric_that_decides_is_one_of_models():
@@ -654,14 +655,16 @@ def test_metric_that_decides_is_one_of_models():
 def test_soft_labels_are_refused_for_own_losses(key):
     """Soft labels are refused for a loss of the models own."""
     compiled, config = {"loss": "mse", "own": [], "validates": True}, configurations.build(configurations.override({}, {key: 0.2}))
-    assert refusal(checks.check_compiled, compiled, {}, config).startswith(f"{key}=0.2: the model is compiled with a loss of its own (mse)")
-    checks.check_compiled(None, {}, config)
+    assert refusal(checks.check_compiled, compiled, False, {}, config).startswith(
+        f"{key}=0.2: the model is compiled with a loss of its own (mse)"
+    )
+    checks.check_compiled(None, False, {}, config)
 
 
 def test_pictures_are_not_changed_for_own_steps():
     compiled, config = {"loss": "mse", "own": ["train_step"], "validates": True}, configurations.build({"augment": {"flip": True}})
-    assert refusal(checks.check_compiled, compiled, {}, config).startswith("augment: the model has a train_step of its own")
-    checks.check_compiled({**compiled, "own": []}, {}, config)
+    assert refusal(checks.check_compiled, compiled, False, {}, config).startswith("augment: the model has a train_step of its own")
+    checks.check_compiled({**compiled, "own": []}, False, {}, config)
 
 
 @pytest.mark.parametrize(
@@ -774,26 +777,26 @@ def planned(ask, monkeypatch):
 )
 def test_the_dataset_decides_what_is_trained(size, mode, config, image_size, planned, tmp_path):
     made = planned(dataset=str(pictures(tmp_path / "photos", 24, size, mode)))
-    assert (made["config_name"], made["config"]["model"]["name"]) == (config, config)
-    assert made["config"]["data"]["image_size"] == image_size
-    assert made["run"].startswith(config.replace("_", "-"))
+    assert (made.config_name, made.config["model"]["name"]) == (config, config)
+    assert made.config["data"]["image_size"] == image_size
+    assert made.run.startswith(config.replace("_", "-"))
     images = 48 - round(48 * 0.2)
-    assert made["counts"]["steps_per_epoch"] == math.ceil(images / made["counts"]["global_batch"])
+    assert made.counts["steps_per_epoch"] == math.ceil(images / made.counts["global_batch"])
     kind = "grey" if mode == "L" else "colour"
-    assert made["choice"]["why"].startswith(f"{config}: {kind} images of about {size[0]}x{size[1]}")
-    assert made["choice"]["why"].endswith("; choose another with -e config=NAME")
+    assert made.choice["why"].startswith(f"{config}: {kind} images of about {size[0]}x{size[1]}")
+    assert made.choice["why"].endswith("; choose another with -e config=NAME")
     assert f"configuration  {config}: {kind} images of about" in plan_text.plan(made, "runs")
-    assert made["warnings"] == [] if config != "lecture_cnn" else made["warnings"]
+    assert made.warnings == [] if config != "lecture_cnn" else made.warnings
 
 
 def test_what_is_typed_wins_over_what_fits_dataset(planned, tmp_path):
     root = str(pictures(tmp_path / "photos", 24, (120, 90)))
     made = planned(dataset=root, epochs="7", set="data.image_size=[40,40,3],train.batch_size=5")
-    assert made["config"]["data"]["image_size"] == [40, 40, 3]
-    assert (made["config"]["train"]["epochs"], made["config"]["train"]["batch_size"]) == (7, 5)
+    assert made.config["data"]["image_size"] == [40, 40, 3]
+    assert (made.config["train"]["epochs"], made.config["train"]["batch_size"]) == (7, 5)
     named = planned(dataset=root, config="task_cnn")
-    assert named["choice"] is None
-    assert (named["config"]["data"]["image_size"], named["config"]["train"]["batch_size"]) == ([32, 32, 3], 64)
+    assert named.choice is None
+    assert (named.config["data"]["image_size"], named.config["train"]["batch_size"]) == ([32, 32, 3], 64)
 
 
 def test_photo_on_its_side_is_turned_upright(planned, tmp_path):
@@ -805,7 +808,7 @@ def test_photo_on_its_side_is_turned_upright(planned, tmp_path):
             image.save(path.with_suffix(".jpg"), exif=exif)
         path.unlink()
     made = planned(dataset=str(root))
-    assert made["config"]["data"]["image_size"] == [96, 72, 3]
+    assert made.config["data"]["image_size"] == [96, 72, 3]
     assert shape_of(path.with_suffix(".jpg").read_bytes()) == decode(path.with_suffix(".jpg").read_bytes()).shape == (120, 90, 3)
 
 
@@ -823,8 +826,8 @@ def test_a_large_dataset_is_seen_fewer_times(monkeypatch):
 def test_without_dataset_it_is_lecture_as_it_was(planned, ask, monkeypatch):
     monkeypatch.setattr(plan_dataset.fashion_mnist, "is_here", lambda: False)
     made = planned(write=False)
-    assert (made["config_name"], made["counts"]["steps_per_epoch"], made["counts"]["epochs"]) == ("lecture_cnn", 70, 3)
-    assert (made["config"]["data"]["image_size"], made["warnings"]) == ([28, 28, 1], [])
+    assert (made.config_name, made.counts["steps_per_epoch"], made.counts["epochs"]) == ("lecture_cnn", 70, 3)
+    assert (made.config["data"]["image_size"], made.warnings) == ([28, 28, 1], [])
 
 
 def test_unreadable_images_do_not_decide(make_folder):
@@ -839,13 +842,13 @@ def test_own_model_is_given_images_unscaled(planned, tmp_path):
     """A model of one's own is given images at their size."""
     (tmp_path / "mine.py").write_text("def build(size, classes): pass\n")
     made = planned(dataset=str(pictures(tmp_path / "photos", 24, (120, 90))), model=f"{tmp_path / 'mine.py'}:build")
-    assert (made["config"]["model"]["name"], made["config"]["data"]["image_size"]) == ("own", [72, 96, 3])
-    assert (made["config"]["optimizer"]["learning_rate"], made["config"]["train"]["epochs"]) == (0.001, 3)
+    assert (made.config["model"]["name"], made.config["data"]["image_size"]) == ("own", [72, 96, 3])
+    assert (made.config["optimizer"]["learning_rate"], made.config["train"]["epochs"]) == (0.001, 3)
 
 
 def test_unusual_splits_are_in_the_plan(planned, tmp_path):
     made = planned(dataset=str(pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val"))))
-    assert (made["counts"]["train_images"], made["counts"]["validation_images"], made["dataset"]["test"]) == (32, 40, 8)
+    assert (made.counts["train_images"], made.counts["validation_images"], made.dataset["test"]) == (32, 40, 8)
     shown = plan_text.plan(made, "runs")
     assert (
         "split          40 images in val/ are for validation; there is no test/, so data.test_split=0.2 of each class is held out for "
@@ -860,12 +863,12 @@ def test_shares_held_out_are_in_the_plan(planned, tmp_path):
     shown = plan_text.plan(made, "runs")
     assert "2 classes, 32 training, 4 validation, 4 test images" in shown
     assert "split          there is no test/, so data.test_split=0.1 of each class is held out for testing (4 images" in shown
-    assert made["warnings"] == []
+    assert made.warnings == []
 
 
 def test_shares_of_own_splits_have_no_effect(planned, tmp_path):
     root = pictures(tmp_path / "photos", 20, (32, 32), splits=("train", "val", "test"))
-    assert planned(dataset=str(root), set="data.test_split=0.2,data.validation_split=0.3")["warnings"] == [
+    assert planned(dataset=str(root), set="data.test_split=0.2,data.validation_split=0.3").warnings == [
         "data.validation_split=0.3 has no effect: photos has validation images of its own",
         "data.test_split=0.2 has no effect: photos has test images of its own",
     ]
@@ -902,12 +905,12 @@ def test_run_is_not_continued_with_other_test(ask, existing):
     ],
 )
 def test_batch_is_said_where_it_misleads(options, warnings, planned, tmp_path):
-    assert planned(dataset=str(pictures(tmp_path / "photos", 24, (32, 32))), config="task_cnn", **options)["warnings"] == warnings
+    assert planned(dataset=str(pictures(tmp_path / "photos", 24, (32, 32))), config="task_cnn", **options).warnings == warnings
 
 
 def test_batch_of_configuration_of_global_one_is_said(planned, tmp_path):
     root = str(pictures(tmp_path / "photos", 200, (32, 32)))
-    (warning,) = planned(dataset=root, config="resnet_cifar", set="train.batch_size=8")["warnings"]
+    (warning,) = planned(dataset=root, config="resnet_cifar", set="train.batch_size=8").warnings
     assert warning.startswith("train.batch_size=8 has no effect: train.global_batch=128 decides. Fix: ")
 
 

@@ -56,8 +56,8 @@ def launched(ask, folder, tmp_path):
         planned = ask(script=str(folder), run="mine", **options)
         run = tmp_path / "runs" / "mine"
         run.mkdir(parents=True, exist_ok=True)
-        (run / "config.yml").write_text(planned["config_yaml"])
-        write_json(run / "cluster.json", {"hosts": HOSTS[:2], "script": planned["script"]})
+        (run / "config.yml").write_text(planned.config_yaml)
+        write_json(run / "cluster.json", {"hosts": HOSTS[:2], "script": planned.script})
         write_json(run / "summary.json", {"state": state})
         return run
 
@@ -148,16 +148,16 @@ class TestOptions:
 class TestRunning:
     def test_a_new_run_has_what_was_asked_in_its_configuration(self, ask, folder):
         planned = ask(script=str(folder), args="--lr 0.1", outputs="logs/", workers="3")
-        section = yaml.safe_load(planned["config_yaml"])["script"]
+        section = yaml.safe_load(planned.config_yaml)["script"]
         assert (section["main"], section["args"], section["outputs"]) == ("main.py", ["--lr", "0.1"], ["logs"])
-        assert (planned["resume"], planned["complete"], planned["script"]["restarts"], len(planned["hosts"])) == (False, False, 0, 3)
-        assert planned["run"].startswith("mine-")
+        assert (planned.resume, planned.complete, planned.script["restarts"], len(planned.hosts)) == (False, False, 0, 3)
+        assert planned.run.startswith("mine-")
 
     def test_a_failed_run_starts_again_as_it_was(self, ask, launched, folder):
         launched(args="--lr 0.1")
         for options in ({}, {"script": str(folder)}, {"args": "--lr 0.1"}):
             planned = ask(run="mine", **options)
-            assert (planned["script"]["args"], planned["script"]["restarts"], planned["complete"]) == (["--lr", "0.1"], 1, False)
+            assert (planned.script["args"], planned.script["restarts"], planned.complete) == (["--lr", "0.1"], 1, False)
 
     def test_another_script_or_other_arguments_are_refused(self, ask, launched, folder):
         launched()
@@ -166,7 +166,7 @@ class TestRunning:
 
     def test_a_complete_run_is_complete(self, ask, launched):
         launched("SUCCEEDED")
-        assert ask(run="mine")["complete"]
+        assert ask(run="mine").complete
 
     def test_a_lost_archive_is_noticed(self, ask, launched, tmp_path):
         launched()
@@ -181,7 +181,7 @@ class TestRunning:
 
 
 def test_a_hosts_command_keeps_every_argument_apart(ask, folder):
-    planned = ask(script=str(folder))["script"] | {"args": EVIL}
+    planned = ask(script=str(folder)).script | {"args": EVIL}
     command = script_plan.command(planned, "/srv/runs/mine", "pi2", "/srv/dfs", HOSTS)
     assert command[:-1] == ["-m", "trainer", "script"]
     read = Script.read(json.loads(command[-1]))

@@ -1,7 +1,10 @@
 """What the network should cost: known answers."""
 
+from pathlib import Path
+
 import pytest
 
+from control.common.plan import Plan
 from control.runs.results import expected_speed
 from control.runs.results.step_model import Prediction
 
@@ -48,7 +51,7 @@ PLACES = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enum
 def saved(tmp_path, monkeypatch):
     """A prediction for three hosts, with 64 images each."""
     monkeypatch.setattr(expected_speed, "FOLDER", tmp_path)
-    plan = {"config": CONFIG, "hosts": PLACES, "counts": COUNTS}
+    plan = Plan(run="trial", folder=Path("trial"), config=CONFIG, hosts=PLACES, counts=COUNTS)
     predictions = [Prediction(workers, "packed", 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 128.0 * workers, 1.0) for workers in (1, 2, 3)]
     expected_speed.save(plan, predictions, {name: {"cpus": 0.38} for name in HOSTS}, dict.fromkeys(HOSTS, 1))
     return predictions

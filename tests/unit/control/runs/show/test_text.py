@@ -2,10 +2,12 @@
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from control.common import command_line, progress_line, project, text
+from control.common.plan import Plan
 from control.common.terminal_lines import wrapped
 from control.runs.results import failure_text, metric_text, next_steps, outcome, time_left
 from control.runs.show import plan_text, result_text, run_result, status
@@ -65,17 +67,16 @@ def test_numbers_have_fixed_decimals(value, decimals, shown):
 # --- the plan
 
 
-def made_plan():
-    return {
-        "run": "my-run",
-        "resume": False,
-        "config_name": "lecture_cnn",
+def made_plan(**more):
+    dataset = {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0, "left_out": 0}
+    known = {
         "config": {"model": {"name": "lecture_cnn"}, "data": {"image_size": [28, 28, 1]}},
         "hosts": [{"name": "node01", "address": "10.0.0.1", "port": 12345}, {"name": "node02", "address": "10.0.0.2", "port": 23456}],
         "counts": {**COUNTS, "validation_images": 12000},
         "parameters": {"total": 2770634},
-        "dataset": {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0, "left_out": 0},
+        "dataset": dataset,
     }
+    return Plan(**{"run": "my-run", "folder": Path("runs/my-run"), "config_name": "lecture_cnn", **known, **more})
 
 
 def test_plan_says_what_will_be_done():
@@ -93,8 +94,8 @@ def test_plan_says_what_will_be_done():
 
 def test_short_plan_has_what_was_asked_for():
     """And what is unusual; where ports, digests and defaults matter, there is the whole plan."""
-    made = made_plan() | {"gradients": "packed (all workers are on this one machine)", "differing": ["train.epochs=3 instead of 5"]}
-    made["dataset"]["left_out"] = 2
+    made = made_plan(gradients="packed (all workers are on this one machine)", differing=["train.epochs=3 instead of 5"])
+    made.dataset["left_out"] = 2
     assert plan_text.plan(made, "runs", ["mind the port"], whole=False).splitlines() == [
         "  run       my-run (new, configuration lecture_cnn)",
         "  settings  train.epochs=3 instead of 5",
@@ -110,8 +111,8 @@ def test_short_plan_has_what_was_asked_for():
 
 def test_plan_tells_of_resuming_data_and_warnings():
     """Plan tells of a resumed run a new dataset ignored files and warnings."""
-    made = made_plan()
-    made["resume"], made["dataset"]["digest"], made["dataset"]["ignored"], made["dataset"]["left_out"] = True, None, 3, 1
+    made = made_plan(resume=True)
+    made.dataset["digest"], made.dataset["ignored"], made.dataset["left_out"] = None, 3, 1
     shown = plan_text.plan(made, "runs", ["mind the port"])
     assert "my-run (continues, configuration lecture_cnn)" in shown
     assert "digits (to be published now)" in shown
@@ -122,9 +123,9 @@ def test_plan_tells_of_resuming_data_and_warnings():
 def test_plan_names_a_persons_own_functions_once():
     """Plan names the functions of a persons own files and counts one as one."""
     made = made_plan()
-    made["config"]["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
-    made["config"]["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
-    made["counts"] |= {"workers": 1, "epochs": 1}
+    made.config["model"] = {"name": "own", "file": "mine.py", "function": "build", "source": "..."}
+    made.config["data"] |= {"source": "own", "path": "/home/me/images.py:pairs"}
+    made.counts.update(workers=1, epochs=1)
     shown = plan_text.plan(made, "runs")
     assert "model         mine.py:build, 2,770,634 parameters" in shown
     assert "dataset       digits, images from images.py:pairs (0123456789abcdef)" in shown
@@ -135,7 +136,7 @@ def test_plan_names_a_persons_own_functions_once():
 @pytest.mark.parametrize(("last", "layers"), [(1, "layer"), (2, "2 layers")])
 def test_plan_says_how_many_parameters_train(last, layers):
     made = made_plan()
-    made["parameters"]["trainable"], made["config"]["train"] = 5130, {"last_layers": last}
+    made.parameters["trainable"], made.config["train"] = 5130, {"last_layers": last}
     assert f"2,770,634 parameters, of which 5,130 in the last {layers} train, input" in plan_text.plan(made, "runs")
 
 
@@ -339,10 +340,10 @@ def test_incomplete_result_says_so():
 
 def test_plan_says_what_run_takes_of_disk():
     needs = {"states_mb": 30.0, "snapshots": 60, "snapshot_mb": 5.0}
-    config = {**made_plan()["config"], "checkpoint": {"snapshots": "all"}}
+    config = {**made_plan().config, "checkpoint": {"snapshots": "all"}}
     assert (
         "  disk          at most 330 MB on the chief and here: 60 snapshots of 5.0 MB (checkpoint.snapshots: all), training states 30.0 MB"
-    ) in plan_text.plan({**made_plan(), "config": config, "needs": needs}, "runs").splitlines()
+    ) in plan_text.plan(made_plan(config=config, needs=needs), "runs").splitlines()
 
 
 def test_unfinished_epoch_is_left_out_of_the_mean():

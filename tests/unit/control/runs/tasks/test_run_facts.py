@@ -5,6 +5,7 @@ import json
 import pytest
 
 from control.common import command_line, project
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.hosts.inventory_hosts import posts
 from control.runs.tasks import plan as plan_task
@@ -23,14 +24,14 @@ def folder(tmp_path):
 
 def test_complete_run_is_evaluated_with_its_own_code(folder):
     """A complete run is evaluated with the threads and the code it was trained with."""
-    plan = {"folder": str(folder), "hosts": [{"name": "node1", "address": "10.0.0.9"}], "code_sha256": "of today's trainer"}
+    plan = Plan(run="one", folder=folder, hosts=[{"name": "node1", "address": "10.0.0.9"}], code_sha256="of today's trainer")
     facts = plan_task._trained_with(plan)
-    assert facts["hosts"] == [{"name": "node1", "rank": 0, "threads": 3, "address": "10.0.0.9"}]
-    assert (facts["dataset"], facts["code"], facts["code_sha256"]) == (RECORD["dataset"], "trainer-1.zip", "")
+    assert facts.hosts == [{"name": "node1", "rank": 0, "threads": 3, "address": "10.0.0.9"}]
+    assert (facts.dataset, facts.code, facts.code_sha256) == (RECORD["dataset"], "trainer-1.zip", "")
 
 
 def test_a_run_that_trains_already_keeps_its_record(folder):
-    plan = {"run": "one", "folder": str(folder), "hosts": HOSTS, "changes": [], "resume": True}
+    plan = Plan(run="one", folder=folder, hosts=HOSTS, resume=True).fact
     claims = {
         host["name"]: {"running": True, "identity": "", "holder": None, "newest_state": 3, "newest_memory": 0, "damaged": []}
         for host in HOSTS
@@ -43,17 +44,7 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     """A spare is recorded apart and its cluster is left to its supervisor."""
     monkeypatch.setattr(project, "PRIVATE", tmp_path / "private")
     hosts = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345} for rank in (1, 2, 3)]
-    plan = {"run": "one", "folder": str(tmp_path / "one"), "hosts": hosts[:2], "spares": hosts[2:], "resume": False, "nonce": "n"}
-    plan |= {
-        "changes": [],
-        "dataset": {},
-        "counts": {},
-        "parameters": {},
-        "kept": {},
-        "config_yaml": "",
-        "asked_yaml": "",
-        "run_kind": "runs",
-    }
+    plan = Plan(run="one", folder=tmp_path / "one", hosts=hosts[:2], spares=hosts[2:], nonce="n").fact
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
     published = {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}
     facts = record(Task({"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published}))["ansible_facts"]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from control.campaign import timings
 from control.campaign.store import UnderWay
 from control.common import command_line, configurations, project
 from control.common.child_playbooks import Playbook
+from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.planning import plan_command
 from control.sweep.scaling import sweep_text
@@ -51,17 +53,18 @@ def made(options, hosts, kind, default_workers, packs, write):
     config = configurations.build(
         configurations.override(configurations.load(configurations.find(options["config"])), plan_sweep.overrides(options))
     )
-    return {
-        "asked_yaml": configurations.dump(config),
-        "config": configurations.to_dict(config),
-        "config_name": options["config"],
-        "counts": COUNTS,
-        "parameters": {"total": 1000, "trainable": 1000},
-        "dataset": {"digest": options.get("dataset", "d1"), "name": "pictures"},
-        "code": "c1",
-        "hosts": hosts[: int(options["workers"])],
-        "warnings": [],
-    }
+    return Plan(
+        run=kind,
+        folder=Path(kind),
+        asked_yaml=configurations.dump(config),
+        config=configurations.to_dict(config),
+        config_name=options["config"],
+        counts=COUNTS,
+        parameters={"total": 1000, "trainable": 1000},
+        dataset={"digest": options.get("dataset", "d1"), "name": "pictures"},
+        code="c1",
+        hosts=hosts[: int(options["workers"])],
+    )
 
 
 def planned(given, check=False):
