@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from control.remote.worker_files import chief_records
-from control.runs.planning import resolve
+from control.runs.planning import plan_request
 from tests.contract.hosts import ONCE, Hosts
 from tests.project import EXHAUSTIVE
 from tests.unit.samples import flip_a_bit
@@ -51,7 +51,7 @@ def losses(run: Path):
 def test_more_epochs_continue_to_equal_weights(project, pictures, grown, initial, tmp_path):
     """From the weights it was given, the control node's copy of the state, and of what the reduction had not sent."""
     whole, two_epochs = Hosts(tmp_path, project, pictures), {"train.steps": None, "train.steps_per_epoch": None, "train.epochs": 2}
-    whole.launch(SETTINGS, POWERSGD, two_epochs, {"train.weights": resolve._weights(str(initial))}, weights=initial)
+    whole.launch(SETTINGS, POWERSGD, two_epochs, {"train.weights": plan_request._weights(str(initial))}, weights=initial)
     whole.end()
     expected, summary = whole.summary(), project.summary("grown")
     assert (summary["steps"], summary["restarts"], summary["exact"]) == (16, 1, True)
@@ -61,7 +61,7 @@ def test_more_epochs_continue_to_equal_weights(project, pictures, grown, initial
 
 def test_weights_changed_on_the_way_are_not_loaded(hosts, initial, tmp_path):
     file, run = Path(shutil.copy(initial, tmp_path)), hosts()
-    given = {"train.weights": resolve._weights(str(file))}
+    given = {"train.weights": plan_request._weights(str(file))}
     file.write_bytes(b"others")
     run.launch(ONCE, given, weights=file)
     run.end(worker1=FAILED, worker2=RESTART)
