@@ -31,7 +31,7 @@ class GAN(keras.Model):
         self.seeds = keras.random.SeedGenerator(1)
 
     def get_config(self):
-        """What a snapshot is opened with."""
+        """Constructor arguments from which Keras rebuilds the model of a snapshot."""
         return {**super().get_config(), "width": self.width}
 
     def compile(self, generator_optimizer, discriminator_optimizer):

@@ -22,7 +22,7 @@ from keras import layers
 PAYMENTS = ("Cash", "Credit Card", "No Charge", "Unknown", "Dispute", "Pcard", "Prcard")
 COMPANIES = ("Lakeside Taxi", "Prairie Cab Association", "Loop & River Cabs, Inc.", "Windy City Dispatch", "0118 - A Driver of His Own")
 KEYS = ("numbers", "texts", "unusable_at_most", "above", "at_most")
-"""Of a schema."""
+"""Allowed keys of a schema and of its limits."""
 SPREAD = {"fare": (2.4, 0.32), "trip_miles": (1.13, 0.62), "trip_seconds": (6.44, 0.52)}
 """Mean and variance of log(1 + x). Every host builds the model, and not every host has the table, so nothing is adapted to it."""
 
@@ -45,7 +45,7 @@ class WideAndDeep(keras.optimizers.Adam):
 
     @property
     def variables(self):
-        """What a training state holds: those of both."""
+        """Variables of both optimizers, which a training state holds."""
         return [*super().variables, *self.wide.variables]
 
     def update_step(self, gradient, variable, learning_rate):
@@ -56,7 +56,7 @@ class WideAndDeep(keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
 
     def get_config(self):
-        """What a snapshot is opened with."""
+        """Constructor arguments from which Keras rebuilds the optimizer of a snapshot."""
         return {**super().get_config(), "wide_rate": self.wide_rate}
 
 
@@ -130,7 +130,7 @@ def schema(path):
 
 
 def usable(numbers, rules):
-    """Which trips are usable, and how many are not, by the first reason of each."""
+    """Mask of the usable trips, and counts of the unusable ones, each under its first reason."""
     reasons = {}
     for name, limits in rules.items():
         above, at_most = limits.get("above", -np.inf), limits.get("at_most", np.inf)

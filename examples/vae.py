@@ -30,7 +30,7 @@ class VAE(keras.Model):
         self.error, self.divergence = keras.metrics.Mean("squared_error"), keras.metrics.Mean("divergence")
 
     def get_config(self):
-        """What a snapshot is opened with."""
+        """Constructor arguments from which Keras rebuilds the model of a snapshot."""
         return {**super().get_config(), "code": self.code, "width": self.width}
 
     def call(self, pictures, training=False):
@@ -40,7 +40,7 @@ class VAE(keras.Model):
         return self.decoder(mean + noise * ops.exp(0.5 * log_variance)), mean, log_variance
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """What decoding loses, and how far the codes are from a normal distribution; means over the pictures."""
+        """Squared error of decoding plus a tenth of the codes' divergence from a normal distribution; means over the pictures."""
         decoded, mean, log_variance = y_pred
         error = ops.sum(ops.square(x - decoded), axis=(1, 2))
         divergence = -0.5 * ops.sum(1 + log_variance - ops.square(mean) - ops.exp(log_variance), axis=-1)

@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def unsupported() -> str | None:
-    """What is missing on this machine and how to fix it, in one line; None if nothing is."""
+    """Requirement that this machine misses, and the fix, in one line; None if it misses none."""
     version, machine = sys.version_info[:2], platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
         return (
@@ -168,7 +168,7 @@ def find_uv() -> str | None:
 
 
 def usable() -> bool:
-    """Whether `.venv` has this same Python and was made at this same path (its scripts contain it)."""
+    """Return whether `.venv` has this same Python and was made at this same path (its scripts contain it)."""
     if not PYTHON.exists() or str(VENV) not in (VENV / "bin" / "activate").read_text(encoding="utf-8"):
         return False
     done = subprocess.run([PYTHON, "-c", "import sys; print(sys.version)"], capture_output=True, text=True, check=False)

@@ -71,7 +71,7 @@ def listed(folder: str) -> list[str]:
 
 
 def awaited(folder: str, wait: float) -> bool:
-    """Whether a folder is there in time."""
+    """Wait up to `wait` seconds for a folder; return whether it exists."""
     deadline = time.monotonic() + wait
     while not os.path.isdir(folder):
         if time.monotonic() > deadline:
