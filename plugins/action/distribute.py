@@ -39,7 +39,7 @@ def _others(published: dict[str, Any], path: str) -> list[Item]:
 
 
 def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
-    """What a run was launched with, as `publish_dataset` returns it.
+    """Published data of a launched run, in the form that `publish_dataset` returns.
 
     Args:
         run: its name `run`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.

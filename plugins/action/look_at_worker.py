@@ -20,12 +20,12 @@ AGAIN_S = 1.0
 
 
 def _concluded(folder: Path) -> bool:
-    """Whether the outcome is already recorded here; the chief of a failed run still says RUNNING."""
+    """Return whether the outcome is already recorded here; the chief of a failed run still reports RUNNING."""
     return run_summary.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
 def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
-    """Whether a worker is the chief; in an elastic run that is another after the first was lost."""
+    """Return whether a worker is the chief; an elastic run gets another chief after the first was lost."""
     if not supervisor_command.is_elastic(folder):
         return rank == 0
     marks = project.PRIVATE / "watch" / folder.name

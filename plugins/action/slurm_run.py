@@ -125,7 +125,7 @@ class ActionModule(Action):
             )
 
     def _goes_on(self, verdicts: list[Verdict]) -> bool:
-        """Whether a job that ended well, or was told to end, left something to train."""
+        """Return whether a job that ended well, or was preempted, left something to train."""
         well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
         return well and (run_summary.read_summary(self.local).get("steps") or 0) < self.plan.counts["total_steps"]
 
@@ -222,7 +222,7 @@ def later(jobs: str, recorded_job: str) -> str:
 
 
 def is_short(reported: list[dict[str, Any]], planned: int) -> bool:
-    """Whether some of a job's workers did not report how they ended; a job submitted by hand may have other workers than planned."""
+    """Return whether some of a job's workers reported no end; a job submitted by hand may have other workers than planned."""
     return len(reported) < max((ended["nodes"] for ended in reported if "nodes" in ended), default=planned)
 
 

@@ -45,7 +45,7 @@ COLLECTING = 0.02
 """Share of the time in which the chief's files are fetched during training, which delays its steps."""
 OTHERS_GRACE_S = 25.0
 SCRIPT_GRACE_S = 3.0
-"""The same for a script, whose other workers need not notice that one has failed."""
+"""Grace period of a script, seconds; short, since its other workers need not notice a failed one."""
 ESTABLISHED_S = 3.0
 """A script that has run this long counts as started."""
 RETURN_S = 15.0
@@ -61,19 +61,19 @@ class ActionModule(Action):
 
     clock: Clock = CLOCK
     script = False
-    """Whether a script of the user's is watched."""
+    """True if a user's script is watched."""
     rejoin_wait = 0.0
     """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
     elastic = False
-    """Whether the others go on without a host that is lost."""
+    """True if the other workers go on without a lost host."""
     was_away = False
-    """Whether the host did not answer once: it may restart."""
+    """True once the host has missed an answer: it may be restarting."""
     note = ""
-    """Of the phase that its worker is in."""
+    """Note on the phase of the worker."""
     lost_at = -math.inf
     """When it last did not answer, or had no session."""
     fault = ""
-    """What keeps its worker from writing its files."""
+    """Cause that keeps the worker from writing its files; empty if none."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
@@ -129,7 +129,7 @@ class ActionModule(Action):
                 mark_failed(self.marks, self.host)
 
     def _is_chief(self) -> bool:
-        """Whether this host's worker is the chief; in an elastic run that is another after the first was lost."""
+        """Return whether this host's worker is the chief; an elastic run gets another chief after the first was lost."""
         return generations.chief(self.marks, self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
 
     def _once(self) -> Verdict | None:

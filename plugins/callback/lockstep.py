@@ -147,7 +147,7 @@ class CallbackModule(Default):
             self._stage = ""
 
     def _runs(self, task):
-        """Whether a task's conditions hold on the first of its hosts: a skipped stage is not announced."""
+        """Return whether a task's conditions hold on the first of its hosts: a skipped stage is not announced."""
         hosts = self._variables._inventory.get_hosts(self._play.hosts) if task.when else []
         if not hosts:
             return True
@@ -332,7 +332,7 @@ inventory/sample shows what else can be set."""
 
 
 def no_workers(sources, hosts):
-    """What an inventory without workers lacks, and where that is documented."""
+    """Message about an inventory without workers: its gap, and the page that documents inventories."""
     from control.common.project import relative
 
     paths = [Path(source) for source in sources if "," not in source]

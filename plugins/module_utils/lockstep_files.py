@@ -34,7 +34,7 @@ def replace(path, text, new=0o644):
 
 
 def parsed(path):
-    """What a JSON file holds; None if it is missing or torn."""
+    """Content of a JSON file; None if the file is missing or torn."""
     try:
         return json.loads(read(path))
     except ValueError:
@@ -42,7 +42,7 @@ def parsed(path):
 
 
 def record(path):
-    """What a module recorded in a JSON file; an empty dict if there is none."""
+    """Record of a module in a JSON file; an empty dict if there is none."""
     return json.loads(read(path) or "{}")
 
 
@@ -65,7 +65,7 @@ def remove_if_empty(folder):
 
 
 def differs(file):
-    """Whether a file (a dict with `path` and `content`) is missing or has other content."""
+    """Return whether a file (a dict with `path` and `content`) is missing or has other content."""
     return not os.path.isfile(file["path"]) or read(file["path"]) != file["content"]
 
 

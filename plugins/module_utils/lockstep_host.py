@@ -40,7 +40,7 @@ def run(module, *argv, hint=""):
 
 
 def enabled(module, unit):
-    """Whether systemd starts a unit, given by its name or file, at boot."""
+    """Return whether systemd starts a unit, given by its name or file, at boot."""
     return module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(unit)])[0] == 0
 
 
@@ -65,7 +65,7 @@ def existing(folder):
 
 
 def versions(module, python, packages):
-    """What a Python says with VERSIONS; or `error`, why it says nothing."""
+    """Output of VERSIONS in a Python; or `error`, the reason why there is none."""
     if os.path.isdir(python) or not os.access(python, os.X_OK):
         return {"error": "is not a program" if os.path.exists(python) else "is missing"}
     code, out, error = module.run_command([python, "-c", VERSIONS, *packages])
@@ -119,7 +119,7 @@ def words(pid):
 
 
 def older(pids, path):
-    """Those processes that started before a file was written, and so do not know its content."""
+    """Processes that started before a file was written, and so have not read its content."""
     return [pid for pid in pids if os.path.exists(path) and _started(pid) < os.path.getmtime(path) - 0.1]
 
 

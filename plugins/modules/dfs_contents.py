@@ -141,7 +141,7 @@ def empty(module):
 
 
 def holds_files(path):
-    """Whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
+    """Return whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
     return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
 
 

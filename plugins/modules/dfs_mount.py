@@ -122,7 +122,7 @@ def escaped(word):
 
 
 def dead(path):
-    """Whether the mount's process has gone."""
+    """Return whether the mount's process has ended."""
     try:
         os.stat(path)
     except OSError as error:
@@ -131,7 +131,7 @@ def dead(path):
 
 
 def old(module):
-    """Whether the mount's process does not know the current certificates."""
+    """Return whether the mount's process runs with earlier certificates than the current ones."""
 
     def is_mount(words):
         return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
@@ -155,7 +155,7 @@ def line_of(module):
 
 
 def is_ours(module, line):
-    """Whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
+    """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
     words = line.split()
     return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
@@ -178,7 +178,7 @@ def mount_unit(module):
 
 
 def at_boot(module):
-    """Whether the unit exists and starts at boot."""
+    """Return whether the unit exists and starts at boot."""
     return files.read(UNIT) == unit_text(module) and host.enabled(module, UNIT)
 
 
@@ -211,7 +211,7 @@ def mount(module):
 
 
 def owned(module):
-    """Whether the user can write; root always can, so what belongs to a user stays theirs."""
+    """Return whether the user can write; root always can, so a user's folder keeps its owner."""
     user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
     return user in (0, owner)
 

@@ -109,7 +109,7 @@ def check(module, nft):
 
 
 def holds(module):
-    """Whether our ports are reserved now and at boot."""
+    """Return whether our ports are reserved now and at boot."""
     own = numbers(",".join(module.params["ports"]))
     # A container may not set it; then there is nothing to do.
     return own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))

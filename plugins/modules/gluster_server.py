@@ -36,12 +36,12 @@ did: {type: list, returned: always, description: What was changed.}
 SETTINGS = "/etc/glusterfs/glusterd.vol"
 ACCESS = host.SECURE_ACCESS
 RECORD = "/var/lib/lockstep/gluster.json"
-"""What was changed here."""
+"""File that records the changes made on this host."""
 MAX_PORT = re.compile(r"^(\s*option\s+max-port\s+)(\d+)", re.MULTILINE)
 HIGHEST_PORT = 49251
-"""Of a brick, so that a firewall can name them all."""
+"""Highest port of a brick, so that a firewall can name all of a brick's ports."""
 FOLDERS = ("wheels", "datasets", "code")
-"""What Lockstep makes in the volume: a brick that holds anything else is not removed."""
+"""Folders that Lockstep makes in the volume: a brick that holds anything else is not removed."""
 SERVICE = "glusterd"
 ANSWER_S = 60
 END_S = 30
@@ -71,7 +71,7 @@ def present(module):
 
 
 def wanting(module):
-    """What is not as it should be."""
+    """List the steps that bring the server to its required state."""
     todo = []
     setting = MAX_PORT.search(files.read(SETTINGS))
     if setting and int(setting.group(2)) != HIGHEST_PORT:
@@ -91,7 +91,7 @@ def old(module):
 
 
 def is_daemon(words):
-    """Whether a command line is that of glusterd, of a brick, or of the self-heal daemon."""
+    """Return whether a command line is that of glusterd, of a brick, or of the self-heal daemon."""
     program = os.path.basename(words[0])
     return program in ("glusterd", "glusterfsd") or (program == "glusterfs" and any("shd/" in word for word in words))
 

@@ -43,7 +43,7 @@ LINKS = "/usr/lib/ssl"
 ACCESS = host.SECURE_ACCESS
 """File that makes GlusterFS use TLS between its daemons."""
 RECORD = "/var/lib/lockstep/tls.json"
-"""Which certificates were made here."""
+"""File that records the digests of the certificates made on this host."""
 KINDS = ("key", "pem", "ca")
 DAYS = 30 * 365
 """Trust depends on the list of certificates, not on their age."""
@@ -132,7 +132,7 @@ def recorded():
 
 
 def own_certificate(module, record):
-    """Whether the existing certificate, if any, was made here."""
+    """Return whether the existing certificate, if any, was made on this host."""
     text = files.read(tls_path("pem"))
     return not text or digest(text) in record
 
@@ -142,7 +142,7 @@ def digest(text):
 
 
 def usable(module):
-    """Whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
+    """Return whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
     key, pem = tls_path("key"), tls_path("pem")
     if not os.path.isfile(key) or not os.path.isfile(pem):
         return False
@@ -202,7 +202,7 @@ def trusted(module):
 
 
 def replaced(before, after):
-    """Whether a host has another certificate than before."""
+    """Return whether a host has another certificate than before."""
     old, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
     return any(name in old and old[name] != text for name, text in new.items())
 

@@ -43,7 +43,7 @@ bricks: {type: list, returned: state=present, description: The volume's bricks.}
 """
 
 RECORD = "/var/lib/lockstep/volume.json"
-"""What was made here."""
+"""File that records the volumes and peers made on this host."""
 JOIN_S = 90
 IN_CLUSTER = "3"
 ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}

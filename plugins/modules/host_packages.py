@@ -110,7 +110,7 @@ def absent(module):
 
 
 def free(module, mine):
-    """Those of our packages whose removal removes no package of others."""
+    """Our packages whose removal removes only packages of ours."""
     if not mine or goes(module, mine) <= set(mine):
         return mine
     return [name for name in mine if goes(module, [name]) <= set(mine)]

@@ -181,7 +181,7 @@ def mounted(path):
 
 
 def token(path):
-    """Whether a file is readable here, and its SHA-256."""
+    """Size and SHA-256 of a file, or the error that keeps this user from reading the file."""
     try:
         with open(path, "rb") as stream:
             size, state = os.fstat(stream.fileno()).st_size, hashlib.sha256()
@@ -206,7 +206,7 @@ def python(module, path):
 
 
 def port(module, number, root):
-    """Whether a port of the worker is free, held by one of our runs, or busy."""
+    """State of a worker's port: free, held by one of our runs, busy, or forbidden."""
     try:
         claim = claims.read(os.path.join(root, "locks", f"{number}.json"))
     except OSError:
@@ -258,7 +258,7 @@ def temperature():
 
 
 def throttled(module):
-    """What throttles a Raspberry Pi now, and what has since boot; None elsewhere."""
+    """Throttling of a Raspberry Pi, now and since boot; None on other machines."""
     word = kernel.text("/sys/devices/platform/soc/soc:firmware/get_throttled")
     tool = shutil.which("vcgencmd")
     if word is None and tool:

@@ -274,13 +274,13 @@ def version(module, python):
 
 
 def runs(module):
-    """Whether the environment's Python exists and is the one it was made with."""
+    """Return whether the environment's Python exists and runs."""
     python = os.path.join(module.params["path"], "bin", "python")
     return os.path.exists(python) and module.run_command([python, "-c", ""])[0] == 0
 
 
 def stamp(module):
-    """What the environment was made from; None if it was never finished."""
+    """Record of the environment's inputs; None if the environment was never finished."""
     return files.parsed(stamp_path(module))
 
 

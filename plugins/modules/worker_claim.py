@@ -204,7 +204,7 @@ def prepare(module):
 
 
 def report(module):
-    """Whether the launch's worker is alive."""
+    """Report whether the launch's worker is alive."""
     module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in own_claims(module)))
 
 
@@ -240,7 +240,7 @@ def all_claims(module):
 
 
 def own_path(module):
-    """What a worker that is started claims: the port, or a place in the queue."""
+    """Path of a starting worker's claim: of the port, or of a place in the queue."""
     ticket = module.params["ticket"]
     return claims.place(module.params["root"], ticket, module.params["port"]) if ticket else claim_path(module)
 
@@ -317,7 +317,7 @@ def check_needs(module):
 
 
 def denied(path):
-    """Whether a file exists, or may exist, without access for this user."""
+    """Return whether this user has no access to a file, which may not even exist."""
     try:
         with open(path, "rb"):
             return False

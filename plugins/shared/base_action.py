@@ -1,4 +1,4 @@
-"""What all actions share."""
+"""Base class of all actions."""
 
 import contextlib
 from collections.abc import Callable, Iterator

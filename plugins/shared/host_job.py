@@ -88,7 +88,7 @@ class HostJob(Action):
         self.shell(job.host, f"rm -rf {shlex.quote(job.folder)} && if [ -d {parent} ]; then rmdir --ignore-fail-on-non-empty {parent}; fi")
 
     def shell(self, host: str, script: str) -> str:
-        """What a script prints there."""
+        """Run a script on a host, and return its output."""
         completed = self._low_level_execute_command(script, sudoable=False, executable="/bin/sh")
         if completed["rc"] != 0:
             raise AnsibleActionFail(f"{host}: {script}: {completed['stderr'].strip()}")
