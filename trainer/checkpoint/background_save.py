@@ -21,7 +21,7 @@ STATE, COPY, PART = "the training state", "the copy of the training state", "wha
 HOLDERS = {"none": 1, "peer": 2, "all": math.inf}
 """How many workers, from rank 0, write the state, by `checkpoint.copy`."""
 Missing = dict[str, str]
-"""What a save lacks, and why."""
+"""Parts that a save lacks, each with the reason."""
 
 
 class StateSaving:
@@ -31,7 +31,7 @@ class StateSaving:
         """Continue a run whose state of the step `saved` is complete, 0 if none is; `copy` is `checkpoint.copy`."""
         self._cluster, self._states, self._memories, self._saver = cluster, states, memories, saver
         self._holds, self._name = cluster.member.rank < HOLDERS[copy], STATE if cluster.member.is_chief else COPY
-        """Whether this worker writes the state, and what that is."""
+        """True if this worker writes a state; name of that state in messages."""
         self.saved, self.complete = saved, True
         """Step of the newest saved state of this run, and whether the last save succeeded on the chief, too."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="state")
@@ -41,7 +41,7 @@ class StateSaving:
 
     @property
     def busy(self) -> bool:
-        """Whether this worker is still writing."""
+        """True while this worker is writing."""
         return self._under_way is not None and not self._under_way[1].done()
 
     def save(self, read: Callable[[], list[np.ndarray]], progress: Progress) -> None:

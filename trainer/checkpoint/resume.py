@@ -1,4 +1,4 @@
-"""Which training state a run resumes from: the newest intact one, whichever worker has it; all workers start from the same."""
+"""Choice of the state that a run resumes from: the newest intact one, whichever worker has it; all workers start from the same."""
 
 import itertools
 import json
@@ -26,11 +26,11 @@ class Held:
     """As in `Progress`, which this and `hosts` are from."""
     hosts: list[str] | None
     rank: int
-    """Of the worker that has it."""
+    """Rank of the worker that has the state."""
 
 
 class Resuming:
-    """What the workers have when they start; all create it at once, and then call `restore`."""
+    """States that the workers have when they start; all create this at once, and then call `restore`."""
 
     def __init__(self, cluster: Agreement, states: States, warn: Callable[[str], None] = print):
         """Exchange which states there are; warnings go to the user."""
@@ -54,7 +54,7 @@ class Resuming:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a state to resume from."""
+        """True if there is a state to resume from."""
         return self._newest is not None
 
     def restore(self, variables: Sequence[Any], memories: Memories) -> Progress:

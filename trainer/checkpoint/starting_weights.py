@@ -22,7 +22,7 @@ RATIO, FREE = 100, 2**28
 
 
 def suffix(name: str) -> str:
-    """Which of `SUFFIXES` a file's name has; empty if none."""
+    """Suffix of a weights file, one of `SUFFIXES`; empty for any other file."""
     return next((one for one in SUFFIXES if name.endswith(one)), "")
 
 

@@ -66,17 +66,17 @@ class Progress:
     hosts: list[str] | None = None
     """The workers of that attempt by rank, without ports."""
     callbacks: list[dict[str, Any]] = field(default_factory=list)
-    """What the user's callbacks remember, in order."""
+    """States of the user's callbacks, in order."""
     ended: bool = False
-    """Whether a callback has ended the training."""
+    """True if a callback has ended the training."""
     ended_by: str = ""
     """That callback, if it is the chief's."""
     finished: bool = False
-    """Whether the end of training has changed the weights: a moving average took their place."""
+    """True if the end of training has changed the weights: a moving average took their place."""
     restored: str = ""
     """The callback that gave the model other weights at the end of the training, if one did."""
     digests: list[str] = field(default_factory=list)
-    """Of the weights and all else that training changes, by rank: equal when this was saved."""
+    """Digests of the weights and all else that training changes, by rank: equal when the state was saved."""
     inexact: list[str] = field(default_factory=list)
     """Why the weights are not bit for bit those of an uninterrupted run; empty while they are."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Memories:
         """The initial values."""
 
     def has(self, step: int, attempt: str) -> bool:
-        """Whether the part of a step, saved by an attempt, is on this disk."""
+        """Return whether the part of a step, saved by an attempt, is on this disk."""
         return bool(self._open(step, attempt, lambda _: True))
 
     def write(self, step: int, attempt: str, arrays: Sequence[np.ndarray]) -> None:

@@ -38,7 +38,7 @@ class Clock:
         thread.join()
 
     def select(self, files: Sequence[Any], seconds: float | None) -> list[Any]:
-        """Those of some files and sockets that can be read; none once the seconds have passed without. None: no limit."""
+        """Return the files and sockets that can be read; none once the seconds have passed without. None: no limit."""
         poll = select.poll()
         for file in files:
             poll.register(file, select.POLLIN)

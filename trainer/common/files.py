@@ -46,12 +46,12 @@ def full(error: BaseException) -> str:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether an error means that the disk takes no bytes now: it is full, read-only, fails or is away. All of that may pass."""
+    """Return whether an error means that the disk takes no bytes now: full, read-only, failing or away. All of that may pass."""
     return bool(full(error)) or (isinstance(error, OSError) and error.errno in AWAY)
 
 
 def is_read_only(path: Path) -> bool:
-    """Whether the file system of a path is; False if that is not known."""
+    """Return whether the file system of a path is read-only; False if unknown."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -124,7 +124,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_secret(folder: Path) -> bytes:
-    """What only the processes of a launch know, in a host's part of the run directory."""
+    """Secret shared by the processes of a launch, read from a host's part of the run directory."""
     return bytes.fromhex((folder / "secret").read_text(encoding="ascii").strip())
 
 

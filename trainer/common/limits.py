@@ -1,4 +1,4 @@
-"""What the kernel lets this process have: more where that is needed, less where others decide how much it takes."""
+"""Kernel limits of this process: raised where needed, lowered where input from outside decides how much it takes."""
 
 import contextlib
 import resource

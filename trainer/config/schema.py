@@ -72,16 +72,16 @@ class Train:
     weights: dict[str, str] | None = None
     """File of weights to start from, and its SHA-256; `-e weights=FILE` sets it."""
     skip_mismatch: bool = False
-    """Whether layers that the file of `weights` does not fit keep their own initial weights; else they are refused."""
+    """Keep the initial weights of layers that the file of `weights` does not fit; else such layers are refused."""
     weights_by_name: bool = False
-    """Whether a layer takes the weights of the layer of its name, whatever other layers the models have; those without keep their own."""
+    """Load each layer's weights from the layer of its name, whatever other layers the models have; layers without one keep their own."""
     optimizer_state: bool = False
-    """Whether a compiled model's optimizer goes on with the rate, steps and averages in the file of `weights`; else it begins anew."""
+    """Continue a compiled model's optimizer with the rate, steps and averages in the file of `weights`; else the optimizer starts fresh."""
     last_layers: int | None = None
     """Train only the last N layers that have weights, and keep the others' as they are, as with a model from `weights`; null: all."""
     class_weight: str | dict[str, float] | None = None
-    """What examples of a class weigh in the training loss, by the class's name or number, as in `{cat: 2.5}` (others: 1); `balanced`:
-    training examples / (classes * those of the class)."""
+    """Weight of a class's examples in the training loss, by the class's name or number, as in `{cat: 2.5}` (other classes: 1); `balanced`:
+    training examples / (classes * examples of the class)."""
     class_counts: tuple[int, ...] | None = None
     """`class_weight: balanced`: training examples of each class; the plan counts them."""
     label_smoothing: float = 0.0
@@ -193,7 +193,7 @@ class Strategy:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether workers compute steps of their own."""
+        """True if workers compute steps of their own."""
         return self.name == PARAMETER_SERVER
 
 
@@ -211,27 +211,27 @@ class Checkpoint:
     """Where the state is saved besides the chief's disk: `peer`: on the second worker's, if there is one; `all`: on every worker's, as
     always with `recovery.elastic`; `none`."""
     snapshots: str | int = "all"
-    """Which epochs' snapshots to keep: `all`; `best`: the one with the highest validation accuracy; `last`; a number N: every Nth
+    """Epochs whose snapshots are kept: `all`; `best`: the one with the highest validation accuracy; `last`; a number N: every Nth
     and the last one."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What follows when a worker is killed, freezes, or loses its network or host."""
+    """Reaction to a worker that is killed, freezes, or loses its network or host."""
 
     max_restarts: int = 20
     """How often all workers start again by themselves, from the last saved state, in one launch; 0: never, the run ends."""
     max_restarts_per_hour: int = 20
-    """The same within an hour."""
+    """Most restarts of all workers within an hour."""
     rejoin_wait: float = 300.0
     """Seconds in which all hosts must be back after a fault; then the run ends."""
     hang: float = 600.0
     """Seconds without a training step after which a worker is ended; less, once it is known how long steps take."""
     standby: bool = False
-    """Whether each worker has a process beside it that has already imported TensorFlow and becomes the next worker: all start again sooner,
+    """Keep a process beside each worker that has already imported TensorFlow and becomes the next worker: restarts are faster,
     for about 250 MB of memory on each host."""
     elastic: bool = False
-    """Whether the other workers go on without a host that is lost. More than half of the launch's hosts must be left, or half of them
+    """Let the other workers go on without a lost host. More than half of the launch's hosts must be left, or half of them
     with the first: of two groups that can't reach each other, only one trains."""
     elastic_wait: float = 60.0
     """`elastic`: seconds in which a host may return before the others go on without it; less than `rejoin_wait`."""
@@ -241,7 +241,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What is recorded during training."""
+    """Records made during training."""
 
     sample_every: int = 1
     """Record the progress of every Nth call in metrics.jsonl."""
@@ -256,12 +256,12 @@ class Telemetry:
 
 @dataclass(frozen=True)
 class Report:
-    """What stands at the top of the run's report; `report.yml -e set=report.title=...` may still change it."""
+    """Head of the run's report; `report.yml -e set=report.title=...` may still change it."""
 
     author: str | None = None
     """Who hands the run in, such as a name and a student number."""
     title: str | None = None
-    """What it is handed in for, such as a course and an exercise; default: the run's name."""
+    """Purpose of the report, such as a course and an exercise; default: the run's name."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Config:
 
 
 def sizes_misfit(sizes: tuple[int, ...], workers: int) -> str | None:
-    """What is wrong with `train.batch_sizes` for this number of workers, and the fix; None if it fits."""
+    """Error of `train.batch_sizes` for this number of workers, and the fix; None if the sizes fit."""
     if len(sizes) == workers:
         return None
     return f"train.batch_sizes: {len(sizes)} sizes ({', '.join(map(str, sizes))}) for {workers} workers; give one for each"

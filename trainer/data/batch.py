@@ -1,4 +1,4 @@
-"""What the parts of the input pipeline pass on: examples, a call's steps, a worker's part of a batch."""
+"""Types that the parts of the input pipeline pass on: examples, a call's steps, a worker's part of a batch."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -15,14 +15,14 @@ class Call:
     first: int
     steps: int
     taken_apart: bool = False
-    """Whether this is a single profiled step: its parts are timed separately."""
+    """True for a single profiled step: its parts are timed separately."""
 
 
 class Batch(NamedTuple):
     """One worker's part of a step; for several steps each field but `asks` has an extra leading dimension."""
 
     data: Any
-    """What Keras' `train_step` takes: `(x, y)` or `(x, y, sample_weight)`, each a nest of arrays `[batch, ...]`."""
+    """Argument of Keras' `train_step`: `(x, y)` or `(x, y, sample_weight)`, each a nest of arrays `[batch, ...]`."""
     weights: Any
     """`[batch]` float32; 0 leaves an example out, such as the placeholder of a worker whose share is empty."""
     places: Any
@@ -51,4 +51,4 @@ class Examples(Protocol):
         """The number of examples."""
 
     def gather(self, indices: np.ndarray) -> Any:
-        """What Keras' `fit` takes: a tuple of nests of arrays `[len(indices), ...]`."""
+        """Examples as Keras' `fit` takes them: a tuple of nests of arrays `[len(indices), ...]`."""

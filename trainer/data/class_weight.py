@@ -92,7 +92,7 @@ class Weighing:
         else:
             leaves[given] = Leaf("sample_weight", "float32", leaves[given].shape)
         self.spec = Spec([*spec.structure[:2], len(spec.leaves) if given is None else given], tuple(leaves))
-        """Of examples with weights."""
+        """Spec of examples with weights."""
 
     def __call__(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The values of the leaves of several examples, with their weights."""

@@ -53,7 +53,7 @@ def part_name(split: str, number: int, part: str) -> str:
 
 
 def parts_of(leaf: Leaf) -> tuple[str, ...]:
-    """Which files a leaf has; none if it is part of `rows`."""
+    """Names of a leaf's files; none if the leaf is part of `rows`."""
     if leaf.fixed:
         return ()
     shapes = ("shapes",) if None in leaf.shape[1:] else ()

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.common.files import FOLDER, read_json, stamp, sync, write_json
 
 RECORD = "cache.json"
-"""What a folder was made from, and its files' stamps."""
+"""File that records a folder's source, and the stamps of its files."""
 
 
 def once(folder: Path, sha256: str, build: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ def filling(folder: Path, sha256: str) -> Iterator[Path]:
 
 
 def _untouched(folder: Path, sha256: str) -> bool:
-    """Whether a folder was built from this dataset and is unchanged, by its files' sizes and times."""
+    """Return whether a folder was built from this dataset and is unchanged, by its files' sizes and times."""
     try:
         return bool(read_json(folder / RECORD) == _record(folder, sha256))
     except (OSError, ValueError):

@@ -23,7 +23,7 @@ DIGESTS = "records.sha256"
 """The SHA-256 of each record, 32 bytes; those of `train` come first."""
 FORMAT = 2
 TABLE_FORMAT = 3
-"""Of a table's manifest."""
+"""Format version of a table's manifest."""
 AGAIN_S = 0.5
 """Between two looks whether a folder is there."""
 REMEDY = (
@@ -105,7 +105,7 @@ class Manifest:
         return len(self.records(split).files)
 
     def spec(self, size: Sequence[int]) -> Spec:
-        """What an example is; images are fitted to `size` `(height, width, channels)`."""
+        """Spec of an example; images are fitted to `size` `(height, width, channels)`."""
         return of_images(size) if self.table is None else self.table.spec
 
     @cached_property

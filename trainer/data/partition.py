@@ -1,4 +1,4 @@
-"""Which image goes where: pure functions of (seed, epoch, step, worker).
+"""Assignment of images to steps and workers: pure functions of (seed, epoch, step, worker).
 
 No collectives and no state: any worker can compute any other's share, and a resumed run computes
 what an uninterrupted one would have.

@@ -1,4 +1,4 @@
-"""What one example of a dataset is: the nest that `fit` takes, and the type and shape of each of its arrays."""
+"""Spec of one example of a dataset: the nest that `fit` takes, and the type and shape of each of its arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Leaf:
 
     @property
     def varies(self) -> bool:
-        """Whether examples differ in shape."""
+        """True if examples differ in shape."""
         return None in self.shape
 
     @property
     def fixed(self) -> bool:
-        """Whether every example takes the same number of bytes."""
+        """True if every example takes the same number of bytes."""
         return self.dtype != STRING and not self.varies
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ def of_images(size: Sequence[int]) -> Spec:
 
 
 def noun(*columns: object) -> str:
-    """What a step takes and a rate counts: `image`, or `example` if any of the datasets has columns (its spec or table; of images None)."""
+    """Noun for the items of a batch: `image`, or `example` if any of the datasets has columns (its spec or table; of images None)."""
     return "image" if all(one is None for one in columns) else "example"
 
 

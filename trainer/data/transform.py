@@ -1,4 +1,4 @@
-"""What a training's steps are fed: the examples of a dataset, changed by the user's function, weighed by class, in pairs for mixup."""
+"""Input of a training's steps: the examples of a dataset, changed by the user's function, weighed by class, in pairs for mixup."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ class Feeding:
         return None if every is None else every[indices]
 
     def longest(self, examples: "Examples", indices: np.ndarray) -> np.ndarray:
-        """What the examples of a step are padded to, `[len(spec.varying)]` int32."""
+        """Lengths to which the examples of a step are padded, `[len(spec.varying)]` int32."""
         return examples.longest(indices) if isinstance(examples, Columns) else np.zeros(0, np.int32)
 
     def gather(self, examples: "Examples", indices: np.ndarray, sides: np.ndarray, seeds: Callable[[], np.ndarray]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What `reduction.name: auto` resolves to on a cluster: measured once, before training, and kept."""
+"""Resolution of `reduction.name: auto` on a cluster: measured once, before training, and kept."""
 
 import dataclasses
 import functools

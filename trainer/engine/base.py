@@ -1,4 +1,4 @@
-"""What trains a run's model: its traced calls, and the state that they change; Keras' own `fit` calls them."""
+"""Base of what trains a run's model: its traced calls, and the state that they change; Keras' own `fit` calls them."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ class Engine:
     _others: Sequence[tf.Variable] = ()
     """Variables of a compiled model's own code that Keras does not know."""
     _takes_one = True
-    """Whether a step can be tried on a single example."""
+    """True if a step can be tried on a single example."""
 
     def __init__(self, job: Job, steps: worker_step.Steps, choice: Choice, shares: Sequence[int] = ()):
         """Trace nothing yet.
@@ -66,12 +66,12 @@ class Engine:
 
     @property
     def _training_calls(self) -> list[Any]:
-        """Those that train, in the same order on all workers."""
+        """Calls that train, in the same order on all workers."""
         return [self._train_call, *([self._warmup_call] if self.warmup else [])]
 
     @property
     def variables(self) -> list[Any]:
-        """What training changes and a state holds, known once it is traced."""
+        """Variables that training changes and a state holds, known once the step is traced."""
         return [*self.steps.variables, *self._others]
 
     @functools.cached_property
@@ -151,12 +151,12 @@ class Engine:
 
     @functools.cached_property
     def validates_in_order(self) -> bool:
-        """Whether a batch of the validation may depend on those before it, as where a loss keeps a moving mean."""
+        """True if a batch of the validation may depend on earlier batches, as where a loss keeps a moving mean."""
         return self.steps.local.placements is not None and bool(worker_step.kept_by_losses(self.model))
 
     @functools.cached_property
     def validates(self) -> bool:
-        """Whether validation gives any metric."""
+        """True if validation gives any metric."""
         return keras_metrics.validates(self.model, worker_step.rows(self.steps.local.validated or self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
@@ -172,7 +172,7 @@ class Engine:
 
     @property
     def averages(self) -> bool:
-        """Whether `fit` puts a moving average in the place of the weights at its end."""
+        """True if `fit` puts a moving average in the place of the weights at its end."""
         optimizer = inner(self.model.optimizer)
         return isinstance(optimizer, keras.optimizers.Optimizer) and bool(optimizer.use_ema)
 
@@ -207,12 +207,12 @@ class Engine:
 
     @functools.cached_property
     def results(self) -> keras_metrics.Results:
-        """Of training, once it is traced."""
+        """Results of training, once the step is traced."""
         return keras_metrics.Results(self.model, self.steps.logs)
 
     @functools.cached_property
     def validation_results(self) -> keras_metrics.Results:
-        """Of validation."""
+        """Results of validation."""
         if self._test_logs is None:
             return self.results
         self._test_call.get_concrete_function()

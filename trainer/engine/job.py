@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and its inputs."""
+"""Job of a worker, and its inputs."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ class Job:
     run: Path
     manifest: Manifest
     examples: Examples
-    """Those of `train`, of which some are held out for validation."""
+    """Examples of `train`, of which some are held out for validation."""
     metrics: Metrics
     stop_asked: Callable[[], bool]
     own: Path
@@ -39,7 +39,7 @@ class Job:
     weights: Path | None = None
     """File of `train.weights` on the shared folder."""
     room_asked: Callable[[], bool] = bool
-    """Whether this worker was asked to end with its epoch, so that a host that was lost can join."""
+    """Returns whether this worker shall end with its epoch, so that a lost host can join."""
 
     @functools.cached_property
     def _chosen(self) -> np.ndarray:
@@ -52,7 +52,7 @@ class Job:
         return Feeding(self.config, self.manifest.classes, self.examples.spec)
 
     def feeder(self, shares: Sequence[int], rank: int) -> Feeder:
-        """What feeds a worker, whose part of a batch is proportional to its share."""
+        """Feeder of a worker, whose part of a batch is proportional to its share."""
         return Feeder(self.examples, self._chosen, shares, rank, self._feeding)
 
     @functools.cached_property
@@ -65,7 +65,7 @@ class Job:
         return EpochPlan(*sizes, self.config.seed, epoch, self._lengths, self.config.data.bucket)
 
     def first_rows(self, most: int) -> Any:
-        """What the training's first step takes, of all workers: its first rows, `most` at most."""
+        """First rows of the training's first step over all workers, `most` at most."""
         plan = self.plan(1)
         shares = [most, plan.size(0) - most] if plan.size(0) > most else [1]
         _, batch = next(self.feeder(shares, 0).epoch(plan, iter([Call(0, 1)])))

@@ -1,4 +1,4 @@
-"""What an output of a model gets wrong: for classes a confusion matrix, for numbers a histogram of errors. Its loss says which."""
+"""Errors of a model's outputs: for classes a confusion matrix, for numbers a histogram of errors, chosen by the output's loss."""
 
 import base64
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ OF_NUMBERS = (
     *("Huber", "LogCosh", "Poisson"),
 )
 MOST_CLASSES = 1000
-"""Of an output; its confusion matrix has the square."""
+"""Limit of an output's classes; the confusion matrix has the square."""
 MOST_ERRORS = 2**22
 """Kept in memory; of more, every k-th row's."""
 PROBABILITY_BINS = 10
-"""Of equal width, in which predicted probabilities are compared with how often they came true."""
+"""Number of bins of equal width that compare predicted probabilities with observed frequencies."""
 LONGEST_NAME = 80
 BINS = 40
 TAIL = 0.5
@@ -78,7 +78,7 @@ Goal = Classes | Numbers
 
 
 def goal(loss: Any, output: tuple[int | None, ...], target: tuple[int | None, ...]) -> Goal | None:
-    """What an output is trained to predict; None unless a loss of Keras' and the shapes, without the batch dimension, say it.
+    """Goal of an output; None unless a loss of Keras' and the shapes, without the batch dimension, determine one.
 
     Args:
         loss: a Keras loss, or one that wraps a function.
@@ -210,7 +210,7 @@ class Calibration:
     def __init__(self) -> None:
         """Nothing is seen yet."""
         self._sums = np.zeros((3, PROBABILITY_BINS))
-        """Of each bin: examples, their probabilities, those that are of the second class."""
+        """Sums per bin: examples, their probabilities, examples of the second class."""
         self._squares = 0.0
 
     def see(self, classes: np.ndarray, probabilities: np.ndarray) -> None:

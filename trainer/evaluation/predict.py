@@ -43,7 +43,7 @@ class Predictor:
     outputs: tuple[Leaf, ...]
     """Name, type and shape of each; the types need not be those of a dataset."""
     goals: tuple[measures.Goal | None, ...]
-    """Of each output of a compiled model."""
+    """Goal of each output of a compiled model."""
 
 
 def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:

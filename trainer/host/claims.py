@@ -1,4 +1,4 @@
-"""Which run's worker has a host, and which wait for it: small files below the host's `worker_root`.
+"""Claims of a host by runs' workers, and the queue for the host: small files below its `worker_root`.
 
 `locks/PORT.json` is the claim of a worker that was started, `queue/TICKET.json` that of one that waits for its turn. A claim is valid while
 its tmux session exists. Tickets sort by the time at which they were drawn.
@@ -23,7 +23,7 @@ from typing import IO, Any
 TMUX = ("tmux", "-L", "lockstep")
 """The command of our own tmux server."""
 ENDING = ("server exited", "lost server")
-"""What tmux says when its server, whose last session has ended, ends before it starts another one."""
+"""Errors of tmux when its server, whose last session has ended, ends before starting another session."""
 STARTS, PAUSE_S = 50, 0.1
 LOCK = ".lock"
 CLAIMS, QUEUE = "locks", "queue"
@@ -34,7 +34,7 @@ SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9+_-]{0,127}")
 TICKET = re.compile(r"[0-9]{13}-[0-9a-f]{8,64}")
 """Milliseconds since 1970, and what tells two of the same moment apart."""
 NAME = re.compile(r"([0-9]{1,5}|[0-9]{13}-[0-9a-f]{8,64}-[0-9]{1,5})\.json")
-"""Of a claim's file: a port, or a ticket and a port."""
+"""Name of a claim's file: a port, or a ticket and a port."""
 LARGEST = 4096
 """Bytes of a claim."""
 RETURN_S = 660.0
@@ -124,7 +124,7 @@ def listed(root: str, folder: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def returns(claim: dict[str, Any]) -> bool:
-    """Whether a claim's worker, whose session has ended, is started again after a restart of its host."""
+    """Return whether a claim's worker, whose session has ended, is started again after a restart of its host."""
     folder = claim.get("folder", "")
     there = [name for name in (SUPERVISED, MARK, EXIT) if os.path.lexists(os.path.join(folder, name))]
     return os.path.isabs(folder) and there == [SUPERVISED]

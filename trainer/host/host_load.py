@@ -1,4 +1,4 @@
-"""What this host does besides the worker's own computing: counters of the kernel, and their change over an epoch.
+"""Load of this host besides the worker's own computing: counters of the kernel, and their change over an epoch.
 
 Reads /proc, /sys, the worker's control groups and TCP_INFO of its connections, with the standard library; what a host does not have
 counts as 0. A sample takes less than a millisecond.
@@ -47,12 +47,12 @@ class Sample:
     segments: int
     """TCP segments sent to the other workers."""
     retransmits: int
-    """Those that were sent again."""
+    """TCP segments sent again."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the host did in an interval, in whole numbers: a row of the table that workers gather."""
+    """Load of the host in an interval, in whole numbers: a row of the table that workers gather."""
 
     own_us: int = 0
     """Median of a step's own work, microseconds; 0 if no step was profiled."""
@@ -164,7 +164,7 @@ def cpu_seconds(limit: Path | None, proc: Path = Path("/proc")) -> float:
 
 
 def _accounting(limit: Path) -> Path:
-    """The same group of the controller `cpuacct`, in version 1."""
+    """Path of the group under the controller `cpuacct`, in version 1."""
     return Path(re.sub(r"/cpu(/|$)", r"/cpuacct\1", str(limit), count=1))
 
 

@@ -1,4 +1,4 @@
-"""Whether a TCP port of this machine is free, and who holds it.
+"""State of a TCP port of this machine: free, or its holder.
 
 Standard library only, and Python 3.9: Ansible modules run this file in a host's own Python (`plugins/module_utils/lockstep_ports.py`
 is a link to it).

@@ -50,13 +50,13 @@ def opened(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def has_digest(path: str | os.PathLike[str]) -> bool:
-    """Whether a file carries a digest; those of older versions don't."""
+    """Return whether a file carries a digest; files of older versions don't."""
     with opened(path) as stream:
         return _written(stream)[1] is not None
 
 
 def damage(path: str | os.PathLike[str]) -> str:
-    """What is wrong with a file's bytes; empty if nothing is. Without a digest, zip's own checksums are used."""
+    """Describe the damage of a file's bytes; empty if there is none. Without a digest, zip's own checksums are used."""
     try:
         with opened(path) as stream:
             length, digest = _written(stream)

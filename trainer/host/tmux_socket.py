@@ -40,7 +40,7 @@ def mend(name: str = NAME) -> bool:
 
 
 def _answers(path: str) -> bool:
-    """Whether a server listens; its socket is there a moment before."""
+    """Return whether a server listens; its socket exists a moment earlier."""
     with socket.socket(socket.AF_UNIX) as one:
         try:
             one.connect(path)
@@ -62,7 +62,7 @@ def _parent(pid: str) -> str:
 
 
 def _serves(pid: str, name: str) -> bool:
-    """Whether a process is such a server; one of a container has files of its own."""
+    """Return whether a process is such a server; a container's server has files of its own."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.geteuid() or os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"):
             return False
