@@ -43,7 +43,7 @@ HOOKS = ((tf.data.Dataset, "__iter__", _iterating),)
 
 
 def varies(dataset: tf.data.Dataset) -> bool:
-    """Whether a dataset's elements, or their order, depend on which of its parallel calls comes first."""
+    """Return whether a dataset's elements, or their order, depend on which of its parallel calls comes first."""
     return dataset.options().deterministic is False or any(map(_races, _steps(dataset)))
 
 
@@ -72,6 +72,6 @@ def _races(dataset: tf.data.Dataset) -> bool:
 
 
 def _is_stateful(operation: str) -> bool:
-    """Whether an operation may have an effect, or another result each time; TensorFlow says so of datasets, too."""
+    """Return whether an operation may have side effects or varying results; datasets, which TensorFlow also marks so, don't count."""
     known = op_def_registry.get(operation)
     return known is not None and known.is_stateful and "Dataset" not in operation

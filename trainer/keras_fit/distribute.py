@@ -147,7 +147,7 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
 
 
 def of(model: keras.Model) -> "Distributed | None":
-    """What makes a model's steps those of all workers, if it was distributed."""
+    """Distribution of a model's steps over all workers; None for a model that was not distributed."""
     return vars(model).get(DISTRIBUTED)
 
 
@@ -171,7 +171,7 @@ class Distributed:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker writes files and prints progress."""
+        """True if this worker writes files and prints progress."""
         return self.peers.member.is_chief
 
     def step(self, kind: str) -> Callable[[Any], Any]:
@@ -236,7 +236,7 @@ class Distributed:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What training and evaluation change."""
+        """Variables that training and evaluation change."""
         optimizer = self.model.optimizer.variables if self.model.optimizer is not None else []
         return list({id(variable): variable for variable in [*self.model.variables, *optimizer]}.values())
 
@@ -299,7 +299,7 @@ class Distributed:
         self.model.stop_training = self.anywhere(bool(self.model.stop_training))
 
     def anywhere(self, here: bool) -> bool:
-        """Whether something is so on any worker; all ask at once."""
+        """Return whether a flag is set on any worker; all call this at once."""
         return bool(self.peers.gather([here]).any())
 
     def callbacks(self, given: Any) -> Any:
@@ -347,7 +347,7 @@ class Distributed:
         return [rank for rank, one in enumerate(digests) if one != digests[0]]
 
     def saw_others(self, epoch: int, logs: Mapping[str, Any]) -> bool:
-        """Whether workers have different logs of an epoch, which is said once."""
+        """Return whether workers have different logs of an epoch; warn the first time."""
         numbers = [value for name in sorted(logs) if (value := np.asarray(logs[name])).dtype.kind in "biuf"]
         others = self._others(numbers)
         if others and not self._saw_others:
@@ -404,7 +404,7 @@ class _Batches:
                 break
 
     def given(self) -> Any:
-        """What the call takes; eager steps, of which one may fail and be made again, take batches that are kept."""
+        """Argument of the call; eager steps, of which one may fail and be repeated, take batches that are kept."""
         if self._model.run_eagerly:
             self._take()
         if not self._taken:
@@ -499,7 +499,7 @@ class _Agree(keras.callbacks.Callback):
         self._noting = noting
         self._distributed, self._training = distributed, False
         self._acts = any(map(is_users, others))
-        """Whether code of the user's own runs at the hooks, or workers may be apart for another reason."""
+        """True if code of the user's own runs at the hooks, or workers may be apart for another reason."""
         self._may_stop = overrides([one for one in others if not writes_only(one)], BATCH_HOOKS)
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' interface
@@ -531,11 +531,11 @@ class _Agree(keras.callbacks.Callback):
                 self._distributed.agree_again(f"after epoch {epoch + 1}")
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """What follows is not part of `fit`."""
+        """Mark the end of `fit`: a later `evaluate` is not part of it."""
         self._training = False
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """The same where `evaluate` is not part of `fit`, which keeps them alike."""
+        """Agree on the chief's weights where `evaluate` is not part of `fit`, which keeps workers alike."""
         if not self._training:
             self._distributed.agree()
         elif self.model._eval_epoch_iterator.num_batches is None:

@@ -27,7 +27,7 @@ MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 def of_keras(model: keras.Model) -> bool:
-    """Whether a model's steps and optimizer are Keras' own."""
+    """Return whether a model's steps and optimizer are Keras' own."""
     optimizer = model.optimizer
     return not (overridden(model) or overwrites(model)) and (
         optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients
@@ -35,7 +35,7 @@ def of_keras(model: keras.Model) -> bool:
 
 
 def overwrites(model: keras.Model) -> bool:
-    """Whether a weight's gradient is its new value, which is no sum over rows, as the scales of float8 are."""
+    """Return whether a weight's gradient is its new value, which is no sum over rows, as the scales of float8 are."""
     return any(variable.overwrite_with_gradient for variable in model.trainable_variables)
 
 
@@ -62,7 +62,7 @@ def _known(one: Any) -> bool:
 
 
 def linear(optimizer: Any) -> bool:
-    """Whether an update is the same for the sum of a variable's gradients and for repeated rows of it, one by one."""
+    """Return whether an update is the same for the sum of a variable's gradients and for repeated rows of it, one by one."""
     clips = (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm) if type(optimizer) is keras.optimizers.SGD else (True,)
     return not any(clips)
 
@@ -121,14 +121,14 @@ def _apart() -> Apart | None:
 
 @dataclass
 class Added:
-    """What a worker's rows add to a step, or all of them together."""
+    """Contribution of a worker's rows to a step, or of all rows together."""
 
     moved: list[tf.Tensor]
     """Changes of the metrics' states."""
     gradients: list[Any]
     """Dense, sparse in parts, or None."""
     variables: list[keras.Variable]
-    """That the gradients are for."""
+    """Variables of the gradients."""
 
     @classmethod
     def of(cls, model: keras.Model, step: Apart, own: Callable[[Any], Any], data: Any) -> "Added":
@@ -163,7 +163,7 @@ class Additive:
         """`own`: the model's `train_step` or `test_step`; `layout` as of `Step`."""
         self.model, self.own, self.layout = model, own, layout
         self.keeps = True
-        """Whether variables change."""
+        """True if variables change."""
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -171,12 +171,12 @@ class Additive:
         return [*self.model.trainable_variables, *keras_metrics.states(self.model)]
 
     def added(self, group: all_reduce.Group, data: Any, shares: Sequence[int] | None = None) -> Added:
-        """What this worker's rows of a batch add to a step; `shares`: of the rows by rank, by default equal ones."""
+        """Contribution of this worker's rows of a batch to a step; `shares`: of the rows by rank, by default equal ones."""
         step = self._step(group, data, shares)
         return Added.of(self.model, step, self.own, step.part_of(data))
 
     def alone(self, data: Any) -> Added:
-        """The same of a whole batch, as Keras computes it."""
+        """Contribution of a whole batch, as Keras computes it."""
         step = self._step(all_reduce.Alone(), data)
         with step.everything():
             return Added.of(self.model, step, self.own, data)
@@ -196,7 +196,7 @@ class Additive:
         marks: Sequence[tf.Tensor] = (),
         check: Callable[..., contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Any:
-        """What the step returns on all workers, which have the same batch.
+        """Run the step on all workers, which have the same batch, and return its result.
 
         Args:
             group: the workers.
@@ -266,7 +266,7 @@ def _reducing(reduce: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str, kind: Any) -> tf.Tensor:
-    """What a loss's values are divided by, of this worker's rows."""
+    """Divisor of a loss's values, for this worker's rows."""
     if reduction == "mean_with_sample_weight":
         return ops.sum(ops.cast(keras_loss.apply_mask(sample_weight, mask, dtype=kind, reduction=reduction), kind))
     # As in Keras, whose mask may have other dimensions than the values.

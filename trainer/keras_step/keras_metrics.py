@@ -63,7 +63,7 @@ def check_sums(
 
 
 def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
-    """What validation on batches adds to the states of the metrics, flattened."""
+    """Changes of the metrics' states by validation on batches, flattened."""
     every = states(model)
     values = [variable.value for variable in every]
     for batch in batches:
@@ -77,7 +77,7 @@ def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
 
 
 def validates(model: keras.Model, specs: Any) -> bool:
-    """Whether Keras' `evaluate` would give anything: there may be no loss, where only a `train_step` of the model's own knows one.
+    """Return whether Keras' `evaluate` gives anything: a model may have no loss, where only a `train_step` of its own computes one.
 
     Args:
         model: compiled.
@@ -95,7 +95,7 @@ def validates(model: keras.Model, specs: Any) -> bool:
 
 
 def loss_count(model: keras.Model) -> keras.Variable | None:
-    """What the tracker of the loss has counted. Keras gives one to every model, and a step of the model's own may leave it alone."""
+    """Count of the loss tracker. Keras gives one to every model, and a step of the model's own may leave it alone."""
     trackers = [metric for metric in model.metrics if metric.name == "loss"]
     return trackers[0].count if trackers == [model._loss_tracker] else None
 
@@ -106,7 +106,7 @@ def size(model: keras.Model) -> int:
 
 
 class StepLogs:
-    """What a step of a model's own returns, known once it is traced."""
+    """Logs that a step of a model's own returns, known once the step is traced."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -162,7 +162,7 @@ class Results:
 
     @property
     def follow_states(self) -> bool:
-        """Whether the last step's values depend on the metrics' states before it."""
+        """True if the last step's values depend on the metrics' states before it."""
         return bool(self._values)
 
     @property
@@ -192,7 +192,7 @@ class Results:
         return {name: array if array.ndim else float(array) for name, array in logs.items()}
 
     def summed(self, before: Sequence[float] | np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """What a call takes: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
+        """Argument of a call: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
 
         Args:
             before: as it was before these steps; empty if they are the first.
@@ -209,7 +209,7 @@ class Results:
             variable.assign(numbers[place : place + math.prod(shape)].reshape(shape))
 
     def _parts(self, sums: tf.Tensor) -> list[tf.Tensor]:
-        """Of each variable; a model may have no metrics."""
+        """Sums of each variable; a model may have no metrics."""
         return tf.split(sums, self._sizes) if self._sizes else []
 
     def _compute(self, sums: tf.Tensor) -> list[tf.Tensor]:

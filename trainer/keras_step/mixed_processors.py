@@ -20,13 +20,13 @@ from trainer.network.member import named
 ITERATIONS = (0, 1_000)
 """At which an optimizer is tried: some raise numbers to the power of it."""
 SHAPES = ((64, 64), (1000, 3), (33,))
-"""Of the variables that it is tried with."""
+"""Shapes of the variables for trying an optimizer."""
 NORMS = 16
 """Vectors whose norms are tried where gradients are scaled by the norm of all."""
 
 
 class FromChief:
-    """What a step leaves, taken from the chief where that is on when the step is traced."""
+    """Results of a step, taken from the chief where this is on when the step is traced."""
 
     def __init__(self, group: Group):
         """Begin with off. TensorFlow's collectives are left out: there, weights that differ are noticed when they are saved."""
@@ -92,7 +92,7 @@ def follow(workers: Agreement, begin: Callable[[], bool], warn: Callable[[str], 
 
 
 def _tried(optimizer: Any) -> list[np.ndarray]:
-    """What a copy of an optimizer makes of made-up gradients; empty if it can't be copied."""
+    """Variables after updates of an optimizer's copy by made-up gradients; empty if no copy can be made."""
     if optimizer is None:
         return []
     try:
@@ -115,7 +115,7 @@ def _tried(optimizer: Any) -> list[np.ndarray]:
 
 
 def _functions() -> list[np.ndarray]:
-    """What this processor makes of some numbers, by functions whose last bits differ between processors."""
+    """Results of this processor for functions whose last bits differ between processors."""
     numbers = tf.constant(np.geomspace(1e-6, 30.0, 4096), tf.float32)
     functions = (tf.math.reciprocal, tf.math.rsqrt, tf.exp, tf.math.log, tf.tanh, tf.sigmoid, tf.math.erf, lambda x: tf.pow(x, 0.3))
     return [function(numbers).numpy() for function in functions]

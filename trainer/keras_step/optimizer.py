@@ -176,7 +176,7 @@ def several(optimizer: Any) -> list[Any]:
 
 
 def copies_weights(optimizer: Any, weights: Sequence[keras.Variable]) -> bool:
-    """Whether an optimizer, if built, begins with a copy of the weights, which Keras' `fit` forgets where it traces."""
+    """Return whether an optimizer, if built, begins with a copy of the weights, which Keras' `fit` forgets where it traces."""
     every = several(inner(optimizer))
     if any(isinstance(one, keras.optimizers.ScheduleFreeAdamW) for one in every):
         return True

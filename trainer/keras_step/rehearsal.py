@@ -95,7 +95,7 @@ class Threads:
                 mine.restore()
 
     def run(self, work: Callable[["Member"], Any]) -> list[Any]:
-        """What each member's work returns; the first error if one fails."""
+        """Run the work of all members, and return their results; raise the first error if one fails."""
         results, errors = [None] * len(self.members), list[BaseException]()
         begun = State(self._objects) if self._objects else None
 
@@ -159,11 +159,11 @@ class Rehearsal(whole_batch.Step):
         self.differing: list[str] = []
         """Layers that have other results on two workers, whatever sees the whole batch."""
         self.bending: list[str] = []
-        """Those whose gradient is not proportional to that of their results, row by row."""
+        """Layers whose gradient is not proportional to that of their results, row by row."""
         self._at = dict[Operation, set[int]]()
         """By layer, arguments that have had rows."""
         self.sparse = False
-        """Whether a gradient is one of some rows, as that of an Embedding."""
+        """True if a gradient is one of some rows, as that of an Embedding."""
         self.row_bytes = 0
         """Bytes of all outermost calls' results for one row."""
 
@@ -258,7 +258,7 @@ class Rehearsal(whole_batch.Step):
                 return agree
 
     def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
-        """What a call returns, and what it would assign, by variable; and where that is. Its Python begins as before the first one."""
+        """Results of a call, then the values it would assign, by variable; and their scope. Its Python begins as before the first call."""
         self._before.restore()
         with keras.StatelessScope() as scope:
             results = layer(*arguments[0], **arguments[1])
@@ -266,7 +266,7 @@ class Rehearsal(whole_batch.Step):
         return [*leaves, *(getattr(one, "_keras_mask", None) for one in leaves), *kept], scope
 
     def _finds_fixed(self, parts: Sequence[whole_batch.Step], seeing: set[Operation]) -> bool:
-        """Whether some first dimensions inside the call are found not to be rows: two unequal parts of it have the same.
+        """Return whether some first dimensions inside the call are now found not to be rows: two unequal parts of it have the same.
 
         Their layer sees the whole batch where these may be as many as the rows of a real one.
         """
@@ -313,7 +313,7 @@ def _layers_of(operation: Operation) -> list[keras.Layer]:
 
 
 def _found(firsts: Sequence["_First"], test: Callable[["_First"], bool]) -> set[Operation]:
-    """Those operations that pass a test themselves, or in what is no operation."""
+    """Innermost operations that pass a test."""
     found = set[Operation]()
     for first in firsts:
         if found.isdisjoint(_layers_of(first.operation)) and test(first):
@@ -322,7 +322,7 @@ def _found(firsts: Sequence["_First"], test: Callable[["_First"], bool]) -> set[
 
 
 def _holds(test: Callable[[], bool]) -> bool:
-    """Whether a test succeeds; what can't be tried does not."""
+    """Return whether a test succeeds; a test that can't be tried does not."""
     with contextlib.suppress(Exception), keras.StatelessScope():
         return test()
     return False
@@ -345,7 +345,7 @@ class _First:
         return isinstance(leaf, tf.Tensor) and bool(leaf.shape.rank) and leaf.shape[0] % self._count == 0
 
     def _split(self, leaf: Any) -> tuple[Any, Any]:
-        """What is of the first row, and the others."""
+        """Split a leaf into its first row's part and that of the other rows."""
         size = len(leaf) // self._count
         return leaf[:size], leaf[size:]
 
@@ -353,11 +353,11 @@ class _First:
         return self._split(leaf)[0]
 
     def _numbers_in(self, values: Any) -> list[Any]:
-        """What has rows and a gradient."""
+        """Leaves that have rows and a gradient."""
         return [leaf for leaf in tf.nest.flatten(values) if self._has_rows(leaf) and leaf.dtype.is_floating]
 
     def moves(self) -> bool:
-        """Whether its results move with other rows' numbers, however little."""
+        """Return whether the results move with other rows' numbers, however little."""
         rows = self._numbers_in(self._arguments)
         with tf.GradientTape() as tape:
             tape.watch(rows)
@@ -366,7 +366,7 @@ class _First:
         return any(bool(np.any(np.nan_to_num(self._split(one)[1]))) for one in moved)
 
     def bends(self) -> bool:
-        """Whether its gradient is another than half of that by twice as much, or than that by its own results alone."""
+        """Return whether the gradient is not half of that by results twice as large, or not that by the first row's results alone."""
         rows = self._numbers_in(self._arguments)
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(rows)
@@ -389,7 +389,7 @@ class _First:
         return [self._mine(one) for one in self._call(arguments) if self._has_rows(one)]
 
     def differs(self, number: float, drawn: float | None) -> bool:
-        """Whether it has other results where all other rows are some number, even if these are multiplied by 0, or compared."""
+        """Return whether the results differ where all other rows are some number, even if these are multiplied by 0, or compared."""
 
         def spoiled(leaf: Any) -> Any:
             return self._with_others(leaf, number) if self._numbers_in(leaf) else leaf
@@ -428,7 +428,7 @@ class _Expected:
         self._layer, self._results, self._weights, self._again = layer, results, weights, again
 
     def equal(self, found: list[Any]) -> bool:
-        """Whether these results are the expected ones."""
+        """Return whether these results are the expected ones."""
         return _same(self._layer, self._results, found) or _same(self._layer, self._results, found, self._noise)
 
     @functools.cached_property
@@ -561,12 +561,12 @@ class Placements:
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole_batch.Layout()
         self._trials = list[Trial]()
-        """Those that a step can take."""
+        """Trials that a step can take."""
         self._tried_real = False
         self._looks: dict[additive.Additive, Callable[[], None]] = {}
         """By step, what finds its `Layout.kinds`."""
         self.one_by_one = False
-        """Whether Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
+        """True if Keras' optimizer updates repeated rows of a variable one by one, so that their gradients can't be added up before."""
 
     def by_rows(self, own: Callable[[Any], Any]) -> additive.Additive:
         """A `train_step` or `test_step` of the model, computed by rows."""
@@ -608,7 +608,7 @@ class Placements:
         return rehearsed
 
     def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "Trial"]]:
-        """What makes made-up rows, then real ones if there is code of the user's own, or if the step has not taken those."""
+        """Makers of made-up rows, then of real ones if there is code of the user's own, or if the step has not taken the made-up rows."""
         yield functools.partial(Trial.made_up, specs)
         model = self._model
         own = keras_methods.overridden(model) or additive.unknown(model) or not all(map(whole_batch.of_keras, operations(model)))
@@ -621,17 +621,16 @@ class Placements:
                 yield lambda: real
 
     def own_code(self) -> list[Any]:
-        """What has code of the user's own."""
+        """Objects that have code of the user's own."""
         optimizer = inner(self._model.optimizer)
         others = [optimizer, getattr(optimizer, "_learning_rate", None), *(one.regularizer for one in self._model.trainable_variables)]
         every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics, *others]}.values()
         return [*whole_batch.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
     def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = no_batch) -> bool:
-        """Whether a step is computed by rows: all workers try it, as `rehearse` does, and agree.
+        """Return whether a step is computed by rows: all workers try the step, as `rehearse` does, and agree.
 
-        It is where that is known, or was checked and is much cheaper than to gather outputs.
-        """
+        A step is computed so where that is known to be right, or was checked and is much cheaper than to gather outputs."""
         optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
         if copies_weights(optimizer, self._model.trainable_variables):
             name = type(inner(optimizer)).__name__
@@ -745,7 +744,7 @@ class Trial(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of its numbers and texts."""
+        """Digest of the numbers and texts."""
         texts = [repr(one.tolist()).encode() if one.dtype == object else one for one in _arrays(self.data)]
         return digest([np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in texts])
 
@@ -762,7 +761,7 @@ def _arrays(data: Any) -> list[np.ndarray]:
 
 
 def adds_up(step: additive.Additive, trial: Trial) -> bool:
-    """Whether two workers' parts of a step add up to what one computes."""
+    """Return whether two workers' parts of a step add up to the step of one."""
     step = copy.copy(step)
     step.keeps = False
     if not _parts_add_up(step, trial.data, trial.rows):
@@ -800,7 +799,7 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
 
 
 def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
-    """What the uses of each variable that a step looks up may be, as of `whole.Layout`, by those of two unequal parts of the step.
+    """Possible uses of each variable that a step looks up, as of `whole.Layout`, found by the look-ups of two unequal parts of the step.
 
     Args:
         step: of the model.
@@ -828,7 +827,7 @@ def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Seque
 
 
 def _may_be(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> list[whole_batch.Use]:
-    """What a use may be of which the whole, and each of its parts, look up these; what asks for the least of the data first."""
+    """Possible uses of a variable, from look-ups by the whole and by each of its parts; the use that needs the least data first."""
     both = np.concatenate([here, there])
     are: dict[whole_batch.Use, bool] = {
         "rows": np.array_equal(np.sort(every), np.sort(both)),
@@ -839,7 +838,7 @@ def _may_be(every: np.ndarray, here: np.ndarray, there: np.ndarray) -> list[whol
 
 
 def _use(trials: Sequence[Sequence[whole_batch.Use]]) -> whole_batch.Use:
-    """What a use is that may be these in each trial; ValueError, if nothing known."""
+    """Use that is possible in each trial; ValueError if there is none."""
     for use in trials[0]:
         if all(use in each for each in trials):
             return use

@@ -44,14 +44,14 @@ from trainer.user_code.undo import is_users, places
 MIXING = (keras.layers.MelSpectrogram, keras.layers.RandomElasticTransform)
 """Layers of Keras' own that mix rows, which made-up ones may not show: a spectrogram is clipped at the loudest of its batch."""
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.ndarray)
-"""What a layer may return besides tensors: the same whatever its rows are."""
+"""Types that a layer may return besides tensors: the same whatever its rows are."""
 UNLIKE = "tensors of a batch have different numbers of rows, so which are its rows is not known"
 USES = "_lockstep_uses"
 """Attribute of a sparse gradient."""
 KNOWN = {"keras", "tensorflow", "trainer"}
 """Packages whose functions, such as activations, treat each row alone."""
 Use = Literal["rows", "unique", "common"]
-"""What a step looks up of a variable at a place: each row its own, what rows have in common once each, or the same whatever they are."""
+"""Rows of a variable that a step looks up at a place: each row its own, what rows have in common once each, or the same for any rows."""
 BYTES = [bytes([code]) for code in range(256)]
 _thread = threading.local()
 """`step`: the thread's current `Step`. Workers may be threads."""
@@ -76,9 +76,9 @@ class Layout:
     beside: dict[Operation, set[int]] = field(default_factory=dict)
     """By layer, which of its arguments, flattened, have none of a batch's rows, though the size of their first dimension may look so."""
     kinds: list[tuple[Use, ...]] | None = field(default_factory=list)
-    """Of each sparse gradient of the step, in order: by use of its variable; None: all workers look up the same, of the whole batch."""
+    """Uses of each sparse gradient's variable, in the step's order; None: all workers look up the same, of the whole batch."""
     noted: list[list[np.ndarray]] | None = None
-    """Of each sparse gradient, in a trial: what each use of its variable looks up on this worker."""
+    """Look-ups of each sparse gradient's variable on this worker, by use, in a trial."""
 
 
 class Rows:
@@ -129,7 +129,7 @@ class Step:
         self.sizes: dict[Operation, set[int]] = {}
         """By layer, known first dimensions of what it draws and normalises for its rows."""
         self.layers: list[Layer] = []
-        """Those whose calls are under way, the innermost last."""
+        """Layers whose calls are under way, the innermost last."""
         self.drawing = self.differentiating = self.draws = 0
         self.repeating: set[str] = set()
         """Functions of TensorFlow that draw, and were traced before: Keras' own step would repeat the numbers of that trace."""
@@ -137,11 +137,11 @@ class Step:
         """Whose penalty of the whole batch is added; Keras then adds what it takes for that of these rows."""
 
     rows: Rows | None
-    """Of the outermost call, inside of it."""
+    """Rows of the outermost call, inside of it."""
     replicated = False
-    """Whether all workers compute the same of the whole batch, as they do inside `everything`."""
+    """True if all workers compute the same of the whole batch, as they do inside `everything`."""
     keeps = True
-    """Whether variables change."""
+    """True if variables change."""
     drawn: float | None = None
     """Instead of what is random: the place between the least and the largest number, from 0 to 1; None: it is random."""
 
@@ -199,7 +199,7 @@ class Step:
         return gather(tensor)
 
     def _gathered_strings(self, strings: tf.Tensor) -> tf.Tensor:
-        """Those of all workers, which exchange their bytes."""
+        """Gather the strings of all workers, which exchange their bytes."""
         split = tf.strings.bytes_split(tf.reshape(strings, [-1]))
         lengths, codes = split.row_lengths(), tf.reshape(tf.io.decode_raw(split.flat_values, tf.uint8), [-1])
         lengths, codes = self.group.concatenated([lengths, tf.cast(codes, tf.int32)])
@@ -215,7 +215,7 @@ class Step:
 
     @staticmethod
     def _with_companions(tensor: Any, function: Callable[[Any], Any]) -> Any:
-        """What a function returns of a tensor, and of its mask and the logits behind it, which Keras' losses look for."""
+        """Apply a function to a tensor, and to its mask and the logits behind it, which Keras' losses look for."""
         behind = _behind(tensor)
         # Keras looks for the operation, too.
         result = function(tensor) if behind is None else behind[0](function(behind[1]))
@@ -278,7 +278,7 @@ class Step:
     # --- layers
 
     def sees_all(self, layer: Operation) -> bool:
-        """Whether a layer is given the whole batch."""
+        """Return whether a layer is given the whole batch."""
         return self.replicated or layer in self._layout.seeing_all or isinstance(layer, MIXING) or getattr(layer, "stateful", False)
 
     @contextlib.contextmanager
@@ -328,14 +328,14 @@ class Step:
                 values[key] = tf.nest.map_structure(self.whole, value)
 
     def has_rows(self, layer: Operation, leaf: Any) -> bool:
-        """Whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
+        """Return whether an argument's first dimension is that of the batch: not known, or a multiple of what is known of the batch."""
         if not leads(leaf):
             return False
         first, fixed = leaf.shape[0], self._layout.fixed.get(layer, ())
         return first is None or bool(first and self._static and first % self._static == 0 and first not in fixed)
 
     def counts_rows(self, first: int | None) -> bool:
-        """Whether a first dimension inside of a call is that of this worker's rows."""
+        """Return whether a first dimension inside of a call is that of this worker's rows."""
         layer, computed = self.layers[-1] if self.layers else None, self.inner.computed
         if first is None or not isinstance(computed, int):
             return first is None
@@ -461,7 +461,7 @@ def _behind(tensor: Any) -> tuple[Callable[[Any], Any], Any] | None:
 
 
 def leads(leaf: Any) -> bool:
-    """Whether something is a tensor with a first dimension."""
+    """Return whether something is a tensor with a first dimension."""
     return _is_tensor(leaf) and bool(leaf.shape.rank)
 
 
@@ -544,7 +544,7 @@ def _kept(layer: Layer) -> dict[tuple[int, Any], tuple[Any, Any]]:
 
 
 def of_keras(layer: Operation) -> bool:
-    """Whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
+    """Return whether a layer is one of Keras' own, which treats each row alone, or for which hooks account for all rows."""
     if not isinstance(layer, Layer) or is_users(layer) or isinstance(layer, keras.layers.Lambda):
         return False
     functions = filter(None, map(_function_in, filter(callable, vars(layer).values())))

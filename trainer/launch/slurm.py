@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.data.manifest import Published
 
 GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints", "output")
-"""What the chief copies back besides its own `workers/<node>`; what a run needs to continue comes first."""
+"""Files that the chief copies back besides its own `workers/<node>`; those that a run needs to continue come first."""
 EVERY_S = 5.0
 RUN = "run.json"
 """In a run's folder: its `id`, unique even among runs of the same name, and the number of `workers` it was planned for."""
@@ -185,7 +185,7 @@ class WorkerProcess:
     def __init__(self) -> None:
         self._worker: subprocess.Popen[bytes] | None = None
         self.stop_asked = False
-        """Whether Slurm asked this task to end."""
+        """True once Slurm has requested the end of this task."""
         self.gave_up: int | None = None
         """The task's exit code if its worker was killed because it waits for another that is gone."""
         signal.signal(signal.SIGTERM, self._pass_on)
@@ -285,7 +285,7 @@ def _ended_badly(paths: NodePaths, task: Allocation) -> dict[str, Any] | None:
 
 
 def _trains(records: Path, earlier: int) -> bool:
-    """Whether a worker is past joining; from then on it notices a lost peer by itself."""
+    """Return whether a worker is past joining; from then on the worker notices a lost peer by itself."""
     if not records.is_file():
         return False
     with records.open("rb") as file:

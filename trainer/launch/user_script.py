@@ -40,7 +40,7 @@ HELD_BACK = ("PYTHONSAFEPATH", "OPENBLAS_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Script:
-    """What is started, and where."""
+    """Script to start, with its files and peers."""
 
     run: Path
     """The run directory on this host."""
@@ -49,7 +49,7 @@ class Script:
     archive: Path
     """The script's files on the shared folder."""
     sha256: str
-    """What the archive's digest must be."""
+    """Expected digest of the archive."""
     main: str
     """The file to start."""
     arguments: Sequence[str]

@@ -11,5 +11,5 @@ STEPS = (*LOSSES, "test_step", "compute_metrics")
 
 
 def overridden(model: keras.Model, methods: Sequence[str] = STEPS) -> list[str]:
-    """Which methods a model has instead of Keras' own."""
+    """Methods that a model has instead of Keras' own."""
     return [name for name in methods if getattr(type(model), name) is not getattr(keras.Model, name)]

@@ -23,7 +23,7 @@ def options_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def takes_images(given: dict[str, Any]) -> bool:
-    """Whether the function builds a model for images of a size and for classes: its first parameters are `GIVEN`."""
+    """Return whether the function builds a model for images of a size and for classes: its first parameters are `GIVEN`."""
     return tuple(parameters(Function.of(given))[:2]) == GIVEN
 
 

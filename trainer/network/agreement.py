@@ -1,4 +1,4 @@
-"""What workers tell each other outside a step, over any sum of arrays."""
+"""Agreement of workers outside a step, over any sum of arrays."""
 
 import hashlib
 import itertools
@@ -11,7 +11,7 @@ from trainer.network.member import Member
 
 
 class Agreed(NamedTuple):
-    """What all workers go on with."""
+    """Arrays that all workers go on with, and how far those of some were off."""
 
     arrays: list[np.ndarray]
     """The chief's."""

@@ -90,7 +90,7 @@ class Cluster(Agreement):
         return self.strategy.run(function, args=tuple(arguments))
 
     def local(self, result: Any) -> Any:
-        """What `run` returned on this worker's first device."""
+        """Result of `run` on this worker's first device."""
         return self.strategy.experimental_local_results(result)[0]
 
     def connect(self, transport: str) -> None:
@@ -150,7 +150,7 @@ def take_gpus(wanted: int | None = None) -> int:
 
 
 def ask(rank: int) -> Answer:
-    """Whether a worker of the running cluster answers."""
+    """Probe a worker of the running cluster for an answer."""
     try:
         context.context().check_collective_ops_peer_health(TASK.format(rank), timeout_in_ms=int(1000 * ANSWER_S))
     except tf.errors.DeadlineExceededError:

@@ -159,7 +159,7 @@ def connect_some(
 
 
 def _has_news(connection: socket.socket) -> bool:
-    """Whether a non-blocking connection can be read, or has ended."""
+    """Return whether a non-blocking connection can be read, or has ended."""
     try:
         connection.recv(1, socket.MSG_PEEK)
     except BlockingIOError:

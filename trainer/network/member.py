@@ -1,4 +1,4 @@
-"""Which worker of a cluster a process is: TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`, written and read."""
+"""Place of a process in a cluster: TF_CONFIG, the format of TensorFlow's `TFConfigClusterResolver`, written and read."""
 
 import ipaddress
 import json
@@ -45,17 +45,17 @@ class Member:
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether there is no network between the workers."""
+        """True if there is no network between the workers."""
         return one_machine(self.hosts)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker writes snapshots, events and the summary."""
+        """True if this worker writes snapshots, events and the summary."""
         return self.rank == 0
 
 
 def one_machine(hosts: Sequence[str]) -> bool:
-    """Whether all these addresses are loopback addresses."""
+    """Return whether all these addresses are loopback addresses."""
     return all(map(_is_loopback, hosts))
 
 
@@ -77,7 +77,7 @@ def endpoint(address: str, port: object) -> str:
 
 
 def family(address: str) -> socket.AddressFamily:
-    """Of sockets for an address."""
+    """Family of sockets for an address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 

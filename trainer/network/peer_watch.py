@@ -16,7 +16,7 @@ EVERY_S = 3.0
 ANSWER_S = 15.0
 """Seconds within which a worker must answer; TensorFlow's own threads and the kernel answer, however busy Python is."""
 STOPPED_ANSWERING = "stopped answering: it is frozen, or its host or network is gone"
-"""What is said of a worker that does not."""
+"""Message about a worker that does not answer."""
 GONE = 3
 """After this many refused calls, one per round, a worker counts as lost, even if nothing else noticed."""
 

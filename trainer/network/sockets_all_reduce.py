@@ -85,7 +85,7 @@ def _holders(arrays: Arrays) -> list[int]:
 
 
 class _Route:
-    """Which worker sums what for arrays of certain sizes and types, and the buffers for incoming data."""
+    """Assignment of sums to workers for arrays of certain sizes and types, and the buffers for incoming data."""
 
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
@@ -244,7 +244,7 @@ class Direct:
         return f"rank {peer} ({self._hosts[peer]})" if self._hosts else f"rank {peer}"
 
     def _loss(self, peer: int, number: int) -> PeerLost:
-        """What the error of a connection that ended says about a peer."""
+        """Error about a peer whose connection ended with an error number."""
         what = STOPPED_ANSWERING if number in UNREACHABLE else "closed its connection: it ended"
         return PeerLost(f"{self._name(peer)} {what}", peer)
 

@@ -22,7 +22,7 @@ _thread = threading.local()
 
 
 def multi_worker(model: keras.Model) -> bool:
-    """Whether a model was made under the scope of a strategy of several workers."""
+    """Return whether a model was made under the scope of a strategy of several workers."""
     strategy = model._distribute_strategy
     return strategy is not None and bool(strategy.extended._in_multi_worker_mode()) and strategy.num_replicas_in_sync > 1
 

@@ -39,7 +39,7 @@ class Coordinator(Cluster):
         self.devices, self.on_host, self.group = 1, True, all_reduce.Alone()
 
     def offers(self, job: Job) -> Offers | None:
-        """What gives the run's snapshots to evaluators; None without any."""
+        """Offers of the run's snapshots to evaluators; None without any evaluator."""
         place = Place(self._task, read_secret(job.own)) if EVALUATOR in self._task.cluster else None
         return Offers(place, job.run, job.metrics, job.config.recovery.hang) if place else None
 

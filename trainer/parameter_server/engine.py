@@ -36,7 +36,7 @@ class HandedOut(NamedTuple):
     """A call that a worker computes, or will."""
 
     number: int
-    """Of the call, from 0."""
+    """Number of the call, from 0."""
     result: Any
     """TensorFlow's `RemoteValue`: rows, staleness, index of the worker."""
     at: float

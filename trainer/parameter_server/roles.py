@@ -1,4 +1,4 @@
-"""Which process of an asynchronous run does what: TF_CONFIG with its jobs. Standard library only."""
+"""Roles of an asynchronous run's processes: TF_CONFIG with its jobs. Standard library only."""
 
 import json
 import os

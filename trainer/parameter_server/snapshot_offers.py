@@ -27,7 +27,7 @@ FIELDS = struct.Struct("!IQ32s")
 HEADER = FIELDS.size + hashlib.sha256().digest_size
 """Bytes of these and of their HMAC."""
 SEND, ALIVE, DONE, REFUSED = b"S", b".", b"D", b"R"
-"""What an evaluator answers: it wants the snapshot, works on it, has evaluated it, could not."""
+"""Answers of an evaluator about a snapshot: wanted, under way, evaluated, failed."""
 CHUNK = 2**20
 PAUSE_S = 1.0
 """Between two calls to an evaluator that is not there, and two looks at whether a wait is over."""
@@ -62,7 +62,7 @@ class Place:
         return sockets
 
     def header(self, epoch: int, size: int, sha256: bytes) -> bytes:
-        """What the chief says of a snapshot."""
+        """Header that the chief sends before a snapshot."""
         fields = FIELDS.pack(epoch, size, sha256)
         return fields + self._proof(fields)
 

@@ -9,7 +9,7 @@ QUEUED = 2
 
 
 def may_begin(number: int, oldest: int, under_way: int, workers: int, staleness: int | None) -> bool:
-    """Whether the call `number` may be handed to a worker.
+    """Return whether the call `number` may be handed to a worker.
 
     Args:
         number: of the call, from 0, counted since all workers last waited for each other.

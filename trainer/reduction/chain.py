@@ -41,7 +41,7 @@ class GraphChain:
     """Computations in TensorFlow ops; each sum is an op of its own."""
 
     factored = False
-    """Whether `take` changes anything."""
+    """True if `take` changes anything."""
 
     @staticmethod
     def take(values: list[Any]) -> list[Any]:

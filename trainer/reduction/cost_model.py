@@ -1,4 +1,4 @@
-"""What the sums of a step cost, and `reduction.name: auto`: compress if sending all gradients would take too long. Pure arithmetic.
+"""Cost of a step's sums, and `reduction.name: auto`: compress if sending all gradients would take too long. Pure arithmetic.
 
 The doctor's prediction and a sweep's model of a step count messages and bytes here, too.
 """
@@ -31,7 +31,7 @@ class Choice:
     sent_bytes: int
     """Bytes per worker that are summed in each step, without counts and losses (16 bytes)."""
     measured: bool = False
-    """Whether it was measured just now: another measurement may lead to another choice."""
+    """True if measured just now: another measurement may lead to another choice."""
     transport: str = DIRECT
     sums: tuple[int, ...] = ()
     """Bytes of each all-reduce of a step, in order; empty for one worker."""
@@ -51,7 +51,7 @@ def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sen
 
 
 def worth_compressing(own: float, sending: float) -> bool:
-    """Whether sending all gradients (seconds) takes too much of a step beside the slowest worker's own work (seconds)."""
+    """Return whether sending all gradients (seconds) takes too much of a step beside the slowest worker's own work (seconds)."""
     return sending > SHARE * own
 
 

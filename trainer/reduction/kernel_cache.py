@@ -29,7 +29,7 @@ class ByContent(_CacheLocator):
         return str(Path(os.environ[FOLDER]) / f"kernels-{self._digest}")
 
     def get_source_stamp(self) -> str:
-        """What must match for compiled code to be reused."""
+        """Key under which compiled code is reused: CPU, Numba's version, source."""
         return self._digest
 
     def get_disambiguator(self) -> str:

@@ -30,7 +30,7 @@ class Shapes(NamedTuple):
     """Shapes of the arrays that represent one gradient."""
 
     sent: tuple[int, ...]
-    """What is summed first: the new left factors."""
+    """Shape of the first sum: the new left factors."""
     left: tuple[int, ...]
     right: tuple[int, ...]
 
@@ -43,7 +43,7 @@ class Method:
     memory: Sequence[Any] = ()
     """Variables, or what has their `shape`, `numpy` and `assign`, that differ between workers: each saves its own."""
     low_rank: Mapping[int, Shapes] = field(default_factory=dict)
-    """Which gradients, by number, come out as `LowRank`. If any do, the computations take and return arrays
+    """Gradients, by number, that come out as `LowRank`. If any do, the computations take and return arrays
     on the host. The first takes these gradients; the second takes the sums, the other gradients, and what the first
     sent. The result is the left factors, the sums, the other gradients, the right factors."""
 
@@ -55,7 +55,7 @@ class Setting:
     parts: int
     """How many parts are summed: the devices of all workers."""
     on_host: bool = True
-    """Whether gradients are in host memory and are sent from there, so that compiled loops can use them in place."""
+    """True if gradients are in host memory and are sent from there, so that compiled loops can use them in place."""
     threads: int = 1
     seed: int = 1
 

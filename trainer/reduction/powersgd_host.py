@@ -43,14 +43,14 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
 
 
 class Matrix:
-    """What is kept between steps for one large gradient; factors are transposed."""
+    """State between steps for one large gradient; factors are transposed."""
 
     def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
         rank = len(first)
         self.recycled = factors - rank
         """How many of the last step's left factors, the strongest, are reused."""
         self.error = HostArray((rows, columns))
-        """What is left to send, still including the product of the two factors below."""
+        """Rest of the gradient to send, still including the product of the two factors below."""
         self.left, self.right = HostArray((factors, rows)), HostArray((factors, columns))
         """P of the last step, and this worker's own Q."""
         self.start = HostArray((rank, columns))

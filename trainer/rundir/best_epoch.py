@@ -1,4 +1,4 @@
-"""Which epoch is the best: the metric that decides, and whether its highest or its lowest value is best."""
+"""Choice of the best epoch: the metric that decides, and whether its highest or its lowest value is best."""
 
 import math
 import re
@@ -33,7 +33,7 @@ class Monitor(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether its values are shares, which percentages show best."""
+        """True if the metric's values are shares, which percentages show best."""
         return self.metric.endswith("accuracy")
 
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def judged(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def stalled(rows: Sequence[dict[str, Any]], asked: str | None, patience: int | None) -> bool:
-    """Whether the last `patience` validations were no better than one before them; None: never. As Keras' EarlyStopping counts."""
+    """Return whether the last `patience` validations were no better than one before them; None: never. As Keras' EarlyStopping counts."""
     if patience is None or not rows:
         return False
     validations = judged(rows)

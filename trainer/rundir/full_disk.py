@@ -25,7 +25,7 @@ class Saver:
         """Take a function for warnings, and one that frees space: true if it freed any."""
         self._warn, self._make_room = warn, make_room
         self.missing: dict[str, str] = {}
-        """What could not be saved, and why."""
+        """Parts that could not be saved, each with the reason."""
 
     def save(self, what: str, path: Path, needed: int | None, write: Callable[[], object]) -> bool:
         """Write a file of `needed` bytes; return whether that succeeded. Errors of `write` pass, unless they are the disk's."""

@@ -58,7 +58,7 @@ def kept(policy: str | int, existing: Sequence[int], rows: Sequence[dict[str, An
 
 
 def wanted(policy: str | int, rows: Sequence[dict[str, Any]], row: dict[str, Any], monitor: str | None = None) -> bool:
-    """Whether to write the snapshot of the epoch that just ended: any may be the last, but only some are the best so far."""
+    """Return whether to write the snapshot of the epoch that just ended: any may be the last, but only some are the best so far."""
     return policy != "best" or _best_epoch([*(old for old in rows if old["epoch"] < row["epoch"]), row], monitor) == row["epoch"]
 
 

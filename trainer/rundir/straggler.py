@@ -1,4 +1,4 @@
-"""Whether one worker is slower than the others: one rule for the nodes and for the control node. Pure functions.
+"""Detection of a slow worker: one rule for the nodes and for the control node. Pure functions.
 
 A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the all-reduce: the
 others wait there for it. So hosts are compared by their own work: everything except the all-reduce. A slow link shows in nobody's own
@@ -45,13 +45,13 @@ class Straggler:
     others_us: int
     """The median of the others."""
     value: int
-    """What was read on its host, in the unit of the `Load` that names the cause."""
+    """Value on its host, in the unit of the `Load` field that names the cause."""
     usual: int
     """The median of the others."""
 
 
 Symptom = Callable[[Load, Load], bool]
-"""Whether a slow worker's load, beside the median of the others', shows it."""
+"""Returns whether a slow worker's load, beside the median of the other workers', shows a cause."""
 SURELY_SLOWER = 1.25
 """A host without a visible cause is named from this multiple of the others' median: medians of a few steps vary."""
 PAGING = 10
@@ -69,7 +69,7 @@ INEXACT = 2
 
 
 def _reads(name: str) -> Symptom:
-    """Whether many more pages are read from disk than elsewhere."""
+    """Symptom of many more pages read from disk than elsewhere."""
     return lambda load, usual: getattr(load, name) > 3 * getattr(usual, name) + PAGING
 
 
@@ -78,7 +78,7 @@ def _waits_for_input(load: Load, usual: Load) -> bool:
 
 
 def _taken(name: str) -> Symptom:
-    """Whether others take noticeably more of this host's CPUs than elsewhere."""
+    """Symptom of noticeably more of this host's CPUs taken by other work than elsewhere."""
     return lambda load, usual: getattr(load, name) - getattr(usual, name) >= NOTICEABLE * load.limit
 
 
@@ -94,7 +94,7 @@ SYMPTOMS: dict[str, tuple[str, Symptom]] = {
     "load": ("others", _taken("others")),
     "clock": ("clock", lambda load, usual: 0 < load.clock < SLOW_CLOCK * usual.clock),
 }
-"""What makes a host slow, and the number of `Load` that shows it; the first that applies is named."""
+"""Causes of a slow host, each with the number of `Load` that shows it; the first that applies is named."""
 LINK, UNKNOWN = "link", "unknown"
 CAUSES = (*SYMPTOMS, LINK, UNKNOWN)
 

@@ -97,7 +97,7 @@ def freeze(model: keras.Model, last: int) -> None:
 
 
 def scales_loss(optimizer: Any) -> bool:
-    """Whether gradients come to it scaled, by a factor that changes between steps: mixed precision in float16."""
+    """Return whether an optimizer takes scaled gradients, by a factor that changes between steps: mixed precision in float16."""
     return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 

@@ -22,13 +22,13 @@ PLACES, HUES, SHARES = 0, 2, 4
 APART = 2**40
 """Distance between two streams, in steps."""
 LUMA = (0.299, 0.587, 0.114)
-"""Of red, green and blue (ITU-R 601)."""
+"""Weights of red, green and blue in luma (ITU-R 601)."""
 MOVING = ("crop", "flip", "shift", "rotate", "scale")
 COLOURING = ("brightness", "contrast", "saturation")
 
 
 def soft(config: Config) -> bool:
-    """Whether labels become probabilities `[classes]` for training."""
+    """Return whether labels become probabilities `[classes]` for training."""
     return bool(config.augment.mixup or config.train.label_smoothing)
 
 
@@ -110,7 +110,7 @@ def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor
 
 
 def shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
-    """What of each image is its own in mixup, from Beta(alpha, alpha), `[batch]`."""
+    """Fractions of the images' own values in mixup, from Beta(alpha, alpha), `[batch]`."""
     drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, SHARES), alpha=alpha)
     # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
     drawn -= np.finfo(np.float32).tiny

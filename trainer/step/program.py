@@ -33,17 +33,17 @@ class Program(worker_step.Steps):
         self.adds_up = adds_up and self._group.workers > 1
         self.from_chief, self.logs = FromChief(self._group), keras_metrics.StepLogs()
         self.shares: Sequence[int] | None = None
-        """Of a batch's rows by rank; None: equal ones."""
+        """Shares of a batch's rows by rank; None: equal ones."""
         self._optimizers: list[Any] = []
 
     @property
     def optimizers(self) -> list[Any]:
-        """Those of the model that apply gradients; known once it is traced."""
+        """Optimizers of the model that apply gradients; known once the step is traced."""
         return self._optimizers
 
     @property
     def sent(self) -> str:
-        """What workers send each other, and why."""
+        """Form of the gradients that workers send each other, and why."""
         if self.adds_up:
             return "as they are, those of an Embedding by row: the optimizer updates repeated rows one by one"
         return "as they are, with the outputs of all workers: the model's step is not known to be a sum over rows"

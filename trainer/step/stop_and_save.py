@@ -1,11 +1,11 @@
-"""What workers ask of each other with a step's sums: to stop, and to save the state."""
+"""Requests of workers with a step's sums: to stop, and to save the state."""
 
 import numpy as np
 
 SUMS = ("asks", "images")
 """The first columns of a call's result, each summed over all workers, float32; the states of the model's metrics follow."""
 STOP, SAVE = 1.0, 4096.0
-"""What a worker asks of all after a call: to stop, and to save the state, for which only the chief asks. Sums stay apart: there are
+"""Requests of a worker to all after a call: to stop, and to save the state, which only the chief requests. Sums stay apart: there are
 fewer devices than SAVE, and float32 counts to 2**24."""
 
 

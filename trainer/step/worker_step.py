@@ -79,28 +79,27 @@ def _same(data: Any) -> Any:
 
 @dataclass(frozen=True)
 class Local:
-    """What a worker computes in a step before anything is sent; called in replica context.
+    """Computation of a worker in a step before anything is sent; called in replica context.
 
-    It sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of this worker's part of the mean loss over the global
+    A worker sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of its part of the mean loss over the global
     batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
-    stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
-    """
+    stay equal on all workers. Each device normalises with the statistics of its own part of the batch."""
 
     cluster: Cluster
     model: keras.Model
     """Compiled."""
     spec: Spec
-    """Of the examples that a step is fed."""
+    """Spec of the examples that a step is fed."""
     augment: Callable[[Batch], Any] = operator.attrgetter("data")
     """Returns the data that the model sees."""
     validated: Spec | None = None
-    """Of the examples that validation is fed, where they differ."""
+    """Spec of the examples that validation is fed, where they differ."""
     as_validated: Callable[[Any], Any] = _same
     """Returns the data that the model sees in validation."""
     l2_in_update: bool = True
-    """Whether L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
+    """True if L2 penalties of weights are part of the update; else they are part of the loss, as in Keras' `fit`."""
     placements: rehearsal.Placements | None = None
-    """Of layers, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
+    """Placements of layers, where a step is that of one worker; None: batch statistics and random numbers are each worker's."""
 
     def __call__(self, batch: Batch) -> list[tf.Tensor]:
         """`[sums, *gradients, *statistics]` for this device's part of the worker's batch."""
@@ -154,7 +153,7 @@ class Local:
 
     @property
     def statistics(self) -> list[keras.Variable]:
-        """Of the model, those that workers share."""
+        """Statistics of the model that workers share."""
         return statistics(self.model) if self.placements is None else []
 
     @property
@@ -168,7 +167,7 @@ class Local:
 
     @property
     def test_signature(self) -> list[Any]:
-        """What `test` takes, for tracing."""
+        """Signature of `test`, for tracing."""
         return [rows(self.validated or self.spec)]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
@@ -180,7 +179,7 @@ class Local:
 
 
 def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
-    """What a device adds to a random generator's initial state at a step, `[2]` int64."""
+    """Offset of a device from a random generator's initial state at a step, `[2]` int64."""
     return tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(number, tf.int64) * DRAWS])
 
 
@@ -222,7 +221,7 @@ def build(model: keras.Model, spec: Spec) -> None:
 
 
 def statistics(model: keras.Model) -> list[keras.Variable]:
-    """What a model itself updates in training: the non-trainable variables of layers that are not frozen, if they are numbers."""
+    """Variables that a model itself updates in training: the non-trainable ones of layers that are not frozen, if they are numbers."""
     layers = [layer for layer in model._flatten_layers() if layer.trainable]
     every = [variable for layer in layers for variable in layer._non_trainable_variables]
     return [variable for variable in every if (kind := tf.as_dtype(variable.dtype)).is_floating or kind.is_integer]
@@ -258,7 +257,7 @@ def seeds(model: keras.Model) -> list[keras.Variable]:
 
 
 def kept_by_losses(model: keras.Model) -> list[keras.Variable]:
-    """What losses keep, such as a moving mean."""
+    """Variables that losses keep, such as a moving mean."""
     return _in_losses(model, keras.Variable)
 
 
@@ -272,17 +271,17 @@ class Steps(abc.ABC):
 
     local: Local
     from_chief: FromChief
-    """Whether all workers take the chief's weights after each step."""
+    """Switch by which all workers take the chief's weights after each step."""
     memory: Sequence[Any] = ()
-    """What differs between workers: see `reduction.Method`."""
+    """Variables that differ between workers: see `reduction.Method`."""
     logs: keras_metrics.StepLogs | None = None
-    """What a step of the model's own returns, known once it is traced; None: Keras' own returns its metrics."""
+    """Logs that a step of the model's own returns, known once the step is traced; None: Keras' own returns its metrics."""
     feeds_all = False
-    """Whether each worker is fed the whole batch."""
+    """True if each worker is fed the whole batch."""
     undoable = False
-    """Whether a step changes `variables` and `memory` only, so that one on made-up rows can be undone."""
+    """True if a step changes `variables` and `memory` only, so that one on made-up rows can be undone."""
     adds_up = True
-    """Whether all that workers compute alike is the optimizer's update."""
+    """True if the optimizer's update is all that workers compute alike."""
 
     @property
     @abc.abstractmethod
@@ -297,11 +296,11 @@ class Steps(abc.ABC):
     @property
     @abc.abstractmethod
     def slots(self) -> list[Any]:
-        """What optimizers keep, of TensorFlow."""
+        """Variables that optimizers keep, of TensorFlow."""
 
     @property
     def variables(self) -> list[Any]:
-        """What training changes and a state holds, known once it is traced; of TensorFlow."""
+        """Variables that training changes and a state holds, known once the step is traced; of TensorFlow."""
         every = [*(weight.value for weight in self.local.model.weights), *self.local.seeds, *self.slots]
         return list({id(variable): variable for variable in every}.values())
 
@@ -380,7 +379,7 @@ class Parts(Steps):
 
 
 def in_replica(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a traced step returns on this worker's first device."""
+    """Call a function of a traced step; return its result on this worker's first device."""
     return cluster.local(cluster.run(function, arguments))
 
 
@@ -450,7 +449,7 @@ class ProfiledCall:
         self._reduction = sent.profiled(functools.partial(_traced, self._cluster))
         self._apply = _traced(self._cluster, parts.apply)
         self.traced = False
-        """Whether it has been called before: the first call traces."""
+        """True after the first call, which traces."""
 
     def __call__(self, batches: Batch, rates: np.ndarray) -> tuple[np.ndarray, dict[str, float] | None]:
         """As a `make_train_call` of one step; also returns the seconds of each part of `Stopwatch`, None for the first call: it traces."""

@@ -1,4 +1,4 @@
-"""What is changed in TensorFlow and Keras in a script that Lockstep started on several workers, once they are imported.
+"""Changes of TensorFlow and Keras, once imported, in a script that Lockstep started on several workers.
 
 Nothing is imported here before it is needed: a script may use neither, and may have a module `trainer` of its own.
 """
@@ -60,4 +60,4 @@ HOOKS = {
     "keras.src.backend.tensorflow.trainer": of_keras,
     "tensorflow.python.distribute.collective_all_reduce_strategy": of_strategy,
 }
-"""What to call with a module when it has been imported, by its name."""
+"""Function to call with a module when imported, by the module's name."""
