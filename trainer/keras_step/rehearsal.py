@@ -630,7 +630,8 @@ class Placements:
     def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = no_batch) -> bool:
         """Return whether a step is computed by rows: all workers try the step, as `rehearse` does, and agree.
 
-        A step is computed so where that is known to be right, or was checked and is much cheaper than to gather outputs."""
+        A step is computed so where that is known to be right, or was checked and is much cheaper than to gather outputs.
+        """
         optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
         if copies_weights(optimizer, self._model.trainable_variables):
             name = type(inner(optimizer)).__name__

@@ -83,7 +83,8 @@ class Local:
 
     A worker sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of its part of the mean loss over the global
     batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
-    stay equal on all workers. Each device normalises with the statistics of its own part of the batch."""
+    stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
+    """
 
     cluster: Cluster
     model: keras.Model

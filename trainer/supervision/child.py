@@ -75,7 +75,7 @@ class Patience:
 
 
 class Pulse:
-    """What a worker's metrics.jsonl says of it, and since when."""
+    """Progress of a worker by its metrics.jsonl, with the times of the last changes."""
 
     def __init__(self, path: Path, clock: Clock = CLOCK):
         """Take the file; what is in it already does not count."""
@@ -109,7 +109,7 @@ class Pulse:
         self.step, self.phase, self.moved_at = step, phase, self.heard_at
 
     def hangs(self, limit: float) -> bool:
-        """Whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
+        """Return whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
         usual = max(SHORTEST_HANG_S, HANG * self.longest) if self.longest else limit
         return self.phase == "training" and self._clock.monotonic() - self.moved_at > min(limit, usual)
 

@@ -24,7 +24,7 @@ from trainer.supervision.restart_policy import FINAL, Report
 from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
-"""What the chief's supervisor says when its worker has ended for good, by its exit code."""
+"""Message of the chief's supervisor when its worker has ended for good, by exit code."""
 PAUSE_S = 1.0
 """Between two calls to a chief's supervisor that does not listen yet."""
 SETTLED_S = 60.0
@@ -40,7 +40,7 @@ def of(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> Sup
 
 
 class AsynchronousSupervisor(Supervisor):
-    """What those of all roles have in common."""
+    """Base of the supervisors of all roles."""
 
     def _cluster(self) -> dict[str, Any]:
         return of_host(self._post.endpoints, self._post.servers or {}, self._post.apart, self._post.rank)
@@ -50,7 +50,7 @@ class AsynchronousSupervisor(Supervisor):
         return ["--server", str(servers.index(rank))] if rank in servers and rank not in self._post.apart else []
 
     def _enough(self, there: Collection[int]) -> bool:
-        """Whether all are there without whom nothing trains, and an evaluator does not come."""
+        """Return whether all hosts that training needs are there, and evaluators too or past their time to come."""
         ranks = set(range(self._post.workers))
         if not {rank for rank in ranks if self._post.apart.get(rank) != EVALUATOR} <= set(there):
             self._enough_at = math.inf
@@ -173,9 +173,9 @@ class Attendance(Caller):
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         super().__init__(rank, addresses, secret, clock)
         self.present = self.over = False
-        """Whether the chief's supervisor is there; whether it has gone."""
+        """True once the chief's supervisor is there; true once it has gone."""
         self.word, self.since = b"", clock.monotonic()
-        """What it said when it went; since when this one waits for it, on the monotonic clock."""
+        """Last message of the chief's supervisor; start of this supervisor's wait for the chief's, on the monotonic clock."""
 
     def run(self) -> None:
         """Connect, and wait for the word."""

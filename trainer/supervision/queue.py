@@ -94,7 +94,7 @@ class Place:
         return self.root / claims.CLAIMS / f"{self.port}.json"
 
     def content(self) -> dict[str, str]:
-        """Of both."""
+        """Content of the claim on the port and of the entry in the queue."""
         return {"run": self.run, "launch": self.launch, "session": self.session, "folder": str(self.folder)}
 
 
@@ -156,7 +156,7 @@ class Turn:
             self._place.claim.unlink()
 
     def _ahead(self) -> str:
-        """What comes first on this host, in words; empty if nothing does."""
+        """Description of what comes first on this host; empty if nothing does."""
         tmux_socket.mend()
         place, there = self._place, claims.sessions()
         if place.session not in there:
@@ -176,7 +176,7 @@ class Turn:
         return next((one["run"] for path, one in entries if claims.ticket_of(path) < self._place.ticket and one["session"] in there), "")
 
     def _holds(self, claim: Mapping[str, Any], there: Collection[str]) -> bool:
-        """Whether another run has this host: its worker lives, or will return after a restart of the host."""
+        """Return whether another run has this host: its worker lives, or will return after a restart of the host."""
         session = claim["session"]
         if claim["run"] == self._place.run:
             return False
@@ -255,7 +255,7 @@ class Turn:
         return KILLED if alone else PREEMPTED
 
     def _is_alone(self) -> bool:
-        """Whether SIGTERM came to this process only, for which the others would wait: its session goes on, and no other signal follows."""
+        """Return whether SIGTERM came to this process only, for which other hosts wait: its session goes on, no other signal follows."""
         parent, deadline = os.getppid(), self._clock.monotonic() + DOWN_S
         while self._clock.monotonic() < deadline and os.getppid() == parent:
             if self._clock.signal(SIGNALS, MOMENT_S) is not None:
@@ -263,7 +263,7 @@ class Turn:
         return os.getppid() == parent
 
     def is_cancelled(self) -> bool:
-        """Whether somebody has asked for the end of the run."""
+        """Return whether the end of the run was requested."""
         return (self._place.folder / MARK).exists()
 
     def give_up(self) -> int:

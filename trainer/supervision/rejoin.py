@@ -23,7 +23,7 @@ PAUSE_S = 1.0
 CLOSE_S = 0.2
 """Within which a door closes: the others, and who has come, wait for its supervisor."""
 FINISHED, BROKEN_OFF = b"F", b"B"
-"""What a door says when the run has ended well, or was cancelled; and when the others have decided on its end after a fault."""
+"""Messages of a door: the run has ended well, or was cancelled; the other supervisors have decided on its end after a fault."""
 ENDS = {
     FINISHED: "the others have ended the run without this host",
     BROKEN_OFF: "the others have ended the run after a fault; nothing starts again after that",
@@ -46,7 +46,7 @@ class Admitted(Exception):
 
 
 def door_secret(launch: bytes) -> bytes:
-    """What whoever knocks at a door proves to know, from the launch's secret."""
+    """Secret that a newcomer at a door proves to have, from the launch's secret."""
     return hashlib.sha256(b"newcomers" + launch).digest()
 
 

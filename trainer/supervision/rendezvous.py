@@ -22,12 +22,12 @@ LENGTH = struct.Struct("!I")
 LARGEST = 2**20
 """Bytes of a message."""
 TRAINS = b"T"
-"""What a supervisor whose worker trains says to the others."""
+"""Message of a supervisor, whose worker trains, to the other supervisors."""
 ANSWER_S = 10.0
 """Seconds within which a supervisor that has come must send its report."""
 Address = tuple[str, int]
 Enough = Callable[[Collection[int]], bool]
-"""Whether the ranks that are there go on without the others."""
+"""Returns whether the ranks that are there go on without the other ranks."""
 
 
 class Torn(ClusterError):
@@ -44,7 +44,7 @@ def agree(
     enough: Enough,
     clock: Clock = CLOCK,
 ) -> "tuple[Decision, Start]":
-    """What all supervisors that are there have decided, and their start.
+    """Decide with all supervisors that are there; return the decision and the start.
 
     Args:
         rank: this supervisor's.
@@ -94,7 +94,7 @@ class Start:
         return self._sockets.keys()
 
     def is_lost(self) -> bool:
-        """Whether a supervisor has left, or can't be reached any more, whose worker does not train yet."""
+        """Return whether a supervisor whose worker does not train yet has left, or can't be reached any more."""
         for peer, connection in list(self._sockets.items()):
             try:
                 word = connection.recv(len(TRAINS))

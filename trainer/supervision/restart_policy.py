@@ -1,4 +1,4 @@
-"""Whether all workers start again after one has ended, and when. Pure functions: every supervisor computes the same from the same reports.
+"""Restart of all workers after one has ended. Pure functions: every supervisor computes the same from the same reports.
 
 A worker that lost a peer, or that something killed, is started again. A worker that ended with a message for the user is not: the same
 program would end in the same way. Neither is a run that ends again and again at the same step.
@@ -48,10 +48,10 @@ class Elasticity:
 
 @dataclass(frozen=True)
 class Report:
-    """What a supervisor tells the others when its worker has ended."""
+    """Message of a supervisor to the other supervisors when its worker has ended."""
 
     generation: int
-    """Of the worker that ended."""
+    """Generation of the worker that ended."""
     code: int
     """Its exit code; 128 and the signal's number if a signal ended it; `LOST`."""
     step: int
@@ -78,7 +78,7 @@ class Report:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Report":
-        """What another supervisor sent; LockstepError if it is no report."""
+        """Parse another supervisor's report; LockstepError if the data is no report."""
         try:
             values: dict[str, Any] = json.loads(data)
             report = cls(**values)
@@ -92,7 +92,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Decision:
-    """What all supervisors do next."""
+    """Next action of all supervisors."""
 
     generation: int
     """Number of the workers that start now; 0: none, the run ends."""
@@ -103,12 +103,12 @@ class Decision:
     members: list[int]
     """Ranks in the launch of the workers that start now; spares may be among them."""
     restart: int
-    """Which restart of the launch this is, from 1."""
+    """Number of this restart in the launch, from 1."""
     why: str
 
 
 def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
-    """Whether some of a launch's hosts, by rank, may train without the others: of two groups without a common host, one.
+    """Return whether some of a launch's hosts, by rank, may train without the rest: of two groups without a common host, one.
 
     Only the launch's `workers` count for that, not its spares, whose ranks follow: either group could have those.
     """
@@ -117,7 +117,7 @@ def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
 
 
 def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, limits: Limits) -> Decision:
-    """What follows from the reports of those that are there.
+    """Decide by the reports of the supervisors that are there.
 
     Args:
         reports: by rank.

@@ -11,7 +11,7 @@ from trainer.common.files import make_folder, replacing
 METRICS, LOG = "metrics.jsonl", "worker.log"
 LAUNCHED = ("tf_config.json", "run_worker.sh", "secret")
 OF_ALL = ("config.yml", "cluster.json")
-"""What a launch writes: into a worker's folder, and beside the folders of all workers."""
+"""Files that a launch writes into a worker's folder, and beside the folders of all workers."""
 
 
 class RunFolder:
@@ -26,7 +26,7 @@ class RunFolder:
         self._files = {path: (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) for path in named if path.is_file()}
 
     def is_lost(self) -> bool:
-        """Whether it was removed or moved away, or was emptied. A disk that does not answer has lost nothing."""
+        """Return whether the folder was removed, moved away or emptied. A disk that does not answer has lost nothing."""
         return any(map(_is_gone, (*self._files, self._own / METRICS)))
 
     def restore(self) -> None:

@@ -25,7 +25,7 @@ from trainer.worker.backend import MODULES
 LEAST_NICE = 19
 OOM = Path("/proc/self/oom_score_adj")
 FIRST_TO_GO = 500
-"""What is added to the score by which the kernel chooses whom to kill."""
+"""Addition to the score by which the kernel chooses a process to kill."""
 
 
 def main() -> None:

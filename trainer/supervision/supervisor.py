@@ -59,7 +59,7 @@ SAVE_S = 120.0
 
 @dataclass(frozen=True)
 class Post:
-    """What a supervisor is responsible for."""
+    """Assignment of a supervisor in its launch."""
 
     folder: Path
     """The worker's part of the run directory."""
@@ -118,7 +118,7 @@ class Post:
 
 @dataclass
 class History:
-    """What a supervisor must know of earlier generations, also after it was killed."""
+    """Record of earlier generations, which a supervisor needs also after it was killed."""
 
     launch: str
     began: float = 0.0
@@ -164,7 +164,7 @@ class Supervisor:
         self._standby: Standby | None = None
         self._door: Door | None = None
         self._start: rendezvous.Start | None = None
-        """Until this worker trains."""
+        """Open from the decision to restart until this worker's first step."""
         self._newcomers: set[int] = set()
         """Ranks of lost hosts that are to join the next generation."""
         self._enough_at = math.inf
@@ -200,7 +200,7 @@ class Supervisor:
                 report = dataclasses.replace(report, code=RESTART, message=SIGNALLED)
 
     def _stands_by(self) -> bool:
-        """Whether others train, and this host is there in case that one of them is lost."""
+        """Return whether other hosts train, and this host stands by to replace a lost one."""
         return self._post.rank not in self._history.members
 
     # --- a generation
@@ -253,7 +253,7 @@ class Supervisor:
 
     @property
     def _lost_folder(self) -> bool:
-        """Whether the run directory is to be put back: not that of a host that goes down, nor of a run that is deleted."""
+        """True if the run directory is to be put back: not that of a host that goes down, nor of a run that is deleted."""
         return self._folder.is_lost() and not self._hung_up
 
     def _return_to_folder(self) -> None:
@@ -299,7 +299,7 @@ class Supervisor:
         return tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
 
     def _more_arguments(self) -> list[str]:
-        """Of the worker, beside those that all have."""
+        """Arguments of the worker besides those common to all roles."""
         return []
 
     def _record(self, **pids: int) -> None:
@@ -317,7 +317,7 @@ class Supervisor:
         return Report(history.generation, code, step, phase, *rest)
 
     def _is_cancelled(self, report: Report) -> bool:
-        """Whether the worker ended together with all others because somebody asked one of them, or because the time is over."""
+        """Return whether the worker ended together with all other workers, by request to one of them or because the time is over."""
         return self._was_cancelled(report.code)
 
     def _was_cancelled(self, code: int) -> bool:
@@ -418,7 +418,7 @@ class Supervisor:
         return self._post.rejoin_wait * (SPARE_WAITS if self._stands_by() else 1)
 
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
-        """What all decide, and their start; Admitted if the others trained without this host, and now are about to take it in."""
+        """Agree with all supervisors on a decision and a start; Admitted if the other hosts trained without this one and now take it in."""
         post, self._enough_at = self._post, math.inf
         with Visit(post.rank, post.peers, post.secret, self._clock) if self._may_visit(report) else contextlib.nullcontext() as visit:
 
@@ -434,7 +434,7 @@ class Supervisor:
                 raise
 
     def _may_visit(self, report: Report) -> bool:
-        """Whether the others may train without this host, which then asks to be taken in."""
+        """Return whether the other hosts may train without this one, which then requests to be taken in."""
         return self._post.elastic is not None and report.code not in FINAL
 
     def _enter(self, visit: Visit | None) -> None:
@@ -446,9 +446,9 @@ class Supervisor:
         return restart_policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
 
     def _enough(self, there: Collection[int]) -> bool:
-        """Whether those that are there go on without the others.
+        """Return whether the hosts that are there go on without the other hosts.
 
-        Their time counts from when they are enough: whoever waited alone must not pull the first that comes away from the rest.
+        Their time counts from when they are enough: a host that waited alone must not pull the first that comes away from the rest.
         """
         elastic, members = self._post.elastic, set(self._history.members)
         if elastic is None or not may_go_on(there, self._post.workers, elastic.least):
@@ -521,11 +521,11 @@ class Supervisor:
             raise Asked
 
     def _must_return(self) -> bool:
-        """Whether only the tmux server is gone. A host that goes down sends both signals, in any order."""
+        """Return whether only the tmux server is gone. A host that goes down sends both signals, in any order."""
         return self._hung_up and not self._stop_asked and not self._is_asked()
 
     def _is_asked(self) -> bool:
-        """Whether somebody asked for the end, perhaps while no supervisor was there."""
+        """Return whether the end was requested, perhaps while no supervisor was there."""
         return (self._post.folder / MARK).exists()
 
     def _return(self) -> int:

@@ -1,4 +1,4 @@
-"""What a callback of the user's own keeps, as JSON: a state holds it, and a training that goes on gets it back."""
+"""State of a callback of the user's own as JSON: part of a training state, and given back when the training goes on."""
 
 import base64
 import collections
@@ -25,7 +25,7 @@ NUMBERS = "biufc"
 """Kinds of NumPy's types."""
 NOT_THERE = "there is no such object where a training goes on"
 WORDS = 624
-"""Of a Mersenne Twister; NumPy does not check a position among them."""
+"""Words in the state of a Mersenne Twister; NumPy does not check a position among them."""
 
 
 class Unknown(Exception):
@@ -109,7 +109,7 @@ def _variables(value: Any) -> list[Any] | None:
 
 
 def decoded(value: Any, now: Any = None) -> Any:
-    """What an `Encoder` was given.
+    """Restore the value that an `Encoder` was given.
 
     Args:
         value: as JSON has it.

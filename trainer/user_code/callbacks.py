@@ -29,7 +29,7 @@ WRITERS = (
 )
 """Callbacks that write files or send reports."""
 SILENCED = (keras.callbacks.ModelCheckpoint, keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
-"""Those that can be kept from writing."""
+"""Writers that can be kept from writing."""
 LEFT_OUT = (keras.callbacks.BackupAndRestore,)
 """Callbacks that restore weights when a training begins, on one worker, over the state that the run continues from."""
 BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -41,7 +41,7 @@ SETTINGS = ("min_delta", "params")
 """Not part of a state: `fit` sets the second, and Keras turns the sign of the first when it learns in which direction the metric
 improves, which it does in every launch."""
 NOWHERE = ("filename", "log_dir", "_log_write_dir", "_train_dir", "_val_dir", "_should_trace")
-"""What tells writers where to write, which they do on the chief only."""
+"""Attributes by which writers find where to write, which they do on the chief only."""
 
 
 WATCHED, LONGEST_DESCRIPTION = ("monitor", "patience"), 120
@@ -57,7 +57,7 @@ class Restored(NamedTuple):
 
 
 class Loop(Protocol):
-    """What a training does at the hooks of Keras' `fit`, after the user's callbacks; epochs and steps count from 0."""
+    """Actions of a training at the hooks of Keras' `fit`, after the user's callbacks; epochs and steps count from 0."""
 
     def epoch_begins(self, epoch: int) -> None:
         """An epoch begins, or goes on."""
@@ -78,7 +78,7 @@ class Loop(Protocol):
         """The training is over; `restored`: who gave the model other weights at its end, if a callback did."""
 
     def validates(self, epoch: int) -> bool:
-        """Whether the epoch ends with a validation."""
+        """Return whether the epoch ends with a validation."""
 
     def test(self, first: int, last: int) -> dict[str, Any]:
         """Evaluate these batches of the validation; the logs so far."""
@@ -103,12 +103,12 @@ def sorted_out(given: dict[str, str]) -> tuple[list[keras.callbacks.Callback], l
 
 
 def writes_only(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback is known to do nothing but write, for which the chief is enough; one of the user's own may do anything."""
+    """Return whether a callback is known to do nothing but write, for which the chief is enough; one of the user's own may do anything."""
     return isinstance(callback, WRITERS) and not (is_users(callback) and isinstance(callback, SILENCED))
 
 
 def on_worker(callbacks: Sequence[keras.callbacks.Callback], is_chief: bool) -> list[keras.callbacks.Callback]:
-    """Those that a worker calls; elsewhere than on the chief, the user's own writers write nothing."""
+    """Callbacks that a worker calls; elsewhere than on the chief, the user's own writers write nothing."""
     here = [one for one in callbacks if is_chief or not writes_only(one)]
     for one in here if not is_chief else ():
         if isinstance(one, WRITERS):
@@ -148,7 +148,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def overrides(callbacks: Sequence[keras.callbacks.Callback], hooks: Sequence[str]) -> bool:
-    """Whether any of the callbacks has one of the hooks."""
+    """Return whether any of the callbacks has one of the hooks."""
     return any(not is_default(getattr(one, hook)) for one in callbacks for hook in hooks)
 
 
@@ -179,13 +179,13 @@ class Callbacks(keras.callbacks.CallbackList):
         self.variables = [tf.Variable(weight, trainable=False) for _ in self._restoring for weight in model.get_weights()]
         """Best weights that callbacks keep, as a state holds them."""
         self.per_batch, self.per_test_batch = overrides(self._every, BATCH_HOOKS), overrides(self._every, TEST_HOOKS)
-        """Whether a callback, of any worker, has hooks of training's or of validation's batches."""
+        """True if a callback, of any worker, has hooks of training's or of validation's batches."""
         self.block = model.steps_per_execution
         """Steps between two hooks of batches."""
         self.ends_at_nan = any(isinstance(one, keras.callbacks.TerminateOnNaN) for one in self._every)
         self._before: Sequence[dict[str, Any]] = ()
         self.forgotten: dict[str, str] = {}
-        """What callbacks of the user's own keep and a state does not, by name, and why; once there was a `state`."""
+        """Attributes of the user's callbacks that a state does not hold, by name, and why; known once there was a `state`."""
         self._given = {(id(one), name): found for one in self._here for name, value in vars(one).items() if (found := _mark(value))}
         self._done, self.batch = 0, 0
         self.ended_by = ""
@@ -193,12 +193,12 @@ class Callbacks(keras.callbacks.CallbackList):
 
     @property
     def any(self) -> bool:
-        """Whether there are callbacks on this worker."""
+        """True if there are callbacks on this worker."""
         return bool(self._here)
 
     @property
     def anywhere(self) -> bool:
-        """Whether there are callbacks on the chief, which has all of them."""
+        """True if there are callbacks on the chief, which has all of them."""
         return bool(self._every)
 
     def attach(self, loop: Loop, before: Sequence[dict[str, Any]], done: int) -> None:
@@ -281,7 +281,7 @@ class Callbacks(keras.callbacks.CallbackList):
         return self.model.get_weights() if self.any else []
 
     def state(self) -> list[dict[str, Any]]:
-        """What the callbacks keep that can be `remembered`, of each in order, and Keras' History; best weights go to `variables`."""
+        """States of the callbacks that can be `remembered`, in order, and of Keras' History; best weights go to `variables`."""
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if self._has_weights(callback):
@@ -292,7 +292,7 @@ class Callbacks(keras.callbacks.CallbackList):
         return [*states, {"epoch": self._history.epoch, "history": self._kept(encode, self._history, self._history.history)}]
 
     def _own_values(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
-        """What a callback has by name, but for what is no part of a state; True for weights that are in `variables`."""
+        """Attributes of a callback by name, but for those that are no part of a state; True for weights that are in `variables`."""
         best = {WEIGHTS: True} if self._has_weights(callback) else {}
         return {name: value for name, value in (vars(callback) | best).items() if not self._is_left_out(callback, name, value)}
 
@@ -322,13 +322,13 @@ class Callbacks(keras.callbacks.CallbackList):
         self.forgotten[f"{type(callback).__name__}.{name}"] = str(error) or type(error).__name__
 
     def _has_weights(self, callback: keras.callbacks.Callback) -> bool:
-        """Whether it keeps weights of the model now."""
+        """Return whether a callback keeps weights of the model now."""
         weights = getattr(callback, WEIGHTS, None)
         return callback in self._restoring and isinstance(weights, list | tuple) and len(weights) == len(self.model.weights)
 
 
 def _mark(value: Any) -> str:
-    """Of large arrays, which are data unless they change; empty for anything else."""
+    """Mark of large arrays, which are data unless they change; empty for anything else."""
     arrays = tf.nest.flatten(value) if isinstance(value, np.ndarray | list | tuple) else []
     if not arrays or not all(isinstance(one, np.ndarray) and one.dtype.kind in callback_state.NUMBERS for one in arrays):
         return ""

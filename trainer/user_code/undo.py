@@ -1,4 +1,4 @@
-"""What Python code of the user's own keeps, and the states of random generators, which are put back where it is only tried."""
+"""State of the user's Python code and of random generators, which is put back after a trial."""
 
 import collections
 import contextlib
@@ -25,7 +25,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
 MOST_BYTES, MOST_ITEMS = 2**26, 10**5
-"""Of an array, and of a list whose items are looked into: larger ones are data, which no step changes."""
+"""Limits of an array's bytes, and of a list whose items are looked into: larger ones are data, which no step changes."""
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 OBJECTS = (types.SimpleNamespace, threading.local)
 """Classes of Python's own whose objects have attributes of the user's."""
@@ -34,7 +34,7 @@ Restore = Callable[[], Any]
 
 
 class State:
-    """What objects of the user's own keep, and all random generators that are known, as they are when this is made.
+    """State of objects of the user's own, and of all random generators that are known, as they are when this is made.
 
     That is their attributes, what their functions use of a module and of a closure, and what is in lists, dicts and further objects.
     """
@@ -58,7 +58,7 @@ class State:
             restore()
 
     def _parts(self, one: Any) -> Iterator[Restore]:
-        """Of an object or a function: its attributes, and what its code uses."""
+        """Restores of an object or a function: its attributes, and what its code uses."""
         self._seen[id(one)] = one
         if not isinstance(one, types.FunctionType):
             yield self._namespace(vars(one), lambda: attributes(one))
@@ -68,7 +68,7 @@ class State:
             yield from map(self._cell, function.__closure__ or ())
 
     def _namespace(self, values: dict[str, Any], names: Callable[[], Iterable[str]]) -> Restore:
-        """Of values by name, of which those count that `names` returns."""
+        """Restore of values by name, of which the ones count that `names` returns."""
         before = {name: values[name] for name in names()}
         held = {name for name, value in before.items() if _holds_state(value)}
         restores = {name: self._value(value) for name, value in before.items()}
@@ -89,14 +89,14 @@ class State:
         return restore
 
     def _cell(self, cell: Any) -> Restore:
-        """Of a variable of a closure."""
+        """Restore of a variable of a closure."""
         if cell == types.CellType():
             return _nothing
         before = self._value(cell.cell_contents)
         return lambda: setattr(cell, "cell_contents", before())
 
     def _value(self, value: Any) -> Restore:
-        """Of anything; what can't be read, or is not known to have contents, stays as it is."""
+        """Restore of any value; one that can't be read, or is not known to have contents, stays as it is."""
         if id(value) not in self._seen and not _holds_state(value):
             self._seen[id(value)] = value
             with contextlib.suppress(Exception):
@@ -117,7 +117,7 @@ class State:
         return functools.partial(copy.copy, copy.copy(value)) if isinstance(value, Iterator) else None
 
     def _items(self, value: Any) -> Restore:
-        """Of a list, dict, set or deque, of which Keras' own that track layers are subclasses."""
+        """Restore of a list, dict, set or deque, of which Keras' own that track layers are subclasses."""
         keys, items = (list(value), list(value.values())) if isinstance(value, dict) else (None, list(value))
         restores = [*map(self._value, items)] if len(items) <= MOST_ITEMS else [functools.partial(_same, one) for one in items]
 
@@ -173,12 +173,12 @@ def _places(values: Any, keys: Iterable[Any], seen: set[int]) -> Iterator[Place]
 
 
 def is_users(one: Any) -> bool:
-    """Whether an object's class is not one of Keras' own."""
+    """Return whether an object's class is not one of Keras' own."""
     return type(one).__module__.partition(".")[0] != "keras"
 
 
 def attributes(one: Any) -> dict[str, Any]:
-    """Those of a layer, a metric or a loss that its own code has set, by name."""
+    """Attributes of a layer, a metric or a loss that its own code has set, by name."""
     # TensorFlow's own begin so.
     return {name: value for name, value in vars(one).items() if name not in _by_keras() and not name.startswith("_self_")}
 
@@ -191,7 +191,7 @@ def _by_keras() -> frozenset[str]:
 
 
 def _of_generator(value: Any) -> Callable[[], Any] | None:
-    """What puts back the state of a random generator, or of a table of TensorFlow's or an iterator over a dataset."""
+    """Function that puts back a random generator, a table of TensorFlow's or an iterator over a dataset; None for anything else."""
     restore: Callable[[], Any] | None = None
     if value is np.random or isinstance(value, np.random.RandomState):
         restore = functools.partial(value.set_state, value.get_state())
@@ -248,19 +248,19 @@ def _used(function: types.FunctionType) -> list[str]:
 
 
 def is_of_users_class(value: Any) -> bool:
-    """Whether it is an object whose class is of no library, and not ours."""
+    """Return whether a value's class is of no library, and not ours."""
     return isinstance(value, OBJECTS) or (hasattr(value, "__dict__") and _is_users_module(type(value).__module__))
 
 
 def _is_users_module(name: str) -> bool:
-    """Whether it is of no library, and not ours."""
+    """Return whether a module is of no library, and not ours."""
     file = getattr(sys.modules.get(name), "__file__", None)
     known = name in sys.builtin_module_names or name.partition(".")[0] == "trainer" or name not in sys.modules
     return not known and (file is None or not file.startswith(LIBRARIES))
 
 
 def _holds_state(value: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether a value is or has a layer, a metric or a variable; `inside`: what it is in."""
+    """Return whether a value is or has a layer, a metric or a variable; `inside`: its containers."""
     kinds = (keras.Layer, keras.metrics.Metric, keras.Variable, tf.Variable, keras.random.SeedGenerator)
     if not isinstance(value, list | tuple | set | dict):
         return isinstance(value, kinds)

@@ -120,7 +120,7 @@ class _Texts(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
         return str(folder / key) if folder else key
 
     def is_package(self, fullname: str) -> bool:
-        """Whether a module is a folder."""
+        """Return whether a module is a folder."""
         return self._key(fullname).endswith("/__init__.py")
 
     def _key(self, fullname: str) -> str:

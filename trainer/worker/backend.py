@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from trainer.parameter_server.roles import Task
 
 LIBRARIES = ("tensorflow", "keras")
-"""What takes most of the time to import."""
+"""Libraries that take most of the time to import."""
 MODULES = (*LIBRARIES, "trainer.worker.process", "trainer.network.cluster", "trainer.worker.loop", "trainer.worker.choose_engine")
-"""What a standby process imports ahead of its worker's start."""
+"""Modules that a standby process imports ahead of its worker's start."""
 
 
 def join(task: "Task | None", threads: int, gpus: int, direct_port: int) -> "Cluster":

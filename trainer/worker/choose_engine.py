@@ -135,5 +135,5 @@ class _Measured:
 
     @functools.cached_property
     def _timed(self) -> worker_step.Local:
-        """What exchanges nothing, and draws no random numbers that count on."""
+        """Computation that exchanges nothing, and draws no random numbers that count on."""
         return self.local if self.local.placements is None else dataclasses.replace(self.local, placements=None)

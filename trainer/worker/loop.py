@@ -75,18 +75,18 @@ class Trainer:
         self._unrecorded = 0.0
         """Seconds of calls since a step has ended."""
         self._logs: dict[str, Any] = {}
-        """Of the epoch so far, as `fit` gives them to callbacks."""
+        """Logs of the epoch so far, as `fit` gives them to callbacks."""
         self._feed: Iterator[Any] = iter(())
         self._begun = 0
         """Steps of the epoch that have begun."""
         self._by_block = False
-        """Whether a call takes no more steps than lie between two hooks of batches."""
+        """True if a call takes no more steps than lie between two hooks of batches."""
         self._stops = self._saves = False
-        """What was asked with the last call, and not done yet."""
+        """True if requested with the last call, and not done yet."""
         self._epoch_rate = 0.0
         """Learning rate of the epoch, before callbacks change it at the epoch's end."""
         self._row: dict[str, Any] = {}
-        """Of history.csv, of the epoch that ended last."""
+        """Row of history.csv of the epoch that ended last."""
         self._tested = np.zeros(0)
         """Sums of the metrics' states over the validation so far."""
         self._warn_once = functools.cache(job.metrics.warning)
@@ -224,7 +224,7 @@ class Trainer:
         self.progress.ended, self.progress.ended_by = ended, self.callbacks.ended_by if ended else ""
 
     def _ends_inside(self) -> bool:
-        """Whether no more steps follow in this epoch, though it has more."""
+        """Return whether no more steps follow in this epoch, though it has more."""
         progress, counts = self.progress, self.job.counts
         return progress.ended or (progress.step >= counts.total_steps and progress.step % counts.steps_per_epoch > 0)
 
@@ -477,7 +477,7 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def _remembered(self) -> list[dict[str, Any]]:
-        """What callbacks keep, which is the chief's: some that write are there alone."""
+        """States of callbacks, which are the chief's: some that write are there alone."""
         states = self.callbacks.state()
         if not self.callbacks.anywhere:
             return states
@@ -525,7 +525,7 @@ class Trainer:
             self.progress.inexact = [*self.progress.inexact, why]
 
     def _any(self, mine: bool) -> bool:
-        """Whether it is so on any worker."""
+        """Return whether a flag is set on any worker."""
         return bool(self.cluster.sum(np.array([mine], np.int32))[0] > 0)
 
     def _make_room(self) -> bool:

@@ -34,7 +34,7 @@ PEER_ERRORS = ("UnavailableError", "DeadlineExceededError", "AbortedError", "Can
 
 @dataclass(frozen=True)
 class Launch:
-    """What a worker is started with: the options of `python -m trainer train`."""
+    """Launch of a worker: the options of `python -m trainer train`."""
 
     run: Path
     host: str
@@ -128,7 +128,7 @@ def _unforeseen(error: Exception, run: Path) -> int:
 
 
 def _is_a_peers(error: Exception) -> bool:
-    """Whether an error of TensorFlow's comes from the loss of another process, or of what was sent to it.
+    """Return whether an error of TensorFlow's comes from the loss of another process, or of what was sent to it.
 
     On five hosts, a parameter server's chief once got `INTERNAL: Unable to parse request` of an intact request.
     """

@@ -1,4 +1,4 @@
-"""What a worker records of its training: lines in worker.log, metrics.jsonl, history.csv, TensorBoard's events and summary.json."""
+"""Records of a worker's training: lines in worker.log, metrics.jsonl, history.csv, TensorBoard's events and summary.json."""
 
 import dataclasses
 import math

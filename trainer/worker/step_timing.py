@@ -36,7 +36,7 @@ VARIED = 32
 
 
 def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, threads: int, seconds: float) -> dict[str, Any]:
-    """What one worker with `batch` examples takes, on random examples after the warm-up.
+    """Measure a worker with `batch` examples, random ones, after the warm-up.
 
     Returns:
         `batch`, `step_seconds` (median over calls, of a worker that sends nothing), `images_per_s`, `transport`, and `methods`, empty

@@ -1,4 +1,4 @@
-"""What a worker writes during training. Files are the only interface to whoever watches.
+"""Records of a worker during training. Files are the only interface to whoever watches.
 
 `workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of its kind
 (`KINDS` in `control.remote.worker_files`). In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step,
