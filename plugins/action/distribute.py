@@ -42,7 +42,7 @@ def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     """Published data of a launched run, in the form that `publish_dataset` returns.
 
     Args:
-        run: its name `run`, `dataset`, `code` and the code's digest, unless it was launched by a version that kept none.
+        run: its name `run`, `dataset`, `code` and the code's digest; launches of an early version have no digest.
         packs: folder of published datasets on the control node.
 
     Raises:

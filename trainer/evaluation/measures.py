@@ -83,7 +83,7 @@ def goal(loss: Any, output: tuple[int | None, ...], target: tuple[int | None, ..
     Args:
         loss: a Keras loss, or one that wraps a function.
         output: shape of the output.
-        target: shape of what it is compared with.
+        target: shape of the values that the output is compared with.
     """
     return _goal(_kinds(loss), bool(getattr(loss, "from_logits", False)), output, target)
 

@@ -201,10 +201,10 @@ class Additive:
         Args:
             group: the workers.
             data: the whole batch.
-            adds_up: whether it is computed by rows; else layer by layer.
-            shares: of its rows by rank; by default equal ones.
-            static: its rows, where tensors have a known first dimension.
-            marks: what is summed with the first exchange.
+            adds_up: whether the step is computed by rows; else layer by layer.
+            shares: of the batch's rows by rank; by default equal ones.
+            static: the batch's rows, where tensors have a known first dimension.
+            marks: tensors summed with the first exchange.
             check: takes these sums before anything changes; the context of what follows.
         """
         if adds_up:

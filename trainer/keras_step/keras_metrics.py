@@ -195,8 +195,8 @@ class Results:
         """Argument of a call: the changes of the metrics' states, flattened and summed over steps, and the values of the last step.
 
         Args:
-            before: as it was before these steps; empty if they are the first.
-            rows: of each step, without what is no metric, `[steps, columns]`, at least one.
+            before: the result before these steps; empty if they are the first.
+            rows: the metrics' columns of each step, `[steps, columns]`, at least one.
         """
         count, rows = sum(self._sizes), rows.astype(np.float64)
         sums = rows[:, :count].sum(axis=0)

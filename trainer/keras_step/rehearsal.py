@@ -258,7 +258,7 @@ class Rehearsal(whole_batch.Step):
                 return agree
 
     def _called(self, layer: keras.Layer, arguments: Any) -> tuple[list[Any], keras.StatelessScope]:
-        """Results of a call, then the values it would assign, by variable; and their scope. Its Python begins as before the first call."""
+        """Results of a call and values it would assign, by variable; and the call's scope. Python state is that before the first call."""
         self._before.restore()
         with keras.StatelessScope() as scope:
             results = layer(*arguments[0], **arguments[1])
@@ -266,9 +266,9 @@ class Rehearsal(whole_batch.Step):
         return [*leaves, *(getattr(one, "_keras_mask", None) for one in leaves), *kept], scope
 
     def _finds_fixed(self, parts: Sequence[whole_batch.Step], seeing: set[Operation]) -> bool:
-        """Return whether some first dimensions inside the call are now found not to be rows: two unequal parts of it have the same.
+        """Return whether some first dimensions inside the call are now found not to be rows: two unequal parts of the call have the same.
 
-        Their layer sees the whole batch where these may be as many as the rows of a real one.
+        Their layer sees the whole batch where the dimension may equal the rows of a real batch.
         """
         new = False
         for layer in parts[0].sizes.keys() & parts[-1].sizes.keys():
@@ -800,13 +800,13 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
 
 
 def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
-    """Possible uses of each variable that a step looks up, as of `whole.Layout`, found by the look-ups of two unequal parts of the step.
+    """Possible uses of each variable that a step looks up, as of `whole_batch.Layout`, by the look-ups of two unequal parts of the step.
 
     Args:
         step: of the model.
-        trial: what it takes.
-        adds_up: whether it is computed by rows.
-        objects: that have code of the user's own.
+        trial: rows for the step.
+        adds_up: whether the step is computed by rows.
+        objects: the ones with code of the user's own.
     """
 
     def part(group: Any) -> list[list[np.ndarray]]:

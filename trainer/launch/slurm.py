@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainer.data.manifest import Published
 
 GIVEN_BACK = ("state", "config.yml", "history.csv", "summary.json", "logs", "checkpoints", "output")
-"""Files that the chief copies back besides its own `workers/<node>`; those that a run needs to continue come first."""
+"""Files that the chief copies back besides its own `workers/<node>`; the ones that a run needs to continue come first."""
 EVERY_S = 5.0
 RUN = "run.json"
 """In a run's folder: its `id`, unique even among runs of the same name, and the number of `workers` it was planned for."""

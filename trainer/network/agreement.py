@@ -11,7 +11,7 @@ from trainer.network.member import Member
 
 
 class Agreed(NamedTuple):
-    """Arrays that all workers go on with, and how far those of some were off."""
+    """Arrays that all workers go on with, and the largest difference from them."""
 
     arrays: list[np.ndarray]
     """The chief's."""

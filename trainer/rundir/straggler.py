@@ -1,8 +1,8 @@
 """Detection of a slow worker: one rule for the nodes and for the control node. Pure functions.
 
 A synchronous step is as slow as its slowest host. That host is not the one that waits longest in the all-reduce: the
-others wait there for it. So hosts are compared by their own work: everything except the all-reduce. A slow link shows in nobody's own
-work; there the rates of the connections are compared.
+other workers wait there for the slow one. So hosts are compared by their own work: everything except the all-reduce. A slow link shows
+in nobody's own work; there the rates of the connections are compared.
 """
 
 import math

@@ -173,7 +173,7 @@ class Attendance(Caller):
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         super().__init__(rank, addresses, secret, clock)
         self.present = self.over = False
-        """True once the chief's supervisor is there; true once it has gone."""
+        """True once the chief's supervisor is there; true once that supervisor has gone."""
         self.word, self.since = b"", clock.monotonic()
         """Last message of the chief's supervisor; start of this supervisor's wait for the chief's, on the monotonic clock."""
 

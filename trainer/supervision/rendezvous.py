@@ -48,12 +48,12 @@ def agree(
 
     Args:
         rank: this supervisor's.
-        addresses: where all workers listen for each other, by rank.
-        secret: what only this launch knows.
+        addresses: of all workers' supervisors, by rank.
+        secret: of this launch.
         own: this supervisor's report.
-        decide: gives the same from the same reports.
+        decide: a pure function of the reports.
         wait: seconds within which all must come.
-        enough: whether those that are there go on without the others.
+        enough: whether the ranks that are there go on without the other ranks.
         clock: the time that passes meanwhile.
 
     Raises:

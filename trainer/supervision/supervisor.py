@@ -299,7 +299,7 @@ class Supervisor:
         return tf_config([post.endpoints[rank] for rank in members], members.index(post.rank))
 
     def _more_arguments(self) -> list[str]:
-        """Arguments of the worker besides those common to all roles."""
+        """Arguments of the worker besides the ones common to all roles."""
         return []
 
     def _record(self, **pids: int) -> None:

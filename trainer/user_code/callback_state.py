@@ -113,7 +113,7 @@ def decoded(value: Any, now: Any = None) -> Any:
 
     Args:
         value: as JSON has it.
-        now: what is in its place; where it is of the same kind, it is changed, and returned.
+        now: object in the value's place; an object of the same kind is changed, and returned.
 
     Raises:
         Unknown: nothing in its place fits.

@@ -292,7 +292,7 @@ class Callbacks(keras.callbacks.CallbackList):
         return [*states, {"epoch": self._history.epoch, "history": self._kept(encode, self._history, self._history.history)}]
 
     def _own_values(self, callback: keras.callbacks.Callback) -> dict[str, Any]:
-        """Attributes of a callback by name, but for those that are no part of a state; True for weights that are in `variables`."""
+        """Attributes of a callback by name, but for the ones that are no part of a state; True for weights that are in `variables`."""
         best = {WEIGHTS: True} if self._has_weights(callback) else {}
         return {name: value for name, value in (vars(callback) | best).items() if not self._is_left_out(callback, name, value)}
 

@@ -1,9 +1,9 @@
 """Records of a worker during training. Files are the only interface to whoever watches.
 
 `workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of its kind
-(`KINDS` in `control.remote.worker_files`). In `steps`, `input_wait` and `seconds` are those of the call. In `split`, a profiled step,
+(`KINDS` in `control.remote.worker_files`). In `steps`, `input_wait` and `seconds` are the call's. In `split`, a profiled step,
 `input` is the wait for images per step, averaged over the steps since the previous sample (images are gathered one call ahead, so the
-wait before a single step says little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts
+wait before a single step means little); `step_seconds` is the whole step, including Python's overhead between the parts; `images` counts
 this worker's.
 """
 
