@@ -56,12 +56,13 @@ mutants: setup-dev ## which test notices each mistake of tests/mutants.yml (hour
 exhaustive: setup-dev ## tests for before a release (root; hours); SINCE=COMMIT: only what changes since then trigger; LIST=1: only their list
 	@$(BIN)/python -m tests.exhaustive --lanes $(LANES) $(if $(SINCE),--since $(SINCE)) $(if $(LIST),--list)
 
-lint: setup-dev ## ruff, mypy, yamllint, ansible-lint
+lint: setup-dev ## ruff, mypy, yamllint, ansible-lint, openings of docstrings
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/yamllint --strict .
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
+	@$(BIN)/python -m tests.prose
 
 docs: setup-dev ## pages that are made from the code: docs/keys.md
 	@$(BIN)/python -m control.docs.keys_page docs/keys.md
