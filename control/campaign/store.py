@@ -34,11 +34,11 @@ class Row(Protocol):
 
     @property
     def trial(self) -> Any:
-        """What was measured: at most one row per trial."""
+        """Trial of the row: at most one row per trial."""
 
     @property
     def measured(self) -> bool:
-        """Whether it has numbers; a trial that failed is measured again."""
+        """True if the row has numbers; a failed trial is measured again."""
 
 
 R = TypeVar("R", bound=Row)
@@ -83,7 +83,7 @@ class Store(Generic[R]):
         write_rows(path, self.columns, (asdict(one) for one in [*kept, row]))  # type: ignore[call-overload]
 
     def any_measured(self, path: Path) -> bool:
-        """Whether a campaign has a measured trial: before that, its settings may change."""
+        """Return whether a campaign has a measured trial: before that, its settings may change."""
         return any(row.measured for row in self.read(path))
 
 

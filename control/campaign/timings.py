@@ -52,7 +52,7 @@ class Timing:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a time; a trial that failed twice has none."""
+        """True if the row has a time: a trial that failed twice has none."""
         return self.state == SUCCEEDED
 
 
