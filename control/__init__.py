@@ -1,1 +1,1 @@
-"""What the control node computes; may import `trainer`, never the other way."""
+"""Computation on the control node: may import `trainer`, never the reverse."""

@@ -1,4 +1,4 @@
-"""What the user typed: operator variables, inventory, terminal."""
+"""The user's command: operator variables, inventory, terminal."""
 
 import os
 import re
@@ -104,7 +104,7 @@ def inventory_variables() -> set[str]:
 
 
 def terminal() -> bool:
-    """Whether the user's terminal can redraw a line; the callback sets it from the main process."""
+    """Return whether the user's terminal can redraw a line; the callback sets LOCKSTEP_TTY in the main process."""
     return os.environ.get("LOCKSTEP_TTY") == "1"
 
 

@@ -121,7 +121,7 @@ def _split_commas(text: str) -> list[str]:
 
 
 def _is_open(value: str) -> bool:
-    """Whether a value ends inside brackets, braces or quotes."""
+    """Return whether a value ends inside brackets, braces or quotes."""
     if not value.startswith(("[", "{", "'", '"')):
         return sum(map(value.count, "[{")) > sum(map(value.count, "]}"))
     try:

@@ -24,7 +24,7 @@ def label_names(labels: list[str]) -> list[str]:
 
 
 def on_one_machine(labels: Sequence[str]) -> bool:
-    """Whether several hosts, as results of `label`, are workers on one machine: they take each other's cores."""
+    """Return whether several hosts, as results of `label`, are workers on one machine: they compete for its cores."""
     return len(labels) > 1 and all(one.rpartition(" ")[2].startswith("127.") for one in labels)
 
 

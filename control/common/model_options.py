@@ -41,7 +41,7 @@ def section_of(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_own(given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the user's own function, checked by name without running the file.
+    """Options of the user's own function, checked by name without running the file.
 
     ConfigError: the section is incomplete, or an option is unknown.
     """

@@ -42,7 +42,7 @@ IDEAL = {"color": "#444444", "linestyle": ":", "linewidth": 1.5}
 FIT = {"color": "#a33a00", "linestyle": "--", "linewidth": 1.5}
 BAND = {"color": "#f0c9ae", "linewidth": 0.0, "zorder": 1}
 DARK_BACK, DARK_TEXT = "#14171a", "#e6e9ec"
-"""Of a dark page, as in templates/report.html.j2."""
+"""Colours of a dark page, as in templates/report.html.j2."""
 
 
 @contextlib.contextmanager

@@ -12,12 +12,12 @@ TRIALS = "trials"
 
 
 def is_users(run: Path) -> bool:
-    """Whether a run directory is one of the user's own runs, and not a sweep's, the doctor's or a benchmark's."""
+    """Return whether a run directory is one of the user's own runs, not a sweep's, the doctor's or a benchmark's."""
     return run.parent == RUNS
 
 
 def is_trial(run: Path) -> bool:
-    """Whether a run directory is that of a sweep's trial."""
+    """Return whether a run directory is that of a sweep's trial."""
     return run.parent.name == TRIALS
 
 

@@ -16,7 +16,7 @@ from control.common.plan import Plan
 
 @dataclass
 class Task:
-    """What a task is given."""
+    """Input of a task."""
 
     arguments: dict[str, Any]
     """The task's arguments in the playbook, without `do`."""

@@ -39,7 +39,7 @@ class WebServer:
 
     title: str
     name: str
-    """Of its session, its record and its log."""
+    """Name of the server's session, record and log."""
     port: int
     """The first that is tried."""
     variable: str
@@ -49,12 +49,12 @@ class WebServer:
 
     @property
     def session(self) -> str:
-        """Of tmux."""
+        """Name of the tmux session."""
         return f"{self.name}-{path_digest(str(project.ROOT))}"
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """File of the server's output."""
         return project.PRIVATE / f"{self.name}.log"
 
     @property
@@ -62,12 +62,12 @@ class WebServer:
         return project.PRIVATE / f"{self.name}.json"
 
     def is_up(self) -> bool:
-        """Whether its session exists."""
+        """Return whether the server's session exists."""
         tmux_socket.mend()
         return subprocess.run([*TMUX, "has-session", "-t", f"={self.session}"], capture_output=True, check=False).returncode == 0
 
     def started_with(self) -> dict[str, Any]:
-        """What it was started with, and its `port`; empty if it is not up."""
+        """Arguments and `port` of the running server; empty if the server is down."""
         return dict(read_json(self._record)) if self.is_up() and self._record.is_file() else {}
 
     def stop(self) -> None:
