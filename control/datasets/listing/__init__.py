@@ -1,1 +1,1 @@
-"""What a source lists of a dataset: names, labels, examples checked batch by batch, columns kept."""
+"""A source's listing of a dataset: names, labels, examples checked batch by batch, columns kept."""

@@ -26,7 +26,7 @@ HOW = (
 )
 RAGGED_HOW = "sequences of different lengths are np.array(list, dtype=object) with an array for each example, or a tf.RaggedTensor"
 SLICE_BYTES = 2**25
-"""Of a whole result, so much is converted at a time."""
+"""Bytes of a whole result that are converted at a time."""
 OBJECT_BYTES = 64
 """A string's, besides its characters."""
 LONGEST_KEY = 60
@@ -56,7 +56,7 @@ class Checked:
     """Declared shapes of leaves, without the batch dimension; None varies."""
     spec: Spec | None = None
     first: str = "the first batch"
-    """What decided the spec, in messages."""
+    """Origin of the spec, in messages."""
     casting: str = "safe"
     """NumPy's rule for numbers of another type than the spec's."""
     not_finite: dict[str, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Checked:
     seen: dict[str, int] = field(default_factory=dict)
     """Examples so far, by split."""
     caught: list[WarningMessage] = field(default_factory=list)
-    """What the user's function warned of so far."""
+    """Warnings of the user's function so far."""
 
     def slices(self, nest: Any, split: str, where: str) -> Iterator[list[Any]]:
         """The values of a batch for each leaf of the spec, in slices; the first call decides the spec.
@@ -91,7 +91,7 @@ class Checked:
         self.seen[split] = self.seen.get(split, 0) + total
 
     def warnings(self) -> list[str]:
-        """What the user should know about the values of `x`, and what the function itself warned of."""
+        """Warnings for the user: the function's own, then those about the values of `x`."""
         warnings = noted(self.called, self.caught)
         if self.not_finite:
             most = sorted(self.not_finite.items(), key=lambda item: -item[1])
@@ -214,12 +214,12 @@ def _is_frame(value: Any) -> bool:
 
 
 def _is_nest(value: Any) -> bool:
-    """Whether an item of a list is an input of its own, not an example."""
+    """Return whether an item of a list is an input of its own, not an example."""
     return isinstance(value, dict | tuple) or _is_frame(value) or bool(getattr(value, "shape", ()))
 
 
 def is_whole(result: Any) -> bool:
-    """Whether a result is all examples at once, or knows its batches by number: not something to look into by iterating."""
+    """Return whether a result is all examples at once, or has numbered batches: neither is inspected by iterating."""
     return hasattr(result, "num_batches") or not hasattr(result, "__iter__") or isinstance(result, tuple | dict) or _has_shape(result)
 
 
@@ -381,7 +381,7 @@ def _of_objects(array: np.ndarray, name: str, what: str) -> Column:
 
 
 def _is_missing(item: Any) -> bool:
-    """Whether it stands for no value; pandas' own are no values that compare."""
+    """Return whether an item is a missing value; pandas' own can't be compared."""
     return item is None or type(item).__name__ in ("NAType", "NaTType") or (isinstance(item, float) and item != item)  # noqa: PLR0124 - NaN
 
 
@@ -428,7 +428,7 @@ def _slices(columns: Sequence[Column], total: int) -> Iterator[tuple[int, int]]:
 
 
 def _differ(column: Column) -> bool:
-    """Whether examples differ in size."""
+    """Return whether a column's examples differ in size."""
     return not isinstance(column.examples, np.ndarray) or column.examples.dtype.kind == "O"
 
 
@@ -455,7 +455,7 @@ def _some(texts: Sequence[str]) -> str:
 
 
 def _loses_digits(numbers: np.ndarray, leaf: Leaf) -> bool:
-    """Whether there are whole numbers that only float64 holds."""
+    """Return whether some of the numbers are whole ones that only float64 holds."""
     if numbers.dtype != np.float64 or leaf.dtype != "float32":
         return False
     large = numbers[(np.abs(numbers) > EXACT) & (np.abs(numbers) < 2**53)]
@@ -467,7 +467,7 @@ def _first_upper(text: str) -> str:
 
 
 def noted(called: str, caught: Iterable[WarningMessage]) -> list[str]:
-    """What a user's function warned of (`warnings.warn`), for the plan; libraries' other kinds of warnings are left out."""
+    """Warnings of a user's function (`warnings.warn`), for the plan; libraries' other kinds of warnings are left out."""
     texts = [printable(str(one.message), 300) for one in caught if issubclass(one.category, UserWarning)]
     return [f"{called}: {text}" for text in dict.fromkeys(texts)][:SHOWN]
 

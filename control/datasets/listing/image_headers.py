@@ -1,4 +1,4 @@
-"""What the header of an image file says, without decoding the image; and the bytes of one, if it is small enough to be one."""
+"""Headers of image files, read without decoding the image; and the bytes of files small enough to be images."""
 
 import io
 from pathlib import Path

@@ -41,7 +41,7 @@ def kept_at(*identity: object) -> Path:
 
 
 def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listing:
-    """What is kept in a folder."""
+    """Listing of columns kept in a folder."""
     index = read_json(folder / INDEX)
     notes = [text for text in (index["note"], note) if text]
     made = Listing(name, index["classes"], {}, {}, fingerprint, held_out=index["held_out"], note="; ".join(notes))
@@ -51,7 +51,7 @@ def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listin
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether columns are kept there, and none of their files is gone."""
+    """Return whether a folder has kept columns, with all of their files."""
     if not (folder / INDEX).is_file():
         return False
     table = checked_table(read_json(folder / INDEX)["table"])

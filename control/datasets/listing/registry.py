@@ -36,16 +36,16 @@ class Listing:
     held_out: int | None = None
     """How many images, the first of `train`, the dataset itself sets aside for validation; None: `data.validation_split` decides."""
     draws_test: bool = False
-    """Whether its test examples are drawn from the others, by `data.test_split`, as it has none of its own."""
+    """True if `data.test_split` draws the test examples, as the source has none of its own."""
     note: str = ""
     """A note for the user about its splits; empty for the usual ones."""
     table: Table | None = None
-    """Of columns, which have neither `files` nor `labels`."""
+    """Table of columns, which have neither `files` nor `labels`; None: images."""
     folder: Path | None = None
     """The files of a table's columns, ready to be published."""
     warnings: list[str] = field(default_factory=list)
     targets: dict[str, list[float]] = field(default_factory=dict)
-    """Of columns with a single `y`: its lowest and its highest number in `train`, `validation` and `test`."""
+    """Lowest and highest number of a single `y` of columns, in `train`, `validation` and `test`."""
 
     def count(self, split: str) -> int:
         """Number of examples in `train` or `test`."""
@@ -149,7 +149,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, or a folder holds tables: in itself, or in its folders for training."""
+    """Return whether a file is a table, or a folder holds tables: directly, or in its folders for training."""
     if path.is_file():
         return path.suffix.lower() in TABLES
     inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Whether JSON is a spec of examples, and small enough to be one. Hosts need not ask: a manifest's digest comes from here."""
+"""Checks of the JSON of a spec of examples: its form and size. Hosts need none: a manifest's digest comes from here."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ MOST_EXAMPLES = 2**40
 NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 DTYPES = (*NUMBERS, STRING)
 DEEPEST = 8
-"""Of dicts and lists within dicts and lists."""
+"""Maximum depth of nested dicts and lists."""
 MOST_LEAVES = 4096
 MOST_DIMENSIONS = 8
 LONGEST_NAME = 256

@@ -54,7 +54,7 @@ def _counts(labels: np.ndarray, order: np.ndarray, sizes: Counts, number: int) -
 
 
 def _chosen(order: np.ndarray, sizes: Counts) -> np.ndarray:
-    """Those that train, as in `trainer.worker.loop`."""
+    """The part of `order` that trains, as in `trainer.worker.loop`."""
     return order[sizes.validation_images : sizes.validation_images + sizes.train_images]
 
 

@@ -69,7 +69,7 @@ def _errors(source: Source, listing: Listing, progress: Progress) -> Errors:
 
 
 def kept(listing: Listing, packs: Path) -> Errors | None:
-    """What `checked` found of this unchanged source before; None if it has not been checked."""
+    """Earlier result of `checked` for this unchanged source; None if there is none."""
     return dict(read_json(_file(listing, packs))) if _file(listing, packs).is_file() else None
 
 

@@ -150,7 +150,7 @@ def _text(path: Path) -> str:
 
 
 def _is_dataset(name: str) -> bool:
-    """Whether a file is one of a dataset in MNIST's format or of TFRecords."""
+    """Return whether a file's name is that of a dataset in MNIST's format or of TFRecords."""
     return ("idx" in name and "ubyte" in name) or ".tfrecord" in name
 
 

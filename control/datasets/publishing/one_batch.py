@@ -46,7 +46,7 @@ def write(config: Config, published: Published, most: int, number: int, out: Pat
 
 
 def _examples(packed: Manifest, published: Published, config: Config) -> Examples:
-    """Those of `train`; never cached: decoding a few images is faster than decoding all."""
+    """Examples of `train`; never cached: decoding a few images is faster than decoding all."""
     if packed.table is not None:
         return Columns(published.folder, packed.table.spec, "train", packed.table.train)
     return open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)[1]["train"]

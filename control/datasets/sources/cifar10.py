@@ -43,12 +43,12 @@ Progress = Callable[[int, int], None]
 
 
 ARCHIVE_BYTES, MEMBERS = 2**29, 100
-"""Of an unpacked archive: more than twice the official ones', which have ten members."""
+"""Maximum bytes and members of an unpacked archive: over twice the official archives', of ten members."""
 DAMAGED = (
     *(pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, IndexError, AttributeError),
     *(MemoryError, OverflowError, RecursionError),
 )
-"""What a pickle that is no batch raises."""
+"""Exceptions from a pickle that is no batch."""
 PACKED: dict[bytes, Callable[[Path, str], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 """By a file's first bytes."""
 

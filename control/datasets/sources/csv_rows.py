@@ -15,7 +15,7 @@ ROWS = 16_384
 BLOCK_VALUES = 2**21
 """Values of a block: Python needs some 70 bytes for each."""
 BLOCK_CHARACTERS = 2**26
-"""Of a block; its last row may go beyond."""
+"""Characters of a block; its last row may go beyond."""
 LONGEST_ROW = 2**26
 """Characters: 4,096 columns, the most that a model takes, of 16,384 characters each."""
 LONGEST_FIELD = 2**24
@@ -85,7 +85,7 @@ def header(file: Path) -> list[str]:
 
 
 def _wrong(names: Sequence[str]) -> str:
-    """What is wrong with a header; empty if nothing is."""
+    """Fault of a header, in words; empty if there is none."""
     if not names:
         return "is empty"
     if "" in names:

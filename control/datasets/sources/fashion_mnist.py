@@ -36,7 +36,7 @@ def expected() -> Listing:
 
 
 def is_here() -> bool:
-    """Whether the files are already on this machine."""
+    """Return whether the files are already on this machine."""
     return _existing(Path("/"), KEPT) is not None
 
 

@@ -17,7 +17,7 @@ WANTED = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-uby
 
 
 MOST_DIMENSIONS, LARGEST = 3, 8 * 2**30
-"""Of a file's array; and most bytes that it may have, as a packed file may become anything."""
+"""Limits of a file's array, dimensions and bytes, as a packed file may expand to any size."""
 RATIO, FREE = 100, 2**28
 """A packed file becomes at most `RATIO` times as large, or `FREE` bytes: MNIST's images become five times as large, zeros 1,000 times."""
 BLOCK = 2**24

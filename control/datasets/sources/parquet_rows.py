@@ -20,7 +20,7 @@ from trainer.common.safe_text import printable
 PARQUET = ".parquet"
 INSTALL = "Fix: .venv/bin/python -m pip install pyarrow (only this machine needs it), or save the table as CSV"
 BLOCK_BYTES = 2**26
-"""Of a block, by what the file says of its size."""
+"""Bytes of a block, by the size that the file states."""
 MOST_MEMORY = 2**31
 """Bytes for a block, whatever the file says: blocks are 30 times smaller, unless a few rows are far larger than the mean."""
 RATIO, FREE = 1000, 2**30

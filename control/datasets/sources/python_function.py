@@ -213,7 +213,7 @@ def _first(result: Any, take: Callable[[Iterator[Any]], Any]) -> tuple[Any, Any]
 
 
 def _is_image_pair(item: Any) -> bool:
-    """Whether an item is meant as one image and its class, not as a batch of examples."""
+    """Return whether an item is meant as one image and its class, not as a batch of examples."""
     if not isinstance(item, tuple) or len(item) < 2:
         return False
     image, label = item[:2]

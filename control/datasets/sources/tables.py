@@ -170,7 +170,7 @@ def of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
 
 @dataclass
 class Texts:
-    """What a column of strings has."""
+    """Findings in a column of strings."""
 
     kind: "_Kind"
     first: str = ""
@@ -203,12 +203,12 @@ class Texts:
 
     @property
     def nearly_numbers(self) -> bool:
-        """Whether these are numbers but for a few."""
+        """True if nearly all values are numbers, but not all."""
         return bool(self.first) and self.numbers >= MEANT * self.total
 
 
 def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, Texts]:
-    """What columns of strings of CSV files have; but for the target, of those that are clearly no numbers, what their first rows have."""
+    """Findings in CSV files' columns of strings; of columns that are clearly no numbers, except the target, in their first rows only."""
     found, counted = {name: Texts(_Kind()) for name in names}, list(names)
     for file in files:
         for row, table in csv_rows.blocks(file, csv_rows.header(file)):
