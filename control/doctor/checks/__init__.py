@@ -1,1 +1,1 @@
-"""Whether this cluster can train: from the probes' results to one line per check. Pure functions."""
+"""Checks of a cluster's ability to train: from the probes' results to one line per check. Pure functions."""

@@ -50,7 +50,7 @@ def examine(hosts: Hosts, facts: Facts, network: Facts | None, need: Requirement
 
 
 def _packages(facts: Facts, need: Requirement) -> Iterator[Check]:
-    """The same versions on every host, of packages and of Python itself."""
+    """Check for equal versions of packages, and of Python itself, on all hosts."""
     working = {name: host["python"] for name, host in facts.items() if "packages" in host["python"]}
     complete = {name: {**one["packages"], "tensorflow": tensorflow(one["packages"])} for name, one in working.items()}
     for package, level in EQUAL.items():

@@ -36,7 +36,7 @@ def python(subject: Subject) -> Iterator[Check]:
 
 
 def supported(version: str) -> bool:
-    """Whether a version of Python may train."""
+    """Return whether a version of Python may train."""
     return PYTHON[0] <= tuple(int(part) for part in version.split(".")[:2]) <= PYTHON[1]
 
 
@@ -181,7 +181,7 @@ def _is_ip(text: str) -> bool:
 
 
 def loopback(address: str) -> bool:
-    """Whether this IP address is a loopback address. A name is not."""
+    """Return whether this IP address is a loopback address. A name is not."""
     return _is_ip(address) and ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

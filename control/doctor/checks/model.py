@@ -21,10 +21,10 @@ class Check:
     limit: str = ""
     """The expected value."""
     fix: str = ""
-    """What the user can do. Commands to type on the host itself begin as `on` writes them."""
+    """Remedy for the user. Commands to type on the host itself begin as `on` writes them."""
 
     def __post_init__(self) -> None:
-        """What is OK needs no fix."""
+        """Clear the fix of a check that is OK."""
         if self.level == OK:
             object.__setattr__(self, "fix", "")
 
@@ -46,7 +46,7 @@ class Requirement:
     run: str = ""
     """A run that may already hold the port, because it is resumed."""
     queued: bool = False
-    """Whether the run waits until those that have the hosts now have ended."""
+    """True if the run waits until the runs that have the hosts now have ended."""
     inventory: str = "INVENTORY"
     """Used in the commands of fixes."""
 
