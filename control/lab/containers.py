@@ -133,7 +133,7 @@ def missing_packages(engine: Engine | None, builds: bool) -> list[str]:
 
 
 def may_install(release: Mapping[str, str]) -> bool:
-    """Whether this machine's packages come from apt."""
+    """Return whether this machine's packages come from apt."""
     kinds = {release.get("ID"), *release.get("ID_LIKE", "").split()}
     return bool(kinds & {"debian", "ubuntu"}) and shutil.which("apt-get") is not None
 
@@ -154,7 +154,7 @@ def _may_raise(hard: int) -> bool:
 
 
 def needs_runc(groups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether versions 1 and 2 of the control groups are mixed, which crun refuses."""
+    """Return whether control groups of versions 1 and 2 are mixed, which crun refuses."""
     return (groups / "memory").is_dir()
 
 

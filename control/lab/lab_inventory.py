@@ -159,7 +159,7 @@ def network_facts(inspected: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_network(name: str, subnet: str, mine: str, networks: Sequence[Mapping[str, Any]], routes: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the lab's network already exists.
+    """Return whether the lab's network already exists.
 
     Args:
         name: of the lab's network.
