@@ -1,4 +1,4 @@
-"""What provisioning finds on a host, and whether that is sufficient. Touches no host."""
+"""Provisioning's findings on a host, and whether they suffice. Touches no host."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ FORMS = {
 }
 """Values that others are computed from, or that a command to type contains."""
 OWN = ("venv", "runs", "caches", "locks", "queue", "doctor", "trials", ".lock", ".lockstep-env.lock")
-"""What Lockstep makes in worker_root: only this is ever given to the user who trains."""
+"""Lockstep's entries in worker_root: only these are ever given to the user who trains."""
 
 
 def look_script(root: str, packages: Iterable[str], pythons: Iterable[str], record: str) -> str:
@@ -163,13 +163,13 @@ def parse(output: str) -> Look:
 
 
 def needs_root(look: Look, kind: str, firewall: bool) -> bool:
-    """Whether provisioning does anything there that needs root, as far as a look shows."""
+    """Return whether provisioning does anything on a host that needs root, as far as a look shows."""
     root, left = look.values.get("root"), look.values.get("record") == "pending"
     return bool(kind == "glusterfs" or firewall or "firewall" in look.values or look.lacks or left or root in ("denied", "foreign"))
 
 
 def removal_needs_root(look: Look, kind: str) -> bool:
-    """Whether there is anything that only root can remove."""
+    """Return whether a host has anything that only root can remove."""
     return kind == "glusterfs" or not {"firewall", "resumes", "record"}.isdisjoint(look.values)
 
 

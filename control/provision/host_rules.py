@@ -190,5 +190,5 @@ def check_apart(host: str, root: str, others: dict[str, str]) -> None:
 
 
 def inside(path: str, folder: str) -> bool:
-    """Whether a path is a folder or inside it; both absolute."""
+    """Return whether a path is a folder or inside that folder; both absolute."""
     return PurePosixPath(posixpath.normpath(path)).is_relative_to(posixpath.normpath(folder))

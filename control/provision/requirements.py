@@ -20,7 +20,7 @@ GLIBCS = (17, 28, *range(31, 41))
 
 
 def lock(file: Path, base: Iterable[Pin], target: Target, kept: Path) -> list[Pin]:
-    """What a requirements file asks for beyond a lock, with all that it needs, as exact versions with hashes of wheels.
+    """Packages of a requirements file beyond a lock, with their dependencies, as exact versions with hashes of wheels.
 
     The answer is kept in a folder, so that the same file means the same versions until it changes.
 

@@ -40,7 +40,7 @@ class Target:
     glibc: int = NEWEST_GLIBC
     """Minor version of the C library (36 for 2.36)."""
     gpu: bool = False
-    """Whether it trains on GPUs: TensorFlow with the CUDA libraries."""
+    """True if the host trains on GPUs: TensorFlow with the CUDA libraries."""
 
     @property
     def short(self) -> str:

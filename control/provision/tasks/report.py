@@ -40,7 +40,7 @@ def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[s
 
 
 def resumes(made: dict[str, Any], host: dict[str, Any]) -> str:
-    """Whether supervised workers go on after a restart of the host, or why not."""
+    """Restart of supervised workers after a reboot of the host: `resumes`, `off` or why not."""
     return str(made.get("resumes") or ("no: it takes root" if host["root_refused"] else "off"))
 
 
