@@ -1,4 +1,4 @@
-"""What a run directory may hold, and which of a host's files are fetched. Pure functions except `room`, `parameters` and `destination`.
+"""Files that a run directory may hold, and which of a host's files are fetched. Pure functions except `room`, `parameters`, `destination`.
 
 A host lists the files of a run directory; nothing in that listing is trusted. A name is accepted only if workers use it for their
 files, so no name can be absolute, climb, end a line or belong to another worker.

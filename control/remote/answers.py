@@ -1,4 +1,4 @@
-"""What a host may answer when it runs one of this project's modules: the host may be in another's hands.
+"""Checks of a host's answers to this project's modules: the host may be in another's hands.
 
 Ansible obeys some fields of a module's result (`add_host`, `ansible_facts`, `_ansible_...`), and so do this project's commands
 (`launch_begun`). So an answer has only the fields that the module's RETURN documents, each of its type. Where this machine computes with
@@ -174,7 +174,7 @@ SCHEMAS: dict[str, dict[str, Check]] = {
 
 @functools.cache
 def documented(module: str, block: str) -> dict[str, Any]:
-    """What a block of a module's documentation says, such as RETURN."""
+    """Parsed block of a module's documentation, such as RETURN."""
     source = (MODULES / f"{module}.py").read_text(encoding="utf-8")
     found = re.search(rf'^{block} = """(.*?)^"""$', source, re.MULTILINE | re.DOTALL)
     return dict(yaml.load(found[1], Loader=LOADER)) if found else {}  # noqa: S506 - both are safe

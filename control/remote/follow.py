@@ -1,4 +1,4 @@
-"""What a worker writes, as it writes it: one program on its host prints what is new (`worker_feed.py`), over one quiet connection."""
+"""A worker's files, followed as they grow: one program on the host prints the news (`follow_program.py`), over one quiet connection."""
 
 import collections
 import contextlib
@@ -82,7 +82,7 @@ class Feed:
         self._offset = None
 
     def once(self) -> Line:
-        """What is new now, from a program that ends at once; HostUnreachable."""
+        """Current news, from a program that ends at once; HostUnreachable."""
         command, sent = self._program(None)
         begun = self._clock.time()
         try:
@@ -205,7 +205,7 @@ class _Stream:
 
 
 def _streams(connection: Any) -> bool:
-    """Whether a program's output can be read over this connection while it runs."""
+    """Return whether a program's output can be read over this connection while the program runs."""
     return connection.transport == "local" or (connection.transport == "ssh" and not connection.get_option("password"))
 
 

@@ -67,11 +67,11 @@ class Feed:
         }
 
     def state(self) -> tuple[Any, ...]:
-        """What a change of which is worth a line."""
+        """State whose change is worth a line."""
         return self.alive(), self._status("exit.json"), self._status(self.name)
 
     def alive(self) -> bool:
-        """Whether the first process of the worker's session still runs."""
+        """Return whether the first process of the worker's session still runs."""
         if self._process is None or _process(self._process[0]) != self._process:
             self._process = self._session()
         return self._process is not None
@@ -114,7 +114,7 @@ class Feed:
         return begin, whole, more, touched
 
     def _fault(self) -> str:
-        """What keeps the worker from writing its files."""
+        """Reason why the worker can't write its files, else empty."""
         try:
             return READ_ONLY if os.statvfs(self.folder).f_flag & os.ST_RDONLY else ""
         except FileNotFoundError:
@@ -158,7 +158,7 @@ def _text(data: bytes) -> str:
 
 
 def _closes(seconds: float) -> bool:
-    """Whether standard input closes within these seconds."""
+    """Return whether standard input closes within these seconds."""
     return bool(select.select([0], [], [], seconds)[0]) and not os.read(0, 1)
 
 

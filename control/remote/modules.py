@@ -29,12 +29,12 @@ LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
 
 
 def sends(module: str) -> bool:
-    """Whether a module is sent this way: all of this project's are."""
+    """Return whether a module is this project's: all of these are sent this way."""
     return (PLUGINS / "modules" / f"{module}.py").is_file()
 
 
 def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: bool = False) -> dict[str, Any]:
-    """What a module returns from the host of an action, which has `task_vars`.
+    """Run a module on the host of an action, which has `task_vars`, and return its answer.
 
     Raises:
         AnsibleConnectionFailure: the host can't be reached.
@@ -55,7 +55,7 @@ def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: boo
 
 
 def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What a module returns from the action's host.
+    """Run a module on the action's host, and return its answer.
 
     Raises:
         AnsibleConnectionFailure: the host can't be reached.

@@ -88,7 +88,7 @@ class SharedFolder:
             write_json(self._stamps_file(dataset), self._look([], parts)[1] if any(fixed) or not stamps else stamps)
 
     def warning(self) -> str:
-        """What was replaced, for the user; empty if nothing was."""
+        """Warning about replaced files, for the user, if any."""
         if not self.replaced:
             return ""
         return (

@@ -15,7 +15,7 @@ MARK, SUPERVISED = "stop", "supervisor.json"
 
 
 def exists(module: Any, name: str) -> bool:
-    """Whether the session exists (that is: whether its command still runs)."""
+    """Return whether the session exists (that is: whether its command still runs)."""
     return _tmux(module, "has-session", "-t", f"={name}")[0] == 0
 
 

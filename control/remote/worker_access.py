@@ -49,7 +49,7 @@ class Seen:
     exit: dict[str, Any] | None
     """exit.json, once there."""
     alive: bool
-    """Whether the tmux session exists."""
+    """True if the tmux session exists."""
     heard: float | None
     """Age in seconds of the last record, by the worker's own clock; None while older records are still unread."""
     ahead: float
@@ -57,7 +57,7 @@ class Seen:
     unclear: str = ""
     """Why an existing exit.json is invalid."""
     more: bool = False
-    """Whether more records are waiting than fit into this look."""
+    """True if more records are waiting than fit into this look."""
     lines: list[str] = field(default_factory=list)
     """New lines of the log of a script, which has no records."""
     fault: str = ""
@@ -65,7 +65,7 @@ class Seen:
 
 
 def of_fault(fault: str, folder: str) -> str:
-    """What keeps a worker from writing its files, in words; empty if nothing does."""
+    """Reason, in words, why a worker can't write its files; empty if there is none."""
     words = {
         REMOVED: f"somebody removed or moved {folder} while it trains: what it writes is lost",
         READ_ONLY: f"the file system of {folder} is read-only: nothing is saved. Fix there: dmesg, then mount -o remount,rw",
@@ -82,7 +82,7 @@ class Worker:
     folder: str
     session: str
     script: bool = False
-    """Whether it runs a script of the user's: then its log is what is followed."""
+    """True if the worker runs a user's script: then its log is followed."""
     log: str = WORKER_LOG
     """Name of its log."""
     say: Callable[[str], None] | None = None
@@ -193,7 +193,7 @@ class Worker:
         return log_lines.shown(log_lines.of_last_launch(self._log.once().news.split("\n")))[-count:]
 
     def new_lines(self, count: int, timeout: float) -> tuple[list[str], bool]:
-        """What was added to worker.log since the last call, and whether the worker may add more.
+        """Lines added to worker.log since the last call, and whether the worker may add more.
 
         Args:
             count: maximum number of the current launch's lines that the first call returns.

@@ -1,4 +1,4 @@
-"""What a worker's small files may contain. The control node does not trust them.
+"""Schemas of a worker's small files, which the control node does not trust.
 
 A file is read through a schema: known kinds, types, finite numbers, bounded lengths. Its texts are made safe for a terminal. Code
 that uses the values need not check again whether they are present and of the right type.
@@ -29,22 +29,22 @@ Check = Callable[[Any], bool]
 
 
 def count(value: Any) -> bool:
-    """Whether a value is a count: a whole number from 0."""
+    """Return whether a value is a count: a whole number from 0."""
     return type(value) is int and 0 <= value <= COUNT
 
 
 def number(value: Any) -> bool:
-    """Whether a value is a finite number small enough for a table."""
+    """Return whether a value is a finite number small enough for a table."""
     return type(value) in (int, float) and abs(value) <= LARGEST
 
 
 def text(value: Any) -> bool:
-    """Whether a value is a text of bounded length."""
+    """Return whether a value is a text of bounded length."""
     return isinstance(value, str) and len(value) <= TEXT
 
 
 def digest(value: Any) -> bool:
-    """Whether a value is a SHA-256 in hexadecimal digits."""
+    """Return whether a value is a SHA-256 in hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
@@ -70,7 +70,7 @@ def holding(required: Mapping[str, Check]) -> Check:
 
 
 def plain(value: Any, depth: int = 3) -> bool:
-    """Whether a value of unknown meaning is small: a number, a text, a boolean, None, or a few of them."""
+    """Return whether a value of unknown meaning is small: a number, a text, a boolean, None, or a few of these."""
     if isinstance(value, (dict, list)):
         inside = [*value, *value.values()] if isinstance(value, dict) else value
         return depth > 0 and len(inside) <= TEXT and all(plain(one, depth - 1) for one in inside)
@@ -78,13 +78,13 @@ def plain(value: Any, depth: int = 3) -> bool:
 
 
 def _sums(reduction: Mapping[str, Any]) -> bool:
-    """Whether a summary's `reduction` has what its readers count with; earlier versions wrote none of it."""
+    """Return whether the fields that readers take from a summary's `reduction` are valid; earlier versions wrote none."""
     checks: dict[str, Check] = {"sent_bytes": count, "transport": lambda value: value in ("direct", "tensorflow"), "sums": each(count, 8)}
     return all(check(reduction[name]) for name, check in checks.items() if name in reduction)
 
 
 def _numbers(value: Any) -> bool:
-    """Whether a value is a dict of finite numbers."""
+    """Return whether a value is a dict of finite numbers."""
     return isinstance(value, dict) and len(value) <= FIELDS and all(map(number, value.values()))
 
 
@@ -263,7 +263,7 @@ def evaluation(written: str) -> dict[str, Any]:
 
 
 def _output(value: Any) -> bool:
-    """Whether a value is what one output gets wrong, or why that is not known."""
+    """Return whether a value describes one output's errors, or why these are unknown."""
     if not isinstance(value, dict) or len({"confusion", "errors", "why"} & value.keys()) != 1:
         return False
     if not holding({"name": text, **{name: check for name, check in _WRONG.items() if name in value}})(value):
@@ -279,12 +279,12 @@ def _output(value: Any) -> bool:
 
 
 def _calibration(value: Any) -> bool:
-    """Whether a value compares probabilities with what came true, in as many bins each."""
+    """Return whether a value compares probabilities with outcomes, in equally many bins each."""
     return holding(_CALIBRATION)(value) and len({len(value[name]) for name in ("counts", "predicted", "observed")}) == 1
 
 
 def _mistake(value: Any) -> bool:
-    """Whether a value is a wrongly classified example with its thumbnail: `shape`, and as many rows of bytes in Base64."""
+    """Return whether a value is a wrongly classified example with its thumbnail: `shape`, and its rows of bytes in Base64."""
     if not holding(_MISTAKE)(value) or value["shape"][2] not in (1, 3):
         return False
     height, width, channels = value["shape"]
@@ -300,7 +300,7 @@ def _decoded(row: str) -> int:
 
 
 def _errors(value: Any) -> bool:
-    """Whether a value is a histogram of errors over a range that is one."""
+    """Return whether a value is a histogram of errors over a range that is not empty."""
     return holding(_ERRORS)(value) and value["low"] < value["high"]
 
 
@@ -321,12 +321,12 @@ _WRONG: dict[str, Check] = {
 
 
 def step_time(written: str, host: str) -> dict[str, Any]:
-    """What `trainer steptime` prints on a host; LockstepError if it is something else."""
+    """Output of `trainer steptime` on a host, parsed; LockstepError if that is something else."""
     return _read(written, f"{host}: steptime", _STEP_TIME, {})
 
 
 def answer(written: str, name: str) -> dict[str, Any]:
-    """What a program on a host prints as JSON: a dict with finite numbers, its texts made safe for a terminal; else LockstepError."""
+    """Parse a program's JSON from a host: a dict with finite numbers, its texts made safe for a terminal; else LockstepError."""
     value = _parsed(written)
     if not isinstance(value, dict):
         raise LockstepError(f"{name}: {_quoted(written)} is no answer")
