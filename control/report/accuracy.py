@@ -77,7 +77,7 @@ def _moved(run: Run, what: str, key: str) -> str:
 
 
 def overfitting(run: Run) -> str:
-    """Whether the run overfits, by `RULE`, and since which epoch."""
+    """Sentence on whether the run overfits, by `RULE`, and since which epoch."""
     course = run.course
     low, last = course.low, course.last
     if low is last:
@@ -116,13 +116,13 @@ def _named(row: dict[str, Any]) -> str:
 
 
 def unfinished(run: Run) -> str:
-    """What a report lacks of a run that trains, or whose end nobody watched."""
+    """Sentence on the epochs in the report of a run without an outcome."""
     done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
     return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {count(asked, 'epoch')}"
 
 
 def advice(run: Run) -> str:
-    """Whether to train longer: one sentence that follows from the verdict."""
+    """Advice on training longer: one sentence that follows from the verdict."""
     course = run.course
     if course.longer:
         why = "One epoch says little" if course.trend is Trend.SINGLE else "It is the last one, so accuracy may still have been rising"

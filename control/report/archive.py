@@ -31,7 +31,7 @@ Content = Path | bytes
 
 @dataclass(frozen=True)
 class Parts:
-    """What goes into a zip beside the report."""
+    """Contents of a zip beside the report."""
 
     subject: str
     """Name of the zip, and of the one folder in it."""
@@ -93,7 +93,7 @@ def write(path: Path, contents: Mapping[str, Content]) -> None:
 
 
 def section(parts: Parts, pages: Path) -> Section:
-    """What each file of the zip is, what is missing from it, and where Lockstep itself is; `pages` has the report's pictures."""
+    """Section on the zip's files, those missing, and the address of Lockstep itself; `pages` has the report's pictures."""
     table = Table(f"All of it is in the folder {parts.subject}", ["file", "what it is"], _rows(parts, pages))
     lockstep = _lockstep(parts)
     missing = [sentence for run in parts.runs for sentence in _missing(parts, run)]

@@ -50,7 +50,7 @@ class Table(Block):
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers only."""
+        """By column: true if all cells are numbers."""
         return [all(NUMBER.fullmatch(row[column]) for row in self.rows) for column in range(len(self.header))]
 
 
@@ -68,7 +68,7 @@ class Command(Block):
 
     text: str
     here: bool = True
-    """Whether they are for this machine, with its inventory."""
+    """True if the commands are for this machine, with its inventory."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Link(Block):
 
     @property
     def is_web(self) -> bool:
-        """Whether a browser opens it."""
+        """True if a browser opens the address."""
         return self.address.startswith(("https://", "http://"))
 
 

@@ -39,7 +39,7 @@ def shown(decides: Monitor, value: float) -> str:
 
 
 def _scores(runs: Sequence[Run], decides: Monitor) -> tuple[str, list[tuple[float, int]]]:
-    """What is compared, and each run's value and number of examples."""
+    """Name of the compared metric, and each run's value and number of examples."""
     tests = [run.tests.get(run.best["epoch"], {}) for run in runs]
     if all(_of_test(decides) in test for test in tests):
         return _called(decides), [(test[_of_test(decides)], test["images"]) for test in tests]
@@ -56,7 +56,7 @@ def _called(decides: Monitor) -> str:
 
 
 def better(runs: Sequence[Run]) -> str:
-    """Which run is best, by how much over the next one, at what cost."""
+    """Sentence on the best run: its lead over the next one, and its cost."""
     decides = measure(runs)
     if decides is None:
         rules = listed([f"{code(run.name)} is that of {run.monitor.rule}" for run in runs])

@@ -61,7 +61,7 @@ class Run:
 
     @property
     def monitor(self) -> Monitor:
-        """What decides which epoch is the best."""
+        """Metric that decides which epoch is the best."""
         return monitor(self.history[0], self._asked)
 
     @property
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def classifies(self) -> bool:
-        """Whether its best epoch is the one with the highest validation accuracy."""
+        """True if the best epoch is the one with the highest validation accuracy."""
         return self.monitor.metric == "val_accuracy"
 
     @property
@@ -93,12 +93,12 @@ class Run:
 
     @property
     def noun(self) -> str:
-        """What its dataset has."""
+        """Noun for an example of the run's dataset."""
         return noun(self.spec)
 
     @property
     def spec(self) -> dict[str, Any] | None:
-        """What its examples are; None: images."""
+        """Spec of the dataset's examples; None: images."""
         spec: dict[str, Any] | None = self.cluster["dataset"].get("spec")
         return spec
 
@@ -114,7 +114,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the outcome is recorded."""
+        """True if the outcome is recorded."""
         return run_summary.has_ended(self.summary)
 
     def untested(self) -> list[int]:

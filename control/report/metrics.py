@@ -12,7 +12,7 @@ from control.runs.results.metric_text import metric_name
 from trainer.rundir.schemas import VALIDATION, metric_values
 
 TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
-"""Which of several epochs with the best value is the best one, as in a sentence."""
+"""Choice among epochs with equal best values, as part of a sentence."""
 
 
 def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:

@@ -1,4 +1,4 @@
-"""What the best epoch gets wrong on the test examples, as evaluate.yml measured and drew it: by class, or the sizes of errors."""
+"""Errors of the best epoch on the test examples, as evaluate.yml measured and drew them: by class, or by size."""
 
 import base64
 from collections.abc import Iterator

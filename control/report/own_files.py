@@ -21,7 +21,7 @@ class OwnFile:
 
     text: str
     what: str
-    """What it is for, as in `model: build`."""
+    """Purpose of the file, as in `model: build`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _recorded(config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:
-    """What each function of a configuration is for, and the function."""
+    """Yield each function of a configuration, after its purpose."""
     sections = (("model", config), ("callbacks", config.get("train")), ("augment", config.get("data")))
     for what, section in sections:
         entry = section.get(what) if isinstance(section, Mapping) else None
@@ -79,7 +79,7 @@ def _dataset(config: Mapping[str, Any]) -> Function | None:
 
 
 def _since(run: Run, function: Function) -> str:
-    """Whether any of a function's files was written after the run began."""
+    """Words on whether any of a function's files was written after the run began."""
     begun = datetime.datetime.fromisoformat(run.cluster["created_at"]).timestamp()
     path = Path(str(function.path))
     changed = any(one.stat().st_mtime > begun for one in (path, *(path.parent / name for name in function.modules)) if one.is_file())

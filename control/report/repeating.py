@@ -53,7 +53,7 @@ def public(url: str) -> str | None:
 
 
 def is_identified(run: Run) -> bool:
-    """Whether the revision says which code trained."""
+    """Return whether the revision identifies the code that trained."""
     return not (run.cluster.get("revision") or "+").endswith("+")
 
 

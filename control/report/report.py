@@ -40,7 +40,7 @@ class Request:
     typed: Callable[[str], str] = str
     """Applied to a command before it is shown."""
     heading: Heading = field(default_factory=Heading)
-    """What stands at the top."""
+    """Author and title at the top."""
 
     @property
     def subject(self) -> Path:

@@ -1,4 +1,4 @@
-"""What was trained, where, with what result, and what a step was made of: the sections of a report that describe a run."""
+"""Sections of a report that describe a run: the model, its hosts, its result, the parts of a step."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ LONGEST_FILE = 50_000
 
 
 def sections(run: Run, level: int) -> list[Section]:
-    """What was trained and on which hosts."""
+    """Sections on the trained model and on its hosts."""
     return [
         Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run))], level),
         Section("Hosts", [Text([_together(run)]), _hosts(run)], level),

@@ -55,7 +55,7 @@ def write(task: Task) -> dict[str, Any]:
 
 
 def heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) -> Heading:
-    """What stands at the top of a report: what `set` gives, else the first run's configuration, else what is usual in the inventory.
+    """Heading of a report: from `set`, else the first run's configuration, else the inventory's defaults.
 
     Raises:
         ConfigError: `set` names another key, or a text is too long or has control characters.
