@@ -7,11 +7,11 @@ from control.runs.hosts.inventory_hosts import server_endpoints
 from trainer.parameter_server.roles import CHIEF, EVALUATOR, SERVER, WORKER
 
 GROUPS = {SERVER: "parameter_servers", EVALUATOR: "evaluators"}
-"""Of the inventory, by role."""
+"""Groups of the inventory, by role."""
 
 
 def roles(hosts: Sequence[dict[str, Any]]) -> list[str]:
-    """What each host does in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous one."""
+    """Roles of each host in an asynchronous run, by rank, as `chief, ps`; empty for a synchronous one."""
     servers = server_endpoints(hosts)
     first = [host.get("role", WORKER if rank else CHIEF) for rank, host in enumerate(hosts)]
     return [f"{role}, {SERVER}" if rank in servers and role != SERVER else role for rank, role in enumerate(first)] if servers else []

@@ -40,7 +40,7 @@ def _key() -> bytes:
 
 
 def _closed(path: Path) -> bool:
-    """Whether a file is regular, this user's, and nobody else's to read."""
+    """Return whether a file is regular, this user's, and closed to all other users."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 

@@ -11,8 +11,8 @@ from trainer.config import schema as configs
 
 
 def is_supervised(plan: dict[str, Any]) -> bool:
-    """Whether supervisors start a run's workers again."""
-    return not plan.get("script") and plan["config"]["recovery"]["max_restarts"] > 0
+    """Return whether supervisors restart a run's workers."""
+    return "script" not in plan and plan["config"]["recovery"]["max_restarts"] > 0
 
 
 def check_job(config: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def shown(config: dict[str, Any], hosts: list[dict[str, Any]], spares: list[dict
 
 
 def is_elastic(folder: Path) -> bool:
-    """Whether the run in a folder on this machine may go on without a host."""
+    """Return whether the run in a folder on this machine may go on without a host."""
     recovery = _settings(folder)
     return bool(recovery.get("elastic") and recovery.get("max_restarts"))
 

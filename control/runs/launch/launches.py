@@ -103,12 +103,12 @@ def end_all(folder: Path) -> None:
 
 
 def is_begun(folder: Path) -> bool:
-    """Whether a command is about to start the run of a folder."""
+    """Return whether a command is about to start the run of a folder."""
     return any(launch["folder"] == str(folder) for launch in _begun())
 
 
 def is_noted(launch: dict[str, Any]) -> bool:
-    """Whether a launch may have left something."""
+    """Return whether a launch may have left something."""
     return _note(launch["id"]).is_file()
 
 

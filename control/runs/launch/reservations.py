@@ -82,7 +82,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def lives(one: dict[str, Any]) -> bool:
-    """Whether the process of an identity lives."""
+    """Return whether the process of an identity is alive."""
     return one == identity(one["pid"])
 
 

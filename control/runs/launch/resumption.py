@@ -9,7 +9,7 @@ from trainer.host import sealed_files
 
 @dataclass
 class Resumption:
-    """What to give the hosts, and what to tell the user."""
+    """Files to give the hosts, and lines to show the user."""
 
     give: dict[str, list[str]]
     """By host, files and folders of the run directory that it lacks."""
@@ -53,7 +53,7 @@ def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) 
 
 
 def _damaged(kind: str, host: str, claim: dict[str, Any]) -> list[str]:
-    """What was put aside of a kind on a host."""
+    """A line for each damaged file of a kind that a host put aside."""
     return _put_aside(host, {one["name"]: one["reason"] for one in claim["damaged"] if one["kind"] == kind})
 
 

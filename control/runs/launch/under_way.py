@@ -25,7 +25,7 @@ def forget(folder: Path) -> None:
 
 
 def has(run: str) -> bool:
-    """Whether a run was launched from here, and its end was not seen."""
+    """Return whether a run was launched from here, and its end was not seen."""
     return (COPIES / run / FILES[-1]).is_file()
 
 

@@ -50,17 +50,17 @@ def command(
 
 
 def progress(verdicts: Sequence[Verdict]) -> str:
-    """What a run that has not ended does, in words."""
+    """Progress of a run that has not ended, in words."""
     notes = [verdict.message for verdict in verdicts if verdict.phase == QUEUED]
     return f"is queued: {notes[0]}" if notes else "is under way"
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """What hosts say of the runs that have them, or wait for them."""
+    """Runs that have hosts, or wait for hosts, as these report."""
 
     hosts: Collection[str] = ()
-    """Those that answered."""
+    """Hosts that answered."""
     states: Mapping[str, str] = field(default_factory=dict)
     """By run; those that wait follow in the order of their turns."""
     by_host: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Jobs:
         return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)}, answers)
 
     def note(self, run: str, host: str) -> str:
-        """What a run waits for on a host; empty if it does not wait there."""
+        """Place of a run in a host's queue, in words; empty if the run does not wait there."""
         jobs = self.by_host.get(host, ())
         if not any(job["run"] == run and job["state"] == QUEUED for job in jobs):
             return ""
@@ -84,5 +84,5 @@ class Jobs:
         return f"behind run {', '.join(before)}" if before else "next"
 
     def has_ended(self, run: str, hosts: Collection[str]) -> bool:
-        """Whether a run is on none of its hosts any more."""
+        """Return whether all of a run's hosts answered, and none has the run."""
         return bool(hosts) and run not in self.states and set(hosts) <= set(self.hosts)

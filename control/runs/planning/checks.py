@@ -1,4 +1,4 @@
-"""What a plan refuses, and what it warns about."""
+"""Refusals and warnings of a plan."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listi
 
 
 def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
-    """What to warn the user about in the shares that are held out: a dataset has such examples of its own."""
+    """Warnings about the shares that are held out: a dataset has such examples of its own."""
     own = {"validation": listing.held_out is not None, "test": not listing.draws_test}
     examples = f"{noun(listing.table)}s"
     return [
@@ -37,7 +37,7 @@ def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
 
 
 def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
-    """What to warn the user about in the batch: another key overrides it, or there are fewer images."""
+    """Warnings about the batch: another key overrides its size, or there are fewer images."""
     train, warnings = asked.train, []
     if "train.batch_size" in given and train.global_batch not in (None, train.batch_size * sizes.workers):
         warnings.append(

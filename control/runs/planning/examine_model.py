@@ -153,7 +153,7 @@ def _check_sums(section: dict[str, Any], model: keras.Model, spec: Spec) -> None
 
 
 def _described(model: keras.Model, optimizers: list[str], validates: bool) -> dict[str, Any]:
-    """What it is compiled with, in words for the plan; a step of its own may use other optimizers than the compiled one."""
+    """Description of a compiled model for the plan; a step of its own may use other optimizers than the compiled one."""
     return {
         "optimizer": ", ".join(optimizers) or None,
         "learning_rate": _rate(model.optimizer),

@@ -9,7 +9,7 @@ from trainer.config.schema import Config
 RUNTIME_MB = 900
 """Memory of a worker besides its model: Python, TensorFlow, its threads (resident size with the small models, x86_64)."""
 SERVER_MB = 400
-"""The same of a parameter server, without the libraries that it shares with the worker beside it (670 MB resident, 345 of them shared)."""
+"""Memory of a parameter server, without the libraries that the worker beside it shares (670 MB resident, 345 of them shared)."""
 LOGS_MB = 512
 FIRST_EPOCHS = 10
 """A run may start when this many snapshots fit; it may end before its last epoch."""
@@ -18,7 +18,7 @@ FIRST_EPOCHS = 10
 def needs(
     config: Config, images: int, epochs: int, size: dict[str, int], resumes: bool = False, columns_bytes: int | None = None
 ) -> dict[str, float]:
-    """What a run takes on a host, MB: memory of a worker, and of a parameter server beside it; disk.
+    """Needs of a run on a host, MB: memory of a worker, and of a parameter server beside it; disk.
 
     Disk is for the cache of decoded images, training states and the first, or all, snapshots.
     `free_mb` must be free at the start: a resumed run already has most of its files. `snapshots` is a count, of `snapshot_mb` each.

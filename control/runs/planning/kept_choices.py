@@ -1,7 +1,7 @@
-"""What a host set's first training measured, kept for later ones: how gradients are sent, how a step's images are divided.
+"""Measurements of a host set's first training, kept for later ones: how gradients are sent, how a step's images are divided.
 
-The control node keeps one file per model and set of hosts. `trainer.engine.measured_choices` says why, and reads what a run is given
-from it.
+The control node keeps one file per model and set of hosts. `trainer.engine.measured_choices` has the
+reasons, and reads a run's choices.
 """
 
 import datetime
@@ -28,8 +28,8 @@ MODEL = 1
 AUTO = "auto"
 
 
-def of(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    """What the plan's run is given: `method` and `shares` if they are kept, `told` (when and by which run), `key`, `remeasure`.
+def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Choices that the plan's run is given: `method` and `shares` if kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
         ConfigError: `remeasure` is not true or false, or is set for a run that keeps what it began with.
@@ -48,9 +48,9 @@ def of(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     return {"key": key, "remeasure": remeasure, **given, **origin}
 
 
-def _has_begun(plan: Plan) -> bool:
-    """Whether the plan's run has a training state to resume from."""
-    return bool(sealed_files.names(plan.folder / "state"))
+def _has_begun(plan: dict[str, Any]) -> bool:
+    """Return whether the plan's run has a training state to resume from."""
+    return bool(sealed_files.names(Path(plan["folder"]) / "state"))
 
 
 def keep(run: Path, measured: dict[str, Any]) -> None:

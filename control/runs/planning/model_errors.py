@@ -1,4 +1,4 @@
-"""What a user's own model does wrong, in words: a step that fails, a snapshot that could not be opened again."""
+"""Explanations of a user's own model's errors: a step that fails, a snapshot that could not be opened again."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ LONGEST = 12
 """Lines of an error of Keras."""
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-"""What Keras puts around a message for a terminal."""
+"""Keras' escape sequences around a message for a terminal."""
 
 HINTS = {
     "None values": "A loss or a metric returns nothing, or the data have no y. Fix: end your own with return, and give (x, y)",
@@ -25,7 +25,7 @@ HINTS = {
     "could not convert string to float": "An input is a column of strings. In a CSV file, one value that is no number makes a column "
     "strings. Fix: leave a missing value empty, or write NA; for strings that are meant, keras.layers.StringLookup",
 }
-"""What to do about an error of Keras, by a part of its text."""
+"""Remedies for errors of Keras, by a part of the text."""
 
 
 @contextlib.contextmanager

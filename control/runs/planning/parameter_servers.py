@@ -11,7 +11,7 @@ from trainer.parameter_server.roles import EVALUATOR, SERVER
 from trainer.rundir.layout import recorded
 
 KEYS = ("name", "address", "port", "direct_port", "port_chosen", "environment", "role")
-"""Of a host in the inventory, for one that takes no steps."""
+"""Inventory keys that are kept of a host that takes no steps."""
 FEWEST = 2
 """Hosts of an asynchronous run: the chief, and one that computes."""
 

@@ -186,7 +186,7 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
 
 def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
-    """Whether a run has done everything asked of it, so that nothing is left to do."""
+    """Return whether a run has nothing left to do of all that was requested."""
     summary = run_summary.read_summary(existing) if existing else {}
     if existing is None or summary.get("state") != "SUCCEEDED":
         return False

@@ -27,10 +27,10 @@ def with_class_counts(config: Config, listing: Listing, published: dict[str, Any
 
 
 def class_weights(config: Config, names: list[str]) -> str | None:
-    """What the classes weigh, for the plan.
+    """Weights of the classes, for the plan.
 
     Raises:
-        ConfigError: a class that there is not.
+        ConfigError: an unknown class.
     """
     return class_counts.shown(config.train, names) if config.train.class_weight is not None else None
 
@@ -44,7 +44,7 @@ def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
 
 
 def expected(listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
-    """What `publish.published` will report of a dataset, and of its images that can't be read."""
+    """Expected result of `publish.published` for a dataset, and its unreadable images."""
     counts = {split: listing.count(split) for split in SPLITS}
     return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": list(excluded)}
 

@@ -1,6 +1,6 @@
-"""What to train if the command names no configuration: the dataset decides.
+"""Default configuration if the command names none: the dataset decides.
 
-Grey images of about MNIST's size get the lecture's configuration. Others are resized to their usual size, within what a processor
+Grey images of about MNIST's size get the lecture's configuration. Other images are resized to their usual size, within what a processor
 trains in minutes, and an epoch covers every image once.
 """
 

@@ -84,7 +84,7 @@ def with_keys(config: Config, changes: dict[str, Any]) -> Config:
 
 
 def _may_change(key: str) -> bool:
-    """Whether a resumed run may change a key; each variable in `train.environment` is its own key."""
+    """Return whether a resumed run may change a key; each variable in `train.environment` is its own key."""
     return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE + GUARDED_BY_DIGEST)
 
 

@@ -37,14 +37,14 @@ PASSED_OVER = ("__pycache__",)
 
 
 def asked(options: dict[str, Any], runs: Path) -> bool:
-    """Whether a request is about a script's run.
+    """Return whether a request is about a script's run.
 
     Args:
         options: operator variables as typed.
         runs: folder of run directories.
 
     Raises:
-        ConfigError: it is about a model's run and has a script's options, or the run's name is none.
+        ConfigError: a model's run is given a script's options, or the run's name is none.
     """
     name = str(options.get("run", "new"))
     check_run_name(name)
@@ -127,7 +127,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _section(request: Request, existing: Path | None) -> dict[str, Any]:
-    """What `script`, `args` and `outputs` name; a run that exists keeps its script and arguments."""
+    """Section of `script`, `args` and `outputs`; an existing run keeps its script and arguments."""
     options, before = request.options, recorded_section(existing).get("script")
     given: dict[str, Any] = {}
     if "script" in options:

@@ -17,7 +17,7 @@ from trainer.evaluation.measures import Classes
 from trainer.models import user_model
 
 MOST_COLUMNS = 10_000
-"""Of all outputs together."""
+"""Maximum columns of all outputs together."""
 NOTED = 64 * predict.BLOCK
 """Rows between two lines of progress."""
 

@@ -27,7 +27,7 @@ from trainer.evaluation.measures import Classes
 from trainer.evaluation.predict import BLOCK, PROBABILITY, output_name
 
 FOLDER = "predict"
-"""Of a prediction: in a run directory on its hosts, and in `.lockstep` on the control node."""
+"""Folder of a prediction: in a run directory on its hosts, and in `.lockstep` on the control node."""
 TYPES = (".csv", PARQUET)
 TOP = 3
 """Classes of an image."""
@@ -38,7 +38,7 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted, as planned."""
+    """A planned prediction."""
 
     run: str
     epoch: int
@@ -53,7 +53,7 @@ class Prediction:
     """By output: if it is a class of a compiled model."""
     images: bool
     names: list[str]
-    """Of images, by row."""
+    """Names of images, by row."""
 
     @classmethod
     def of(cls, planned: Mapping[str, Any], names: Sequence[str] = ()) -> "Prediction":
@@ -70,7 +70,7 @@ class Prediction:
 
     @property
     def ranks(self) -> bool:
-        """Whether a row gets its most probable classes, as images do."""
+        """True if a row gets its most probable classes, as images do."""
         return [leaf.name for leaf in self.outputs] == [PROBABILITY] and len(self.classes) == values_of(self.outputs[0])
 
     def class_names(self, goal: Classes) -> list[str]:
@@ -173,7 +173,7 @@ def refuse_own_input(given: str, output: Path | None) -> None:
 
 
 def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> list[list[np.ndarray]]:
-    """What each host with rows gave: its outputs, mapped, in order.
+    """Outputs of each host, mapped, in order; empty for a host without rows.
 
     Args:
         prediction: as planned.
@@ -271,7 +271,7 @@ def not_finite(columns: Columns) -> int:
 
 
 def show(prediction: Prediction, first: Columns | None, output: str, warnings: Sequence[str], hosts: int) -> str:
-    """What was, or would be, predicted, its first rows, and the next commands.
+    """Summary of a prediction, made or planned: its first rows, and the next commands.
 
     Args:
         prediction: as planned.

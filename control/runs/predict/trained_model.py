@@ -19,19 +19,19 @@ def values_of(leaf: Leaf) -> int:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run directory says of its model."""
+    """Model of a run, as its directory describes it."""
 
     run: Path
     config: configs.Config
     classes: tuple[str, ...]
     spec: Spec
-    """Of the examples that it was trained on."""
+    """Spec of the examples that the model was trained on."""
     image_size: tuple[int, ...] | None
     """Height, width, channels; None: it takes columns."""
 
     @classmethod
     def of(cls, run: Path) -> "Trained":
-        """Of a run directory on the control node."""
+        """Read a run directory on the control node."""
         config, dataset = configurations.build(configurations.load(run / "config.yml")), layout.recorded(run)["dataset"]
         size = None if "spec" in dataset else tuple(config.data.image_size)
         spec = Spec.from_json(dataset["spec"]) if size is None else of_images(size)

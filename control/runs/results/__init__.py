@@ -1,1 +1,1 @@
-"""What a run has left: outcome, metrics, evaluations, speed, pictures."""
+"""Results of a run: outcome, metrics, evaluations, speed, pictures."""

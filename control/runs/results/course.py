@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class Trend(Enum):
-    """What the epochs show; exactly one applies."""
+    """Verdicts on the epochs; exactly one applies."""
 
     SINGLE = "one epoch shows no course"
     OVERFITS = "the loss on validation images rises while that on training images falls"
@@ -46,7 +46,7 @@ class Course:
 
     @property
     def longer(self) -> bool:
-        """Whether more epochs are advised."""
+        """True if more epochs are advised."""
         return self.trend in (Trend.SINGLE, Trend.RISING)
 
 
@@ -58,7 +58,7 @@ def rise(low: Row, last: Row) -> float:
 
 
 def _rises(rows: Sequence[Row], low: Row) -> bool:
-    """Whether the last two epochs came after the lowest validation loss, and are well above it."""
+    """Return whether the last two epochs follow the lowest validation loss, and are well above it."""
     return low not in rows[-2:] and all(rise(low, row) > OVERFITTING for row in rows[-2:])
 
 

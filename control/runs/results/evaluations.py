@@ -20,17 +20,17 @@ from trainer.rundir.schemas import metric_values, read_history
 FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
 """Columns of evaluations.csv; the model's metrics stand between them."""
 LARGEST_IN = 20.0
-"""Of the side of a confusion matrix's picture."""
+"""Maximum side of a confusion matrix's picture, inches."""
 MOST_TICKS = 50
-"""Of more classes, not every one is named."""
+"""Maximum of classes that are all named on an axis."""
 MOST_DRAWN = 20
 """Letters of a class's name in a picture."""
 TITLE_PER_IN = 7.5
 """Letters of a picture's title for each inch of its width."""
 KINDS = ("confusion", "errors")
-"""Of what an output gets wrong, and of its picture."""
+"""Kinds of an output's errors, and of their picture."""
 RARE = 0.01
-"""Of the examples: a probability that fewer get shows little, and no line leads to it."""
+"""Share of the examples: a probability that fewer get shows little, and gets no line."""
 SPECIAL, LONGEST_KEY = re.compile(r"[^A-Za-z0-9.]+"), 60
 MOST_NAMED, MOST_SHOWN = 5, 60
 """Outputs in a line, and characters of the name of one."""
@@ -84,7 +84,7 @@ def take(run: Path, hosts: Sequence[str]) -> list[str]:
 
 
 def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
-    """Whether an evaluation is of the snapshot that the run has of its epoch, if it still has one."""
+    """Return whether an evaluation is of the run's snapshot of that epoch, if the run still has one."""
     snapshot = layout.snapshot_path(run, evaluated["epoch"])
     return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
 
@@ -132,7 +132,7 @@ def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unknown(evaluation: dict[str, Any]) -> list[str]:
-    """Of which outputs there is neither, and why: a line per reason."""
+    """Outputs without a table of errors, and why: a line per reason."""
     names: dict[str, list[str]] = {}
     for output in evaluation["outputs"]:
         if "why" in output:
@@ -223,7 +223,7 @@ def show(
 
 
 def _wrong(output: dict[str, Any], epoch: int, pictures: Sequence[str], what: str) -> list[str]:
-    """What an output gets wrong: a title, a table, where its pictures are."""
+    """Errors of an output: a title, a table, the paths of its pictures."""
     of = f" for {printable(output['name'], MOST_SHOWN)}" if output["name"] else ""
     if "confusion" in output:
         classes = [[name, images, text.Number(accuracy, 4), taken] for name, images, accuracy, taken in per_class(output)]

@@ -35,7 +35,7 @@ def _ended(verdict: Verdict) -> str:
 
 
 def _crash_hint(cause: Verdict) -> list[str]:
-    """What to try after a crash of native code."""
+    """Advice after a crash of native code."""
     lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if cause.again else []
     if signal_of(cause.exit_code) not in NATIVE:
         return lines

@@ -1,7 +1,7 @@
-"""What the watchers of an elastic run's hosts tell each other, which are processes of their own: files in a folder.
+"""Shared state of the watchers of an elastic run's hosts, which are separate processes: files in a folder.
 
-After a fault, workers start again as another generation, whose chief may be on another host. No host alone is believed who that is:
-as many must say so as may go on without the others.
+After a fault, workers start again as another generation, whose chief may be on another host. No host alone decides who is chief:
+as many hosts must agree as may go on without the rest.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def note_end(folder: Path) -> None:
 
 
 def is_over(folder: Path, seconds: float = 0.0) -> bool:
-    """Whether the run came to its end, at least so many seconds ago: nobody needs to wait for a lost host any more."""
+    """Return whether the run ended, at least `seconds` ago: nobody needs to wait for a lost host any more."""
     with contextlib.suppress(FileNotFoundError):
         return time.time() - (folder / OVER).stat().st_mtime >= seconds
     return False

@@ -78,7 +78,7 @@ def write_all(folders: Iterable[Path]) -> tuple[int, list[str]]:
 
 
 def begun(run: Path) -> bool:
-    """Whether a run directory (or a trial's) holds curves for a row."""
+    """Return whether a run directory (or a trial's) holds curves for a row."""
     return (run / "logs").is_dir() and (run / "cluster.json").is_file()
 
 

@@ -35,7 +35,7 @@ UNFINISHED = ("CANCELLED", "PREEMPTED", "FAILED")
 
 
 def go_on(run: str, summary: dict[str, Any], epochs: int | None = None) -> tuple[str, str]:
-    """What to do for more epochs of a run, and its command; no command while it trains.
+    """Step towards more epochs of a run, and its command; no command while the run trains.
 
     Args:
         run: its name.

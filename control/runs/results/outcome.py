@@ -19,7 +19,7 @@ FAILURE = ("host", "rank", "state", "exit_code", "message", "phase", "step", "en
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was seen of one worker, up to its end."""
+    """Observations of one worker, up to its end."""
 
     host: str
     rank: int | str
@@ -40,7 +40,7 @@ class Verdict:
     """When the phases in `TIMED` began; None if it was not watched."""
     environment: dict[str, str] | None = None
     again: bool | None = None
-    """Whether the previous launch ended the same way; None if not asked."""
+    """True if the previous launch ended the same way; None if not checked."""
 
     def to_dict(self) -> dict[str, Any]:
         """For Ansible, and `Verdict(**...)`; fields without a value are left out."""
@@ -143,7 +143,7 @@ def of_exit_code(code: int, script: bool = False) -> str:
 
 
 def crashed_again(cause: Verdict, before: dict[str, Any] | None) -> bool:
-    """Whether a run ended like its previous launch: by the same self-caused signal, in the same phase and at the same step.
+    """Return whether a run ended like its previous launch: by the same self-caused signal, in the same phase and at the same step.
 
     Args:
         cause: the verdict to blame.

@@ -14,7 +14,7 @@ def check_run_name(name: str) -> None:
 
 
 def no_such_run(runs: Path, asked: str) -> str:
-    """What to say of a run that is not there: the nearest name, and those that are."""
+    """Message on a missing run: the nearest name, and the existing ones."""
     names = [path.parent.name for path in sorted(runs.glob("*/config.yml"), key=lambda path: path.stat().st_mtime)]
     return f"run={asked}: no such run{nearest(asked, names)}; there are: {', '.join(names) or 'none'}"
 

@@ -21,12 +21,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def has_ended(summary: dict[str, Any]) -> bool:
-    """Whether a run's outcome is recorded."""
+    """Return whether a run's outcome is recorded."""
     return summary.get("state") not in (None, "RUNNING")
 
 
 def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of a run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
+    """A run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
     lost = {one["host"] for one in read_summary(folder).get("lost") or ()}
     return [host for host in hosts if host["name"] not in lost]
 
@@ -45,7 +45,7 @@ def missing_snapshots(folder: Path) -> set[str]:
 
 
 def lost_snapshots(folder: Path, summary: dict[str, Any]) -> str:
-    """Which snapshots of a run that has ended are not here though others are, in words; empty if all are, or some could not be saved."""
+    """Sentence on the missing snapshots of a run that has ended; empty if none or all are missing, or some could not be saved."""
     if not has_ended(summary) or summary.get("unsaved") or not existing_epochs(folder):
         return ""
     epochs = missing_epochs(folder)
@@ -77,7 +77,7 @@ def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False
 
 
 def _of_script(folder: Path, script: dict[str, Any]) -> dict[str, Any]:
-    """What a run's summary has of its script: the file, how often it was started again, the seconds of the chief's process."""
+    """A script's part of its run's summary: the file, the number of restarts, the seconds of the chief's process."""
     path = part_of(folder, recorded(folder)["hosts"][0]["name"]) / "exit.json"
     ended = worker_files.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
     seconds = {"seconds_total": round(ended["ended_at"] - ended["started_at"], 3)} if ended else {}

@@ -1,4 +1,4 @@
-"""Which of a run's snapshots a user means."""
+"""Selection of a run's snapshots by the user."""
 
 import re
 from pathlib import Path
@@ -56,7 +56,7 @@ def _epochs_of(word: str, run: Path, existing: list[int]) -> list[int]:
 
 
 def marks(run: Path) -> dict[int, str]:
-    """Which snapshots are the first, best and last: epoch -> `best, last`."""
+    """First, best and last snapshot: epoch -> `best, last`."""
     existing, words = existing_epochs(run), dict[int, str]()
     recorded_epochs = {row["epoch"] for row in read_history(run / "history.csv")}
     for word in ("first", *(["best"] if recorded_epochs & set(existing) else []), "last") if existing else ():

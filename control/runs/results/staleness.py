@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 KIND = "staleness"
-"""Of the records that the chief writes after each epoch."""
+"""Kind of the records that the chief writes after each epoch."""
 
 
 def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:

@@ -46,7 +46,7 @@ class Trial:
     """A short training of all hosts."""
 
     method: str
-    """What `reduction.name` resolved to."""
+    """Method that `reduction.name` resolved to."""
     step_s: float
     """Seconds per step."""
 

@@ -78,7 +78,7 @@ def decisive(own: Mapping[str, float]) -> float:
 
 
 def sentence(hosts: dict[str, dict[str, float]]) -> str:
-    """Which host is the slowest, and by how much; empty for fewer than two hosts."""
+    """Sentence on the slowest host, and by how much; empty for fewer than two hosts."""
     comparison = straggler.slowest({host: own_work(phases) for host, phases in hosts.items()})
     if comparison is None:
         return ""

@@ -7,12 +7,12 @@ from trainer.network.sockets_all_reduce import ONE_HOP
 from trainer.reduction.cost_model import DIRECT
 
 UNCOMPRESSED, COMPRESSED = "packed", "powersgd"
-"""What `auto` chooses from."""
+"""Methods that `auto` chooses from."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What each of n workers sends in an all-reduce; it receives as much."""
+    """Data that each of n workers sends in an all-reduce, and likewise receives."""
 
     hops: int = 0
     """Messages one after another: each can only be sent when the previous one has arrived."""

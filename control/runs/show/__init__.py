@@ -1,1 +1,1 @@
-"""What commands show of a run: plan, progress, result, status."""
+"""Texts of commands on a run: plan, progress, result, status."""

@@ -1,4 +1,4 @@
-"""What the plan, the result and logs.yml show of a run with parameter servers."""
+"""Texts on a run with parameter servers, for the plan, the result and logs.yml."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -98,7 +98,7 @@ def _source(data: dict[str, Any], dataset: dict[str, Any]) -> str:
 
 
 def _columns(spec: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a model gets and predicts: name, type and shape of each array."""
+    """Inputs and outputs of a model: name, type and shape of each array."""
     shown = []
     for part, leaves in Spec.from_json(spec).parts.items():
         more = [f"{len(leaves) - SHOWN_COLUMNS:,} more"] if len(leaves) > SHOWN_COLUMNS else []
@@ -123,7 +123,7 @@ def _initial(weights: dict[str, Any]) -> str:
 
 
 def _compiled(compiled: dict[str, Any]) -> str:
-    """What a model is compiled with."""
+    """Words on what a model is compiled with."""
     own = f"{listed(compiled['own'])} of its own" if compiled["own"] else ""
     parts = [own, *(f"{name} {compiled[name]}" for name in ("optimizer", "loss") if compiled[name])]
     metrics = [name for name in compiled["metrics"] if name != "loss"]

@@ -161,7 +161,7 @@ def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequen
 
 
 def lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
-    """Which hosts a run went on without, and when they were last heard."""
+    """Words on the hosts that a run went on without, and when each was last heard."""
     shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
     return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
 

@@ -72,7 +72,7 @@ def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[st
 
 
 def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bool:
-    """Whether enough workers of an elastic run are alive without the others; arguments as of `left_alone`, then how many trained."""
+    """Return whether enough workers of an elastic run are alive without the rest; arguments as of `left_alone`, then how many trained."""
     alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
     return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
 
@@ -85,7 +85,7 @@ def waits(seen: list[dict[str, Any]], launched: list[str]) -> list[str]:
 
 
 def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
-    """Whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
+    """Return whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
     done = [rank for rank, one in enumerate(seen) if one["state"] == "done" and (one["steps"] or {}).get("step") == steps]
     enough = may_go_on(done, workers, 1) if elastic else len(done) == len(seen)
     return [one["host"] for one in seen] == launched and enough and not any(one["state"] == "running" for one in seen)
@@ -160,7 +160,7 @@ def uncollected(jobs: Jobs) -> list[str]:
 
 
 def _is_ours(run: str) -> bool:
-    """Whether a run that hosts tell of is a trial of a sweep here, or a short run of another command's."""
+    """Return whether a run that hosts report is a trial of a sweep here, or a short run of another command's."""
     places = [*project.SWEEPS.glob(f"*/{project.TRIALS}"), *project.PRIVATE.glob("*")]
     return any((place / run).is_dir() for place in places)
 
@@ -234,7 +234,7 @@ def _members(seen: list[dict[str, Any]]) -> list[str]:
 
 
 def _lost(look: dict[str, Any]) -> dict[str, Any]:
-    """What is shown of a host that the others go on without."""
+    """A look at a host that the other hosts go on without, with that note."""
     note = SPARE if look.get("phase") == STANDING_BY else f"{outcome.LOST}: the others go on without it"
     return {**look, "note": f"{note}; {look['note']}" if look.get("note") else note, "exit_code": None}
 

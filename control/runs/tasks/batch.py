@@ -86,7 +86,7 @@ def head(leaves: Sequence[Leaf], what: str) -> str:
 
 
 def labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:
-    """What to write above each picture: its class, or the value of `y`; empty if that is not a single one."""
+    """Label above each picture: its class, or the value of `y`; empty if that is not a single one."""
     single = [original for name, original, _ in leaves if name in ("label", "y") and original is not None and original.ndim == 1]
     values = single[0] if single else None
     if values is None:
@@ -109,7 +109,7 @@ def table(leaves: Sequence[Leaf]) -> str:
 
 
 def same(original: np.ndarray, seen: np.ndarray) -> bool:
-    """Whether training changes nothing."""
+    """Return whether training leaves an array unchanged."""
     return np.array_equal(original, seen, equal_nan=original.dtype.kind == "f" and seen.dtype.kind == "f")
 
 

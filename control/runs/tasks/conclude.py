@@ -63,7 +63,7 @@ def conclude(task: Task) -> dict[str, Any]:
 
 
 def _launched_here(folder: Path) -> bool:
-    """Whether this command launched the run itself, rather than coming back to it."""
+    """Return whether this command launched the run itself, rather than found it launched."""
     return recorded(folder).get("entered_at") == command_line.entered()
 
 
@@ -80,7 +80,7 @@ def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdic
 
 
 def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
-    """What kept a run from finishing, root cause first; empty if it finished."""
+    """Reason why a run did not finish, root cause first; empty if the run finished."""
     if failure := failure_text.failure(verdicts):
         return failure
     return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
@@ -144,7 +144,7 @@ def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any
 
 
 def _away(run: str, folder: Path, hosts: list[str]) -> str:
-    """What is to be known of hosts that could not be reached, and done."""
+    """Consequences of hosts that could not be reached, and the fix."""
     one = len(hosts) == 1
     whose, them, wait = "its" if one else "their", "it" if one else "them", supervisor_command.rejoin_wait(folder)
     alone = (

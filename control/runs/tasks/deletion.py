@@ -17,7 +17,7 @@ PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
 
 
 def names_several(asked: str) -> bool:
-    """Whether `run=` is a list of names, or of patterns."""
+    """Return whether `run=` is a list of names, or of patterns."""
     return any(letter in asked for letter in ",*?")
 
 
