@@ -27,11 +27,11 @@ from trainer.common.safe_text import printable
 from trainer.evaluation.predict import BLOCK
 
 MOST_BYTES = 32 * 1024 * 1024
-"""Of a request's body."""
+"""Maximum size of a request's body, bytes."""
 MOST_BYTES_AT_ONCE = 256 * 1024 * 1024
-"""Of all bodies that have not been answered, and again of all answers that have not been taken."""
+"""Maximum bytes of all bodies that have not been answered, and again of all answers that have not been taken."""
 FREE_BYTES = 64 * 1024
-"""Of each body and answer that do not count, so that large ones keep no small one out; the number of connections bounds them."""
+"""Bytes of each body and answer that do not count, so that large ones keep no small one out; the number of connections bounds their sum."""
 READ_S, STALLED_S = 60.0, 10.0
 """Time in which a body must have come, and each part of it."""
 AT_ONCE = 256
@@ -44,7 +44,7 @@ log = logging.getLogger("uvicorn.error")
 
 
 class Meters:
-    """What Prometheus reads."""
+    """Metrics for Prometheus."""
 
     def __init__(self) -> None:
         """A registry of its own, as several applications may be made in a process."""
@@ -61,7 +61,7 @@ class Meters:
         self.version = Gauge("lockstep_version", "The version that is served; 0: none.", registry=self.registry)
 
     def note(self, news: Mapping[str, Any]) -> None:
-        """What the engine says."""
+        """Record the engine's news."""
         if "rows" in news:
             self.batches.observe(news["rows"])
             self.rows.inc(news["rows"])
@@ -114,7 +114,7 @@ class Service:
             return self._response(*await self._asked(method, number, body))
 
     async def tell(self, method: str, http: Http) -> Response:
-        """Which versions there are (`status`), or inputs and outputs of each signature (`metadata`)."""
+        """Answer `status` (the versions) or `metadata` (inputs and outputs of each signature)."""
         return self._response(*await self._asked(method, _number(http)))
 
     async def _asked(self, method: str, number: int, body: bytes | bytearray = b"") -> tuple[int, bytes]:
@@ -224,7 +224,7 @@ def application(name: str, command: Callable[[int], Sequence[str]], seconds: flo
 
 
 def _measured(service: Service, method: str) -> Callable[[Http], Awaitable[Response]]:
-    """What answers `:method`: counted and timed."""
+    """Handler of `:method`, counted and timed."""
 
     async def handle(http: Http) -> Response:
         begun = time.perf_counter()

@@ -127,7 +127,7 @@ class Engine:
         return _json({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}})
 
     async def _page(self, number: int | None, _: bytes) -> bytes:
-        """What the page needs to know."""
+        """Data for the page, as JSON."""
         version = await self._version(number)
         exported = version.exported
         return _json(
@@ -145,7 +145,7 @@ class Engine:
 
 
 async def _on(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
-    """What some work gives, done by another thread. Cancelled while it runs, this ends when the work does."""
+    """Result of work done by another thread. Cancelled while the work runs, this ends when the work does."""
     future = pool.submit(work)
     done = asyncio.wrap_future(future)
     try:

@@ -4,7 +4,7 @@ import asyncio
 import struct
 
 METHODS = ("cancel", "predict", "classify", "regress", "status", "metadata", "page")
-"""What a request asks for, by its number in a head. `cancel` names another request, and is the only one without an answer of its own."""
+"""Methods of requests, by their number in a head. `cancel` names another request, and is the only one without an answer of its own."""
 NEWS = 0
 """Number of an answer that nobody asked for: an object with `served`, `log` or `rows`."""
 _REQUEST, _ANSWER = struct.Struct(">IBII"), struct.Struct(">IHI")

@@ -11,14 +11,14 @@ from trainer.data.spec import STRING, Leaf
 
 NAME, FILE = "onnx", "model.onnx"
 OPSET = 17
-"""Of ONNX 1.12 (2022), which every runtime in use reads."""
+"""Operator set of ONNX 1.12 (2022), which every runtime in use reads."""
 INSTALL = "not installed: .venv/bin/python -m pip install tf2onnx onnx; then export again"
 LONGEST = 200
 """Characters of another library's reason."""
 
 
 def is_installed() -> bool:
-    """Whether a file can be written."""
+    """Return whether ONNX files can be written."""
     return all(importlib.util.find_spec(name) for name in ("onnx", "tf2onnx"))
 
 

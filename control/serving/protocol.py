@@ -28,25 +28,25 @@ SHOWN = 80
 JPEG, SCAN = b"\xff\xd8", b"\xff\xda"
 """How a JPEG begins, and how each of its scans does."""
 MOST_ROWS = 4096
-"""Of a request."""
+"""Maximum rows of a request."""
 MOST_PARSED_BYTES = 384 * 1024 * 1024
 """Memory for a parsed body: `[],` takes thirty times as much in memory as in a body."""
 VALUE_BYTES, LIST_BYTES, OBJECT_BYTES = 32, 64, 232
 """Memory of a parsed number, list and object."""
 MOST_ARRAY_BYTES, FREE_ARRAY_BYTES, ARRAY_BYTES_PER_BYTE = 128 * 1024 * 1024, 32 * 1024 * 1024, 16
-"""Of a request's padded arrays: at most, for any body, and per byte of a larger one. A few kilobytes may describe gigabytes."""
+"""Limits of a request's padded arrays: at most, for any body, and per byte of a larger one. A few kilobytes may describe gigabytes."""
 TEXT_BYTES = 48
-"""Of a text beside its characters."""
+"""Memory of a text beside its characters."""
 MOST_PIXELS = 50_000_000
-"""Of an encoded image."""
+"""Maximum pixels of an encoded image."""
 MOST_PIXELS_AT_ONCE, FREE_PIXELS, PIXELS_PER_BYTE = 4 * MOST_PIXELS, MOST_PIXELS + 14_000_000, 256
-"""Of all encoded images of a request, likewise."""
+"""Limits of a request's pixels in encoded images, likewise."""
 MOST_SCANNED = 10 * MOST_PIXELS_AT_ONCE
 """Pixels times scans of a request's JPEGs: a progressive one may go over its pixels thousands of times."""
 MOST_ANSWER_VALUES, MOST_ANSWER_TEXT = 4 * 1024 * 1024, 16 * 1024 * 1024
 """Numbers or texts of an answer, and bytes of its texts."""
 BLOCK_BYTES = 4 * 1024 * 1024
-"""Of a call of a model whose inputs vary in length: what it computes may be many times as large."""
+"""Bytes of a call's input if a model's inputs vary in length: intermediate results may be many times as large."""
 AT_ONCE = 16_384
 """Numbers of an answer."""
 INFINITE = 2**1023
@@ -61,7 +61,7 @@ class Request:
     arrays: Arrays
     """`[n, ...]` by input."""
     by_row: bool
-    """Whether the answer is a list of rows (`instances`), or an array per output (`inputs`)."""
+    """True if the answer is a list of rows (`instances`), false if an array per output (`inputs`)."""
     block: int = BLOCK
     """Rows of a call of the model, at most."""
 
@@ -72,7 +72,7 @@ class Request:
 
 
 class Budget:
-    """What a request may still take, in proportion to its body."""
+    """Resources left to a request, in proportion to its body."""
 
     def __init__(self, body_bytes: int):
         """`body_bytes`: size of the body."""

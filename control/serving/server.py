@@ -95,7 +95,7 @@ class Prompt(H11Protocol):
         min(others, key=lambda one: one.hinders() or (0, 0.0), default=self).transport.abort()
 
     def hinders(self) -> tuple[int, float] | None:
-        """What the client keeps waiting, and since when: the head of a request, its body, the sending of its answer; None: nothing."""
+        """Stage that the client stalls, and since when: 0 head of a request, 1 its body, 2 sending of its answer; None: no stage."""
         if self.cycle is None or self.cycle.response_complete:
             return 0, self._since
         if self.cycle.more_body:

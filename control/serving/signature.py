@@ -1,4 +1,4 @@
-"""What an exported model takes and gives by name, in a file beside it. Neither TensorFlow nor the user's code is needed to read it."""
+"""Inputs and outputs of an exported model by name, in a file beside the model. Reading needs neither TensorFlow nor the user's code."""
 
 import contextlib
 import keyword
@@ -32,7 +32,7 @@ class Exported:
     """By the names that clients use."""
     outputs: tuple[Leaf, ...]
     classes: tuple[str, ...]
-    """Of an image, or of the only output that has as many numbers; else empty."""
+    """Classes of an image, or of the only output that has as many numbers; else empty."""
     image_size: tuple[int, ...] | None
     """Height, width, channels of what an image becomes; None: the model takes columns."""
     signatures: tuple[str, ...]
@@ -45,7 +45,7 @@ class Exported:
 
     @classmethod
     def read(cls, folder: Path) -> "Exported":
-        """Of a version's folder; LockstepError if it was not written by `export.yml`."""
+        """Read a version's folder; LockstepError if `export.yml` did not write it."""
         try:
             raw: dict[str, Any] = read_json(folder / FILE)
             size = raw["image_size"]

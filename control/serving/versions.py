@@ -23,7 +23,7 @@ OLDER = 2
 Loader = Callable[[Path], dict[str, Call]]
 """Signatures of a version's folder, by name."""
 Identity = tuple[tuple[str, int, int, int], ...]
-"""Of a version's files: path, inode, size, and time of the last change in ns."""
+"""Identity of a version's files: path, inode, size, and time of the last change in ns."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Version:
     exported: Exported
     signatures: dict[str, Call]
     identity: Identity
-    """Of the files that were loaded."""
+    """Identity of the loaded files."""
 
 
 class Model:
@@ -136,7 +136,7 @@ class Model:
         return Version(number, exported, signatures, before)
 
     def _is_bad(self, number: int) -> bool:
-        """Whether a version could not be loaded, and has not changed since."""
+        """Return whether a version could not be loaded, and has not changed since."""
         return number in self._bad and self._bad[number][0] == identity(self.folder / str(number))
 
     def _is_current(self, version: Version) -> bool:
@@ -149,7 +149,7 @@ class Model:
 
 
 def identity(folder: Path) -> Identity:
-    """What changes whenever a file of a version does; empty if there is no such folder."""
+    """Identity of a version's files, which changes with each of them; empty if there is no such folder."""
     found = []
     for path, _, names in os.walk(folder):
         for name in (*names, "."):

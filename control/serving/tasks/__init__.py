@@ -1,1 +1,1 @@
-"""What playbooks call."""
+"""Tasks of playbooks on the control node: `control: {do: serving.NAME, ...}`."""

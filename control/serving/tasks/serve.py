@@ -23,7 +23,7 @@ SERVER = WebServer("The server", "serve", 8501, "serve_port", "/healthz")
 LONGEST = 300
 """Characters of an example request."""
 MEMORY_GIB, SECONDS = 2, 30
-"""What requests may take, and the time in which each is answered, unless the user says otherwise."""
+"""Default memory of all requests beside the model, GiB, and time in which each is answered, s."""
 LOADED_S, LOOK_S = 20.0, 0.3
 """Time in which a new version is usually loaded, and between two looks whether it is."""
 
