@@ -30,12 +30,12 @@ class Extras:
     split: Mapping[int, Mapping[str, Mapping[str, float]]] | None = None
     """Number of workers -> host -> phase of a step -> milliseconds."""
     one_machine: bool = False
-    """Whether the hosts are workers on one machine: there is no wire between them, and no host is slow by itself."""
+    """True if the hosts are workers on one machine: no wire is between them, and no host is slow by itself."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What the last of N workers brings."""
+    """Gain from the last of N workers."""
 
     workers: int
     share: float
@@ -44,7 +44,7 @@ class Gain:
     high: float
     """The 95% interval."""
     measured: bool
-    """Whether this number of workers was measured, or only follows from the model."""
+    """True if this number of workers was measured, false if derived from the model."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ def faster(one: Study, workers: int) -> float:
 
 
 def contradicted(one: Study, workers: int) -> bool:
-    """Whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
+    """Return whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
 
-    A model tells what the second worker costs from noise; medians do not.
+    A model separates the second worker's cost from noise; medians do not.
     """
     return faster(one, workers) >= 1 + WORTH
 

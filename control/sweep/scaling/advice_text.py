@@ -39,7 +39,7 @@ def answers(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras)
 
 
 def about_saved_states(timings: Sequence[Timing]) -> bool:
-    """Whether a sweep compares how often the training state is saved, and nothing else."""
+    """Return whether a sweep compares how often the training state is saved, and nothing else."""
     return bool(advice.checkpoint_costs(timings)) and len({row.workers for row in timings}) == 1
 
 
@@ -134,7 +134,7 @@ def _together(advised: Advice, further: Sequence[Gain]) -> str:
 
 
 def doubtful(advised: Advice) -> bool:
-    """Whether resampled measurements give other answers more often than allowed."""
+    """Return whether resampled measurements give other answers more often than allowed."""
     return advised.share_of_resamples.get(advised.workers, 0.0) < CERTAIN
 
 

@@ -1,4 +1,4 @@
-"""What a sweep measures, in which order, and how long it will still take. Pure functions.
+"""Design of a sweep: its measurements, their order, and the remaining time. Pure functions.
 
 The order is a randomised block design (Fisher, The Design of Experiments, 1935): every repeat is a block that
 measures each setting once, in an order drawn from the sweep's seed. A machine that gets slower by the hour

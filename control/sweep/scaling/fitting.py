@@ -92,9 +92,9 @@ class Work:
     sums: tuple[int, ...] = ()
     """Bytes of each all-reduce of a step; empty: one of all gradients."""
     compressed: bool = False
-    """Whether several workers compress them, which one does not."""
+    """True if several workers compress their gradients; one worker does not."""
     called: str = "image"
-    """What an example is called."""
+    """Noun for an example."""
 
     @property
     def rate(self) -> str:
@@ -107,7 +107,7 @@ class Work:
         return self.train_images / math.ceil(self.train_images / full) if self.train_images else float(full)
 
     def sent(self, workers: int) -> Traffic:
-        """What each worker sends in a step."""
+        """Traffic that each worker sends in a step."""
         return step_traffic(self.transport, self.sums or (self.gradient_bytes,), workers)
 
     def terms(self, workers: int, jump_from: int | None = None) -> Vector:
@@ -186,7 +186,7 @@ class Fit(Model):
     own: dict[int, float]
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
     timed: bool
-    """Whether these were timed apart from the trials, and not in profiled steps."""
+    """True if own work was timed apart from the trials, and not in profiled steps."""
     resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
@@ -259,7 +259,7 @@ class _Data:
     steps: Measured
     own: dict[int, float]
     timed: bool = False
-    """Whether own work was timed apart from the trials: then it stays known of a number of workers that is held out."""
+    """True if own work was timed apart from the trials: then that of a held-out number of workers stays known."""
 
     def without(self, workers: int) -> "_Data":
         kept = {n: seconds_of for n, seconds_of in self.steps.items() if n != workers}
@@ -274,7 +274,7 @@ class _Data:
 
     @property
     def tells_compression(self) -> bool:
-        """Whether own work with and without compression was observed, so that k can be told from c."""
+        """True if own work with and without compression was observed: then k can be separated from c."""
         return self.work.compressed and 1 in self.own and len(self.own) > 1
 
     def design(self, jump_from: int | None) -> Vector:
@@ -516,7 +516,7 @@ def _sure(fitted: Fit, measured: Measured, measure: Callable[..., str], one_mach
 
 
 def _why(fitted: Fit, measured: Measured, width: float, measure: Callable[..., str], one_machine: bool) -> tuple[str, str]:
-    """Whether repeats differ (measure more often) or the numbers of workers do not fit one curve (measure again), and the command.
+    """Reason for a wide interval: repeats differ (measure more often) or no curve fits (measure again); and the command.
 
     No command if none can help: workers on one machine fit no curve however often they are measured.
     """

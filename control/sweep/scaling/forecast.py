@@ -25,7 +25,7 @@ SHORT_S = 10.0
 
 @dataclass(frozen=True)
 class Speed:
-    """What one run shows of how long another takes."""
+    """Speed of one run, from which another's duration follows."""
 
     workers: int
     per_s: float
@@ -35,7 +35,7 @@ class Speed:
     epoch_s: float = 0.0
     """Seconds of an epoch outside its steps: validation, saved states."""
     one_machine: bool = False
-    """Whether all workers share its cores: fewer are about as fast."""
+    """True if all workers share one machine's cores: fewer workers are about as fast."""
 
     def steps_s(self, workers: int, examples: int) -> tuple[float, float]:
         """Shortest and longest time of the steps over this many examples, in seconds: with no or with perfect scaling."""
@@ -50,7 +50,7 @@ class Speed:
 
 
 def of_warm_up(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> Speed | None:
-    """What a warm-up of one epoch shows; None if it had too few steps.
+    """Speed of a warm-up of one epoch; None if that had too few steps.
 
     Args:
         summary: its summary.json.

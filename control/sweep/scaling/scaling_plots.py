@@ -112,7 +112,7 @@ def _series(timings: Sequence[Timing], quantity: str, over: str) -> dict[str, Se
 
 
 def _shared(timings: Sequence[Timing], over: str) -> str:
-    """What all measured trials have in common."""
+    """Settings common to all measured trials, in words."""
     measured = [row for row in timings if row.measured]
     return _settings(measured[0], [name for name in _SETTINGS if name != over and _same(measured, name)])
 

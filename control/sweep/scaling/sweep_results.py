@@ -36,7 +36,7 @@ class Results:
     following: tuple[str, str]
     """The next step, and its one command."""
     changed: bool
-    """Whether any file differs from before."""
+    """True if any file differs from before."""
 
 
 Samples = dict[int, dict[str, list[dict[str, Any]]]]

@@ -49,7 +49,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def warmed_up(trials: Sequence[Trial], speed: Speed | None, examples: int, called: str) -> str:
-    """What follows the warm-up: its speed, how long the trials will take, and a warning if they are too short.
+    """Message after the warm-up: its speed, how long the trials will take, and a warning if these are too short.
 
     Args:
         trials: what is left to measure.

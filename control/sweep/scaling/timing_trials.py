@@ -32,13 +32,13 @@ class TimingBench(Bench):
     meter: str | None = None
     """Address of a metering plug for all hosts."""
     remeasure: bool = False
-    """Whether the warm-up measures again how gradients are sent."""
+    """True if the warm-up measures again how gradients are sent."""
 
     attempts: ClassVar[int] = 2
 
     @property
     def trials(self) -> list[Trial]:
-        """What is left to measure, in order."""
+        """Trials left to measure, in order."""
         return [Trial(**one) for one in self.record["trials"]]
 
     @property

@@ -30,7 +30,7 @@ class Bench:
     variables: dict[str, Any]
     """Other variables given with `-e`: the inventory's."""
     ended: Callable[[], bool]
-    """Whether the command has been ended."""
+    """True once the command has been ended."""
 
     attempts: ClassVar[int] = 1
     """How often a trial that fails is tried by one command."""
@@ -42,7 +42,7 @@ class Bench:
 
     @property
     def trials(self) -> list[Any]:
-        """What is left to run, in order."""
+        """Trials left to run, in order."""
         raise NotImplementedError
 
     @property
@@ -79,7 +79,7 @@ class Bench:
         raise NotImplementedError
 
     def outcome(self, row: Any) -> str:
-        """What came of a trial, in messages."""
+        """Outcome of a trial, in messages."""
         raise NotImplementedError
 
     def clear_leftover(self) -> None:

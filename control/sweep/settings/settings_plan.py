@@ -1,4 +1,4 @@
-"""What a sweep over settings will do: its trials, their hosts, what may not change when it is continued, how long it takes."""
+"""Plan of a sweep over settings: its trials, their hosts, what may not change when the sweep is continued, its duration."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from trainer.data.spec import noun
 OF_TRAINING = ("config", "model", "weights", "callbacks", "dataset", "epochs", "set", "allow_bad_images")
 """Operator variables of sweep.yml that say what a trial trains."""
 KEPT = ("vary", "trials", "workers", *OF_TRAINING)
-"""Those that the same sweep keeps unless they are given again."""
+"""Operator variables that the same sweep keeps unless they are given again."""
 OPTIONS = ("sweep", *KEPT, "seed", "measure", "preflight")
-"""Those that a sweep over settings takes."""
+"""Operator variables of a sweep over settings."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def wanted(options: dict[str, Any], hosts: Sequence[str]) -> Wanted:
-    """What `sweep.yml -e vary=...` asks for.
+    """Request of `sweep.yml -e vary=...`.
 
     Raises:
         ConfigError: a variable or value that can't be.

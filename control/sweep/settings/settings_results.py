@@ -35,11 +35,11 @@ class Results:
     keys: list[str]
     metric: Monitor
     noun: str
-    """What is counted per second."""
+    """Noun for the examples counted per second."""
     answer: str
     commands: list[tuple[str, str]]
     changed: bool = False
-    """Whether any file differs from before."""
+    """True if any file differs from before."""
 
 
 def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> Results:
@@ -120,7 +120,7 @@ def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one on a scale."""
+    """Return whether a value is a number on a scale."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

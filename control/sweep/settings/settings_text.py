@@ -76,7 +76,7 @@ def _values(values: tuple[Any, ...] | Range) -> str:
 
 
 def hosts(wanted: Wanted) -> str:
-    """Which hosts train together, and which have nothing to do."""
+    """Hosts of each training, and hosts without work, in words."""
     at_once = f"{len(wanted.groups)} trials at once: " if len(wanted.groups) > 1 else ""
     unused = f"; not used: {' '.join(wanted.idle)}" if wanted.idle else ""
     return f"{wanted.workers} per trial, {at_once}{' | '.join(' '.join(group) for group in wanted.groups)}{unused}"

@@ -82,7 +82,7 @@ class Range:
 
 
 Space = dict[str, tuple[Any, ...] | Range]
-"""What each key may be."""
+"""Possible values of each key."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Result:
 
     @property
     def measured(self) -> bool:
-        """Whether it is done: the same settings diverge again."""
+        """True if the trial is done: the same settings diverge again."""
         return self.state in (SUCCEEDED, DIVERGED)
 
     @property
@@ -127,12 +127,12 @@ STORE = store.Store(Result)
 
 
 def are_of(folder: Path) -> bool:
-    """Whether a sweep's folder is that of a sweep over settings."""
+    """Return whether a sweep's folder is that of a sweep over settings."""
     return (folder / CONFIGS).is_dir()
 
 
 def parse(given: str) -> Space:
-    """What each key may be, from `a.b=1,2;c=log(0.001,1)`; values are YAML.
+    """Parse the possible values of each key from `a.b=1,2;c=log(0.001,1)`; values are YAML.
 
     Raises:
         ConfigError: a part is not `KEY=VALUE,VALUE`, a key appears twice or can't be varied, or a value is none.

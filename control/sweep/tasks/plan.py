@@ -111,7 +111,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
 
 
 def step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
-    """Whether a host's own step, timed alone, says what it is among the others.
+    """Return whether a host's own step, timed alone, represents its step beside other hosts.
 
     Workers of one machine take each other's cores, and with strong scaling each number of workers has another share of a step.
     """
@@ -251,7 +251,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
 
 
 def wants(options: dict[str, Any], hosts: int) -> Wanted:
-    """What to measure."""
+    """Request of a sweep over workers."""
     every = design.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
     # The cost of saved states is a separate question: all hosts by default.
     default = f"1-{hosts}" if "checkpoint_every" not in options else str(hosts)

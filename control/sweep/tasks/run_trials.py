@@ -67,7 +67,7 @@ class Session:
     """The trials that one command runs, with what it says of them."""
 
     def __init__(self, bench: Bench, line: Line):
-        """Of a bench; on this line."""
+        """Take a bench; show progress on this line."""
         self._bench, self._line, self._trials, self._pace = bench, line, bench.trials, bench.pace()
         self._numbers = {trial: number for number, trial in enumerate(self._trials, 1)}
         self._labels = {trial: bench.label(trial) for trial in self._trials}
