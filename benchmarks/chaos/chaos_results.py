@@ -56,7 +56,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def parts(rows: Sequence[Row]) -> str:
-    """What the time from a fault to the next step consists of: medians over the restarts."""
+    """Parts of the time from a fault to the next step: medians over the restarts."""
     restarted = [row for row in rows if row.notice_s is not None]
     columns = {"notice": "notice_s", **{stage: f"{stage.replace(' ', '_')}_s" for stage in STAGES}}
     seconds = [_s(middle(getattr(row, field) for row in restarted)) for field in columns.values()]

@@ -1,4 +1,4 @@
-"""What can go wrong with a host, a process, a link or a file: each a context in which it is so."""
+"""Faults of a host, a process, a link or a file: each a context in which the fault holds."""
 
 import contextlib
 import os
@@ -58,8 +58,8 @@ class Scene:
 
 
 Fault = Callable[[Scene, str], "contextlib.AbstractContextManager[float | None]"]
-"""Of a scene and a host. The context is entered until the fault has begun, and left until it is over; its value is when it began (seconds
-since 1970), if that was not as soon as it was entered."""
+"""Context manager of one fault on one host: entering lasts until the fault has begun, leaving until it is over. The value is when the fault
+began (seconds since 1970), None: at entering."""
 
 
 def _once(inject: Callable[[Scene, str], float | None]) -> Fault:

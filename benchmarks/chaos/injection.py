@@ -41,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Row:
-    """What a fault did."""
+    """Effects of one fault."""
 
     round: int
     number: int
@@ -64,9 +64,9 @@ class Row:
     restore_s: float | None
     first_call_s: float | None
     equal: bool | None
-    """Whether the weights in the end are those of the undisturbed training; None while it is not known."""
+    """True if the final weights are those of the undisturbed training; None while the training goes on."""
     state: str
-    """Of the run in the end."""
+    """Final state of the run."""
 
     @property
     def trial(self) -> Injection:
@@ -75,7 +75,7 @@ class Row:
 
     @property
     def measured(self) -> bool:
-        """Whether its training has ended."""
+        """True if the training has ended."""
         return self.equal is not None
 
 
@@ -97,7 +97,7 @@ def steps(count: int, spacing: int) -> int:
 
 
 def row(begun: Begun, until: float, workers: Mapping[str, Sequence[dict[str, Any]]], chief: str) -> Row:
-    """What a fault did; its training's end is not known yet.
+    """Effects of one fault; the end of its training is still unknown.
 
     Args:
         begun: the fault.

@@ -1,1 +1,1 @@
-"""What benchmarks run on a node besides the trainer."""
+"""Programs that benchmarks run on a node besides the trainer."""

@@ -1,4 +1,4 @@
-"""What `benchmarks/scripts/gpu_check.py` trains: pictures for task_cnn, and a compiled model of a table."""
+"""Models and data of `benchmarks/scripts/gpu_check.py`: pictures for task_cnn, and a compiled model of a table."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -34,7 +34,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to time."""
+    """Measurements to make."""
 
     devices: tuple[int, ...]
     batches: tuple[int, ...]
@@ -158,7 +158,7 @@ class Replicas:
 
 
 def one_pass(predict: Callable[[np.ndarray], np.ndarray], images: np.ndarray, calls: int) -> dict[str, float]:
-    """What `calls` calls take, as the values of `Spent`."""
+    """Cost of `calls` calls, as the values of `Spent`."""
     spent = Spent()
     for _ in range(calls):
         predict(images)

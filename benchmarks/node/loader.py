@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to time."""
+    """Measurements to make."""
 
     loaders: tuple[int, ...]
     passes: int
@@ -126,7 +126,7 @@ def one_pass(
     progress: Callable[[int], None],
     vary: Callable[[Call, Batch], None] | None = None,
 ) -> dict[str, float]:
-    """What one pass in the order of an epoch takes, as the values of `Spent`."""
+    """Cost of one pass in the order of an epoch, as the values of `Spent`."""
     size, finished = config.train.batch_size, 0
     steps, spent = math.ceil(images / size), Spent()
     planned = calls(0, steps, config.train.steps_per_call, uneven=images % size > 0)

@@ -1,4 +1,4 @@
-"""What a piece of work takes: wall-clock seconds, CPU seconds of this process, and idle seconds of all cores."""
+"""Cost of a piece of work: wall-clock seconds, CPU seconds of this process, and idle seconds of all cores."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What predictions on different numbers of devices say: whether more devices are faster, and why."""
+"""Conclusions on predictions on different numbers of devices: whether more devices are faster, and why."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,7 +67,7 @@ def _costs(devices: int, cut: float) -> str:
 
 
 def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any], cpus: float) -> Conclusion:
-    """What the results of `benchmarks.node.inference` say; `cpus`: cores that the host grants."""
+    """Conclusion from the results of `benchmarks.node.inference`; `cpus`: cores that the host grants."""
     groups, batches = grouped(timed["rows"], "batch", "devices"), bench["settings"]["batches"]
     record = {**{key: timed[key] for key in ("model", "parameters", "threads")}, "of": bench["of"]}
     record |= {"devices": timed["kind"], "smallest_batch": timed["smallest"], "results": [group.record() for group in groups]}

@@ -1,4 +1,4 @@
-"""What passes over a folder of images with different numbers of loaders say."""
+"""Conclusions on passes over a folder of images with different numbers of loaders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -63,7 +63,7 @@ def _more(best: Group, most: Group) -> str:
 
 
 def cached(decoded_mb: float, limit_mb: int) -> str:
-    """Whether training would decode these images on the fly at all."""
+    """Sentence on whether training would decode these images on the fly at all."""
     takes = f"Decoded, all images take {decoded_mb:,.0f} MB"
     if decoded_mb > limit_mb:
         return f"{takes}, above data.cache_limit_mb={limit_mb}: training decodes them in every epoch, as timed here."
@@ -74,7 +74,7 @@ def cached(decoded_mb: float, limit_mb: int) -> str:
 
 
 def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any]) -> Conclusion:
-    """What the results of `benchmarks.node.loader` say."""
+    """Conclusion from the results of `benchmarks.node.loader`."""
     groups = grouped(timed["rows"], "loaders")
     record = {
         "dataset": bench["dataset"],

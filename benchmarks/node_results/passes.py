@@ -17,7 +17,7 @@ from control.sweep.scaling import scaling_plots
 from trainer.common.files import write_json, write_rows
 
 FACTS = ("model", "cores", "cpu_quota", "cpus", "os", "machine", "memory", "load", "governors", "temperature", "throttled")
-"""What matters for judging a measurement, from a host's probe."""
+"""Facts that matter for judging a measurement, from a host's probe."""
 CERTAIN = 2.0
 """Two measurements differ if their means differ by more than this many times the spread of the repeats."""
 OTHERS = 0.2
@@ -60,7 +60,7 @@ class Group:
     conditions: Mapping[str, int]
     """Such as `loaders`."""
     seconds: Spread
-    """Of a pass; if it consists of calls, of a call."""
+    """Seconds of a pass; if it consists of calls, of a call."""
     images_per_s: Spread
     busy: float
     """Cores that this process kept busy, median."""
@@ -104,7 +104,7 @@ def _group(conditions: dict[str, int], some: Sequence[Mapping[str, Any]]) -> Gro
 
 
 def differ(one: Spread, other: Spread) -> bool:
-    """Whether two measurements differ by more than their repeats do; false for single repeats."""
+    """Return whether two measurements differ by more than their repeats do; false for single repeats."""
     return abs(one.mean - other.mean) > CERTAIN * math.hypot(one.deviation, other.deviation)
 
 
@@ -150,13 +150,13 @@ def write(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str,
 
 @dataclass(frozen=True)
 class Picture:
-    """What a picture of groups shows."""
+    """Description of a picture of groups."""
 
     title: str
     x: str
     """The condition on the horizontal axis; each value of another one is a line."""
     label: str
-    """Of the horizontal axis."""
+    """Label of the horizontal axis."""
     panels: Mapping[str, Callable[[Group], Spread]]
     """From the top: label of the vertical axis, and its values."""
     logarithmic: bool = False
@@ -196,14 +196,14 @@ def draw(groups: Sequence[Group], picture: Picture, host: str, path: Path) -> No
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the passes of a benchmark say."""
+    """Conclusion from the passes of a benchmark."""
 
     groups: list[Group]
     unit: str
-    """What a time is that of: `pass` or `call`."""
+    """Unit that a time is of: `pass` or `call`."""
     sentences: list[str]
     record: dict[str, Any]
-    """What summary.json says besides."""
+    """Further contents of summary.json."""
     picture: Picture
     following: tuple[str, str]
     """The next command, with its purpose."""

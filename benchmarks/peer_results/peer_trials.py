@@ -1,4 +1,4 @@
-"""What `benchmarks/peers.yml` measures: the systems, and the cells, measured one after another. Pure functions.
+"""Plan of `benchmarks/peers.yml`: the systems, and the cells, measured one after another. Pure functions.
 
 A cell is one system on a number of workers at one link rate in one round. Rounds are randomised blocks, as in a
 sweep (`control.sweep.scaling.design`): all systems see the same machine, in an order drawn from the seed.
@@ -49,9 +49,9 @@ class System:
     """The variant that the program runs."""
     title: str
     alone: bool = True
-    """Whether it is measured with one worker."""
+    """True if the system is measured with one worker."""
     together: bool = True
-    """Whether it is measured with several."""
+    """True if the system is measured with several workers."""
     default: bool = True
 
 
@@ -112,7 +112,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asked for."""
+    """The user's request."""
 
     workers: tuple[int, ...]
     links: tuple[str, ...]
@@ -123,7 +123,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells share; results with other settings can't be compared."""
+    """Settings of all cells; results with other settings can't be compared."""
 
     steps: int = 40
     warm_up: int = 16
@@ -133,7 +133,7 @@ class Settings:
 
 
 def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
-    """What to measure."""
+    """Parse the user's request."""
     numbers = design.numbers("workers", options.get("workers", f"1-{hosts}"))
     if max(numbers) > hosts:
         raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")

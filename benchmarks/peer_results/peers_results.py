@@ -45,7 +45,7 @@ class Row:
     loss: float | None = None
     """Last loss of the first worker."""
     weights_equal: bool | None = None
-    """Whether all workers ended with the same weights; not required if nothing is reduced."""
+    """True if all workers ended with the same weights; not required if nothing is reduced."""
     started_at: float | None = None
     """Seconds since 1970."""
     chosen: str = ""
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def measured(self) -> bool:
-        """Whether it has numbers."""
+        """True if the row has numbers."""
         return self.state == MEASURED
 
 

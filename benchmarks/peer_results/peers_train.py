@@ -23,7 +23,7 @@ def run_name(peers: str) -> str:
 
 
 def variables(cell: Cell, settings: Settings) -> dict[str, Any]:
-    """What `train.yml` is given with `-e`: a warm-up epoch, then one of at least `settings.steps` steps."""
+    """Variables of `train.yml` for `-e`: a warm-up epoch, then one of at least `settings.steps` steps."""
     values = {
         "train.batch_size": settings.batch,
         "train.steps_per_call": CHUNK,

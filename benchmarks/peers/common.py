@@ -1,4 +1,4 @@
-"""What all peer programs share: command line, the meeting of the workers, images, clock, result.
+"""Code shared by all peer programs: command line, the meeting of the workers, images, clock, result.
 
 A peer program trains the task model on random images and times its own steps:
 

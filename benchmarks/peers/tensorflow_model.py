@@ -1,4 +1,4 @@
-"""What the TensorFlow programs share: settings, the task's model in Keras, one step per traced call or CHUNK steps."""
+"""Code shared by the TensorFlow programs: settings, the task's model in Keras, one step per traced call or CHUNK steps."""
 
 import json
 import os

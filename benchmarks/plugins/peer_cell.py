@@ -50,7 +50,7 @@ class ActionModule(Action):
 
 
 def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str, str]) -> dict[str, Any]:
-    """What `peers.start_script` writes: a cell's program with its arguments."""
+    """Input of `peer_trials.start_script`: a cell's program with its arguments."""
     cell, common = peer_trials.Cell(**job["cell"]), peer_trials.Settings(**job["settings"])
     threads = int(job["threads"][host])
     argv = peer_trials.arguments(cell, rank, [inventory_hosts.endpoint(one) for one in job["hosts"]], common, threads)

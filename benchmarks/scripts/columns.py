@@ -1,10 +1,10 @@
-"""Which file format holds columns best: random batches out of many rows, writing, bytes.
+"""File formats for columns, compared: random batches out of many rows, writing, bytes.
 
     .venv/bin/python -m pip install --target /tmp/formats pyarrow array-record
     PYTHONPATH=.:/tmp/formats .venv/bin/python benchmarks/scripts/columns.py [--rows 1000000] [--images 100000] [--batch 512] [--rounds 200]
     PYTHONPATH=. .venv/bin/python benchmarks/scripts/columns.py --cold 2000 [--batch 512]
 
-Three tables: 28 columns of float32, images 32x32x3 uint8, strings of 5 to 60 bytes. Formats, of those whose packages are there:
+Three tables: 28 columns of float32, images 32x32x3 uint8, strings of 5 to 60 bytes. Formats, as far as their packages are there:
 
 - `rows`: Lockstep's, NumPy files with a record per example (`trainer.data.columns`), memory-mapped;
 - `columns`: a NumPy file per column, memory-mapped;
@@ -15,7 +15,7 @@ Three tables: 28 columns of float32, images 32x32x3 uint8, strings of 5 to 60 by
 All are gathered into the same arrays, which are compared; formats take turns, the first round is discarded. Times are medians over
 rounds; `CPU` is that of all threads. Files are in the page cache.
 
-`--cold` writes a file of that many MB (records of 200 bytes) and reads five batches from it after its pages were dropped from memory, with
+`--cold` writes a file of this many MB (records of 200 bytes) and reads five batches from it after its pages were dropped from memory, with
 and without the kernel's read-ahead, in three rounds.
 """
 

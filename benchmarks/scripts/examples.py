@@ -76,12 +76,12 @@ class Stage(NamedTuple):
     given: dict[str, str]
     """The command's variables."""
     settings: dict[str, str]
-    """Those of `set=`, without the batch."""
+    """Settings of `set=`, without the batch."""
     batch: int
     """Examples per step on two workers."""
 
     def options(self) -> dict[str, object]:
-        """What the command gives to `build`."""
+        """Options that the command gives to `build`."""
         return {key.removeprefix("model."): yaml.safe_load(value) for key, value in self.settings.items() if key.startswith("model.")}
 
 

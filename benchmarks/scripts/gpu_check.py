@@ -1,8 +1,8 @@
-"""What a machine's NVIDIA GPUs make of Lockstep: speed, memory, and the weights beside a CPU's.
+"""Check of Lockstep on a machine's NVIDIA GPUs: speed, memory, and the weights beside a CPU's.
 
     .venv/bin/python benchmarks/scripts/gpu_check.py [--python PYTHON] [--seconds 300] [--results FOLDER] [--cpu]
 
-benchmarks/gpu_check.sh installs what it needs and calls it. Each row trains once, by train.yml, with an inventory in a temporary folder;
+benchmarks/gpu_check.sh installs what this needs and calls it. Each row trains once, by train.yml, with an inventory in a temporary folder;
 PYTHON is what workers run (its packages: requirements/node-gpu.txt). NVIDIA's TF32 is off where weights are compared. With --cpu, CPUs
 train in all rows, which tests this program where there is no GPU. Once `--seconds` have passed, what is left is not run.
 """
@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Row:
-    """What came out of a trial."""
+    """Result of a trial."""
 
     what: str
     result: str

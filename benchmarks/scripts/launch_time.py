@@ -107,7 +107,7 @@ def delete(version: Path, run: str, more: list[str]) -> None:
 
 
 def inventory(more: list[str]) -> list[str]:
-    """Those of Ansible's arguments that name an inventory."""
+    """Ansible's arguments that name an inventory."""
     return [word for flag, value in itertools.pairwise(more) if flag == "-i" for word in (flag, value)]
 
 

@@ -1,4 +1,4 @@
-"""What many short runs leave on the lab's nodes: processes, sessions, listening ports, files, memory.
+"""Leftovers of many short runs on the lab's nodes: processes, sessions, listening ports, files, memory.
 
     .venv/bin/python benchmarks/scripts/leftovers.py -i inventory/lab [--runs 50] [ansible-playbook arguments: configuration and dataset]
 
@@ -22,11 +22,11 @@ LOOKS = {
     "ports": "ss -Htln | awk '{print $4}' | sort",
     "files": "find /home/lockstep /tmp /dev/shm /run/lockstep /mnt/lockstep -type f 2>/dev/null | sort",
 }
-"""What is looked at, and the command that lists it, a line each."""
+"""Commands that list a node's contents, a line each, by kind."""
 
 
 class Node(NamedTuple):
-    """What a node has."""
+    """State of a node."""
 
     listed: dict[str, set[str]]
     """Lines of each of `LOOKS`."""
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def look(lab: Lab) -> dict[str, Node]:
-    """What each node has now."""
+    """Current state of each node."""
     return {host: _look(lab, host) for host in sorted(lab.containers)}
 
 
@@ -61,7 +61,7 @@ def _look(lab: Lab, host: str) -> Node:
 
 
 def table(before: dict[str, Node], after: dict[str, Node]) -> str:
-    """What is new on each node, and how its memory has changed."""
+    """Table of each node's new entries, and of the change of its memory."""
     rows, names = [], []
     for host, node in after.items():
         new = {name: sorted(lines - before[host].listed[name]) for name, lines in node.listed.items()}

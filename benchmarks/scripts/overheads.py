@@ -1,4 +1,4 @@
-"""What runs spent their time on besides training, in percent of the training time.
+"""Time that runs spent on other things than training, in percent of the training time.
 
     .venv/bin/python benchmarks/scripts/overheads.py RUN [RUN ...]
 

@@ -39,7 +39,7 @@ class Row(NamedTuple):
     per_s: text.Number
     """Images or examples per second of training steps."""
     seconds: text.Number | str
-    """Of training steps to the loss; `-` if it was not reached."""
+    """Seconds of training steps to the loss; `-` if the loss was not reached."""
     epochs: int | str
     loss: text.Number
     """The lowest validation loss."""
@@ -111,7 +111,7 @@ def train(run: str, settings: str, more: list[str]) -> Path:
 
 
 def row(case: str, way: str, history: History, loss: float, calls: Mapping[int, int]) -> Row:
-    """What a training reached, and when; `calls` by their staleness."""
+    """Speed of a training, and when it reached the loss; `calls` by staleness."""
     seconds = elapsed(history)
     reached = next((number for number, one in enumerate(history) if one["val_loss"] <= loss), None)
     return Row(

@@ -1,4 +1,4 @@
-"""What reading images costs: loaders as threads or processes, data and code compared with their digests, the cache.
+"""Cost of reading images: loaders as threads or processes, data and code compared with their digests, the cache.
 
     PYTHONPATH=. .venv/bin/python benchmarks/scripts/reading.py loaders [--images 512] [--rounds 7]
     PYTHONPATH=. .venv/bin/python benchmarks/scripts/reading.py digests [--images 1500] [--rounds 8]
@@ -112,7 +112,7 @@ class Unchecked(image_cache.PackReader):
 
 
 def digests(given: argparse.Namespace, folder: Path) -> str:
-    """What is read and started per second of CPU time, without and with the check."""
+    """Images read and programs started per second of CPU time, without and with the check."""
     published = pictures.published(folder / "pictures", given.images)
     data = (published.folder / manifest.FILE).read_bytes()
     seconds = medians([lambda: None, lambda: hashlib.sha256(data).hexdigest()], given.rounds, time.process_time)

@@ -66,7 +66,7 @@ class Training:
         self.run()
 
     def ways(self) -> Mapping[str, Callable[[], object]]:
-        """What is compared."""
+        """Compared ways, by name."""
         return {WITHOUT: self.run, AWAITED: self.awaited, MEANWHILE: self.meanwhile}
 
     def _save(self) -> None:

@@ -40,13 +40,13 @@ BAD: tuple[bytes, ...] = (
     b"\xff",
 )
 CALLS = 20
-"""Of `predict`."""
+"""Calls of `predict`."""
 WARM_UP = 20
 """Requests of each cell before those that count."""
 
 
 class Cell(NamedTuple):
-    """What one combination gave."""
+    """Result of one combination."""
 
     clients: int
     rows: int

@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether host and cause are right."""
+        """True if host and cause are right."""
         return (self.named, self.cause) == (("", "") if self.case == EVEN else (self.host, self.case))
 
 
@@ -118,7 +118,7 @@ class Case:
 
     @property
     def settings(self) -> str:
-        """What `-e set=` gets."""
+        """Value of `-e set=`."""
         lengths = f"train.steps={self.steps},train.steps_per_epoch={self.steps // self.epochs},telemetry.profile_every={self.profile_every}"
         return lengths + self.more
 

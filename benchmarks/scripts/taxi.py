@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def is_paid(x: dict[str, np.ndarray], payment: str | None) -> np.ndarray:
-    """Which trips are paid so; None: all."""
+    """True for each trip that is paid so; None: all trips."""
     kinds = np.asarray(x["payment_type"])
     return np.ones(len(kinds), bool) if payment is None else kinds == payment
 
@@ -77,7 +77,7 @@ def example() -> ModuleType:
 
 
 def regression(x: dict[str, np.ndarray], y: np.ndarray, test_x: dict[str, np.ndarray]) -> np.ndarray:
-    """What logistic regression with a ridge penalty of 1 predicts: linear in the logarithms of the numbers, and in the one-hot rest."""
+    """Predictions of logistic regression with a ridge penalty of 1: linear in the logarithms of the numbers, and in the one-hot rest."""
     rows, others = design(x, x), design(test_x, x)
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:

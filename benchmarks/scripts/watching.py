@@ -1,4 +1,4 @@
-"""What watching costs a training: images/s with `train.yml` until its end, and with `detach=true`, in alternating rounds.
+"""Cost of watching a training: images/s with `train.yml` until its end, and with `detach=true`, in alternating rounds.
 
     .venv/bin/python benchmarks/scripts/watching.py [--rounds 5] [ansible-playbook arguments, with -e epochs=N]
 

@@ -81,7 +81,7 @@ def nodes(cpus: float) -> Lab:
 
 
 def nodes_of_script(cpus: float) -> Lab:
-    """The same for a script, which ends with that error's words."""
+    """Like `nodes`, for a script, which ends with the error's words."""
     try:
         return nodes(cpus)
     except LockstepError as error:

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: command line, alternating rounds, rows of earlier measurements."""
+"""Code shared by benchmark scripts: command line, alternating rounds, rows of earlier measurements."""
 
 import argparse
 import csv

@@ -44,7 +44,7 @@ def conclude(peers: dict[str, Any]) -> Results | None:
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:
-    """What the workers of every cell wrote."""
+    """Measurements of the workers of every cell."""
     path = folder / MEASUREMENTS
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 

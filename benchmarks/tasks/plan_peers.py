@@ -23,7 +23,7 @@ SAME = {
     "code": "trainer or peer programs (their code has changed)",
     "seed": "seed",
 }
-"""What must not change when a folder of results is continued."""
+"""Values that must not change when a folder of results is continued, in words."""
 
 
 def plan_peers(task: Task) -> dict[str, Any]:
@@ -83,13 +83,13 @@ def _record(options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]])
 
 
 def is_lab(inventory: Path) -> bool:
-    """Whether an inventory is this project's lab, whose links can be limited."""
+    """Return whether an inventory is this project's lab, whose links can be limited."""
     lab = project.ROOT / "inventory" / "lab"
     return inventory.resolve() in (lab, lab / "hosts.yml")
 
 
 def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """What is kept from an existing folder's summary."""
+    """Values kept from an existing folder's summary."""
     before = measured(folder)
     if not before:
         return {}

@@ -31,9 +31,9 @@ from trainer.rundir.schemas import read_history
 
 COMMAND = "benchmarks/accuracy"
 ALIKE = ("epochs", "workers", "dataset", "set", "hosts", "code")
-"""What must not change when a comparison is continued; more seeds, configurations and methods may be added."""
+"""Values that must not change when a comparison is continued; more seeds, configurations and methods may be added."""
 KEPT = ("configs", "methods", "seeds", *ALIKE)
-"""What its summary contains."""
+"""Contents of the comparison's summary."""
 
 
 def run_accuracy(task: Task) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class RunAccuracy(Task):
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What to train."""
+    """Plan of the trainings to compare."""
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_name("accuracy", name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")

@@ -33,7 +33,7 @@ COMMAND = "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")
 """Variables of train.yml that are passed on."""
 ALIKE = ("seed", "faults", "spacing", *TRAINED, "set", "hosts", "code")
-"""What must not change when a benchmark is continued."""
+"""Values that must not change when a benchmark is continued."""
 PATIENCE_S, LOOK_S = 300.0, 1.0
 """Seconds without the step that is waited for, after which a training counts as lost; seconds between two looks."""
 SETTINGS = {
@@ -185,7 +185,7 @@ def read_all(path: Path) -> list[dict[str, Any]]:
 
 
 def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What to train and what to do to it."""
+    """Plan of the training and of its faults."""
     name = str(options.get("chaos", f"chaos-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_name("chaos", name)
     faults = str(options["faults"]).split(",") if "faults" in options else list(FAULTS)
