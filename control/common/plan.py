@@ -48,7 +48,7 @@ class Plan:
     parameters: dict[str, int] = field(default_factory=dict)
     """Parameters of the model: `total` and `trainable`."""
     compiled: dict[str, Any] | None = None
-    """What the model's own function compiled it with."""
+    """Optimizer, loss and metrics with which the model's own function compiled it."""
     weights: dict[str, Any] | None = None
     """The file of the first weights, and the layers without any from there."""
     class_weights: str = ""

@@ -12,7 +12,7 @@ from trainer.config import schema as configs
 
 def is_supervised(plan: dict[str, Any]) -> bool:
     """Return whether supervisors restart a run's workers."""
-    return "script" not in plan and plan["config"]["recovery"]["max_restarts"] > 0
+    return not plan.get("script") and plan["config"]["recovery"]["max_restarts"] > 0
 
 
 def check_job(config: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from trainer.rundir.layout import recorded
 
 
 def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listing: Listing) -> list[str]:
-    """What to warn the user about before a new run."""
+    """Warnings for the user before a new run."""
     batch, splits = batch_warnings(asked, sizes, given), split_warnings(given, listing)
     return [*batch, *splits, *listing.warnings, *augment_warnings(asked.data)]
 

@@ -28,7 +28,7 @@ MODEL = 1
 AUTO = "auto"
 
 
-def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def of(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     """Choices that the plan's run is given: `method` and `shares` if kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
@@ -48,9 +48,9 @@ def of(plan: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     return {"key": key, "remeasure": remeasure, **given, **origin}
 
 
-def _has_begun(plan: dict[str, Any]) -> bool:
+def _has_begun(plan: Plan) -> bool:
     """Return whether the plan's run has a training state to resume from."""
-    return bool(sealed_files.names(Path(plan["folder"]) / "state"))
+    return bool(sealed_files.names(plan.folder / "state"))
 
 
 def keep(run: Path, measured: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Examined:
     size: dict[str, int]
     """Parameters: `total` and `trainable`."""
     compiled: dict[str, Any] | None
-    """What its function compiled the model with."""
+    """Optimizer, loss and metrics with which its function compiled the model."""
     takes: int | None
     """How many classes its output has, if that is known."""
     left: list[str]

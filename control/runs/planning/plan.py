@@ -35,7 +35,7 @@ class Selection:
     existing: Path | None
     """The run's directory, if it has one."""
     started: Path | None
-    """The same of a run that was launched. One that the preflight refused has a configuration, but nothing in it is fixed yet."""
+    """The run's directory, if it was launched. A run that the preflight refused has a configuration, but nothing in it is fixed yet."""
     asked: Config
     config_name: str
     choice: preset.Choice | None

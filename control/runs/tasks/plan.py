@@ -82,22 +82,22 @@ def _broken(task: Task, command: str) -> dict[str, Any]:
     return {"broken_launches": launches.broken(task.task_vars["groups"]["workers"])} if heals else {}
 
 
-def _before_start(plan: dict[str, Any]) -> dict[str, str]:
+def _before_start(plan: Plan) -> dict[str, str]:
     """Message for Ctrl-C before the first worker starts."""
-    earlier = f" Of an earlier launch: ansible-playbook status.yml -e run={plan['run']}" if plan["resume"] else ""
+    earlier = f" Of an earlier launch: ansible-playbook status.yml -e run={plan.run}" if plan.resume else ""
     return {"before_start": f"This command started nothing.{earlier}"}
 
 
-def waits(plan: dict[str, Any]) -> bool:
+def waits(plan: Plan) -> bool:
     """Return whether the plan is shown only after a look at the hosts, as it changes a run that may be training."""
-    return plan["command"] == "train" and bool(plan["changes"]) and not plan["complete"]
+    return plan.command == "train" and bool(plan.changes) and not plan.complete
 
 
-def _trained_with(plan: dict[str, Any]) -> dict[str, Any]:
-    """Hosts with their threads, dataset and code of a complete run, for the stages after training."""
-    trained = recorded(Path(plan["folder"]))
-    if "script" in plan:
-        return {}
+def _trained_with(plan: Plan) -> Plan:
+    """The plan of a complete run, with what it was trained with, its hosts' threads included, for the stages after training."""
+    trained = recorded(plan.folder)
+    if plan.script:
+        return plan
     before = {host["name"]: host for host in trained["hosts"]}
     hosts = [{**before.get(host["name"], {}), **host} for host in plan.hosts]
     code = {"code": trained["code"], "code_sha256": trained.get("code_sha256", "")}

@@ -58,16 +58,16 @@ def settle(task: Task) -> dict[str, Any]:
 
 def _has_ended(task: Task, seen: list[dict[str, Any]], launched: list[str], workers: int, elastic: bool) -> bool:
     """Return whether all requested work was done while no command watched; a script's run counts no steps."""
-    plan = task.arguments["plan"]
-    steps = plan["counts"].get("total_steps")
-    if plan.get("roles"):
+    plan = task.plan
+    steps = plan.counts.get("total_steps", 0)
+    if plan.roles:
         # Only the chief of an asynchronous run counts its steps.
         workers, seen = 1, [seen[0], *(one | {"steps": seen[0]["steps"]} for one in seen[1:])] if seen else []
     return bool(steps) and not plan.changes and status.has_ended(seen, launched, workers, steps, elastic)
 
 
-def _only_watched(plan: dict[str, Any], shown: list[str]) -> dict[str, Any]:
+def _only_watched(plan: Plan, shown: list[str]) -> dict[str, Any]:
     """Result of a task if nothing has to start."""
-    reservations.release(plan["run"])
-    under_way = {"run_under_way": plan["run"], "before_start": None}
+    reservations.release(plan.run)
+    under_way = {"run_under_way": plan.run, "before_start": None}
     return {**under_way, "ansible_facts": {"worker_left_alone": [], "worker_nothing_to_start": True}, "show": "\n".join(shown)}
