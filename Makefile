@@ -64,8 +64,8 @@ lint: setup-dev ## ruff, mypy, yamllint, ansible-lint, openings of docstrings
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline -q
 	@$(BIN)/python -m tests.prose
 
-docs: setup-dev ## pages that are made from the code: docs/keys.md
-	@$(BIN)/python -m control.docs.keys_page docs/keys.md
+docs: setup-dev ## pages that are made from the code: docs/reference/keys.md
+	@$(BIN)/python -m control.docs.keys_page docs/reference/keys.md
 
 lock: ## resolve requirements/*.in anew into the locked *.txt (needs uv)
 	for group in node node-gpu control dev; do uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -26,8 +26,9 @@ class Section:
 
 
 def pages() -> list[Path]:
-    """README.md, docs/, and the page about the peers."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "peers" / "README.md"]
+    """README.md, docs/, and the pages about the peers and the dependencies."""
+    apart = [ROOT / "benchmarks/peers/README.md", ROOT / "requirements/README.md"]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *apart]
 
 
 def sections(text: str) -> list[Section]:

@@ -42,7 +42,7 @@ COMMANDS = {
         "benchmarks/inference": "run config set devices batches passes",
     }.items()
 }
-"""Variables of each command, in the order of its messages; docs/variables.md has their meanings."""
+"""Variables of each command, in the order of its messages; docs/reference/variables.md has their meanings."""
 
 
 INSTEAD = {"hosts": "workers"}

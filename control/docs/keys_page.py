@@ -1,6 +1,6 @@
-"""docs/keys.md: every configuration key with type, default and meaning, generated from the dataclasses.
+"""docs/reference/keys.md: every configuration key with type, default and meaning, generated from the dataclasses.
 
-python -m control.docs.keys_page docs/keys.md
+python -m control.docs.keys_page docs/reference/keys.md
 """
 
 import ast
@@ -24,7 +24,7 @@ HEAD = """\
 # Every key of a configuration
 
 Made from `trainer/config/schema.py` and `trainer/models/` by `make docs`; a test compares them.
-How keys are set: [what can be set](configuration.md). `-e show_config=true` prints those that a run would use.
+How keys are set: [set what a run does](../how-to/settings.md). `-e show_config=true` prints those that a run would use.
 A value of another type, or out of range, is refused with the rule.
 """
 SINGLE = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`", type(None): "`null`", dict: "mapping"}

@@ -208,7 +208,7 @@ def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: boo
 def _system(look: Look) -> str | None:
     machine, name = look.values.get("machine", "unknown"), look.values.get("os_PRETTY_NAME", "an unknown system").strip('"')
     if "apt" not in look.values:
-        return f"{name} has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. Prepare it by hand (docs/provision.md)"
+        return f"{name} has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. Prepare it by hand (docs/how-to/cluster.md)"
     if machine not in MACHINES:
         return f"machine {machine}: TensorFlow is built for {' and '.join(MACHINES)} only; use a host of that kind"
     if look.values.get("bits") == "32":

@@ -93,7 +93,7 @@ class SharedFolder:
             return ""
         return (
             f"warning: {', '.join(self.replaced)}: contents differ from what was published; sent again. Somebody else can write to that "
-            "folder, or its disk is damaged. Fix: check its owner and mode (ls -l); see docs/security.md"
+            "folder, or its disk is damaged. Fix: check its owner and mode (ls -l); see docs/concepts/security.md"
         )
 
     def _send_unless_there(self, item: Item, sums: Mapping[str, str]) -> bool:

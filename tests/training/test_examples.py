@@ -201,7 +201,7 @@ def test_two_launches_give_the_weights_of_one(trainings, name):
     [(1, "most often taken for", "accuracy", 0.9), (2, "own-2 on its test examples", "mae", 0.0)],
 )
 def test_programs_of_the_page_train_as_printed(number, shown, metric, least, project):
-    page = (ROOT / "docs" / "own.md").read_text(encoding="utf-8").replace("\\\n", "")
+    page = (ROOT / "docs/how-to/models.md").read_text(encoding="utf-8").replace("\\\n", "")
     code, after = page.split("```python\n")[number].split("```")[:2]
     run = f"own-{number}"
     (project.root / "mine.py").write_text(code)

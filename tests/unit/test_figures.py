@@ -15,7 +15,7 @@ MEASURED = re.compile(rf"({DATE.pattern})(?: (?:and|to) \d\d)? at ([0-9a-f]{{7}}
 UNIT = re.compile(r"\b(?:images/s|examples/s|rows/s|requests/s|ms|seconds|s|accuracy|times)\b")
 """In the head of a table of measurements."""
 NUMBER = re.compile(r"\**\d[\d,.]*\b")
-HASHES = 20
+HASHES = 10
 
 
 def undated(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/security.md: every claim names tests, and these exist."""
+"""docs/concepts/security.md: every claim names tests, and these exist."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/concepts/security.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("## What is tested\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")][2:]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

@@ -83,5 +83,5 @@ def _check_outputs(predictor: predict.Predictor) -> None:
     if columns > MOST_COLUMNS:
         raise ConfigError(
             f"the model gives {columns:,} numbers per example, each a column; at most {MOST_COLUMNS:,}. Fix: predict in a script "
-            "(docs/script.md) with the snapshot from runs/<run>/checkpoints"
+            "(docs/how-to/scripts.md) with the snapshot from runs/<run>/checkpoints"
         )

@@ -245,7 +245,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
     if config.strategy.asynchronous:
         raise ConfigError(
             f"strategy.name={config.strategy.name}: a sweep over numbers of workers measures and models synchronous steps. Fix: leave it "
-            "out, or try settings side by side: -e 'vary=\"...\"' (docs/settings.md)"
+            "out, or try settings side by side: -e 'vary=\"...\"' (docs/how-to/sweeps.md)"
         )
     return config
 

@@ -85,7 +85,7 @@ def test_value_split_at_spaces_shows_how_to_quote():
 
 
 def test_the_page_lists_the_variables_of_every_command():
-    page = (project.ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
+    page = (project.ROOT / "docs/reference/variables.md").read_text(encoding="utf-8")
     sections = {section.partition(".yml")[0]: re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) for section in page.split("\n## ")[1:]}
     assert sections == {command: names for command, names in COMMANDS.items() if command != "trial"}
 

@@ -1,4 +1,4 @@
-"""docs/keys.md is what the dataclasses say."""
+"""docs/reference/keys.md is what the dataclasses say."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,8 @@ class Silent:
 
 
 def test_the_page_is_what_the_dataclasses_say():
-    written = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-    assert written == keys_page.page(), "docs/keys.md differs from trainer/config/schema.py: make docs"
+    written = (ROOT / "docs/reference/keys.md").read_text(encoding="utf-8")
+    assert written == keys_page.page(), "docs/reference/keys.md differs from trainer/config/schema.py: make docs"
 
 
 def test_every_key_is_on_the_page():

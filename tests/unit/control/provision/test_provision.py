@@ -80,7 +80,7 @@ def test_good_host_is_accepted_with_its_target():
         (
             {"without": ["apt"], "os_PRETTY_NAME": '"Fedora Linux 41"'},
             "pi3: Fedora Linux 41 has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. "
-            "Prepare it by hand (docs/provision.md)",
+            "Prepare it by hand (docs/how-to/cluster.md)",
         ),
         (
             {"python": "/usr/bin/python3 3.9.2 True"},

@@ -857,7 +857,7 @@ def test_unusual_splits_are_in_the_plan(planned, tmp_path):
 
 
 def test_shares_held_out_are_in_the_plan(planned, tmp_path):
-    """80% for training and 10% for validation of class folders alone, as docs/workloads.md has it."""
+    """80% for training and 10% for validation of class folders alone, as docs/reference/examples.md has it."""
     root = pictures(tmp_path / "photos", 20, (32, 32), splits=("",))
     made = planned(dataset=str(root), set="data.test_split=0.1,data.validation_split=0.111")
     shown = plan_text.plan(made, "runs")
