@@ -14,22 +14,23 @@ from trainer.common.files import sha256_file
 class ActionModule(Action):
     """Runs on one host: with the distributed file system, one copy is enough for all.
 
-    What is published comes from the fact `published`, or from a run's records (`run`); for a run it returns that
-    fact.
+    What is published is the fact `published`.
     """
 
-    def act(self, path: str, host: str, published: Any = None, run: Any = None, packs: str = "", whole: bool = False) -> dict[str, Any]:
+    def act(self, path: str, host: str, published: dict[str, Any], whole: bool = False) -> dict[str, Any]:
         """Look, and send what is missing or was changed."""
-        facts = {}
-        if published is None:
-            published = of_run(run, Path(packs))
-            facts = {"ansible_facts": {"published": published}}
-        code = Item("the trainer", Path(published["code"]), f"{path}/code/{published['code_name']}", published["code_sha256"])
-        dataset = Item("the dataset", Path(published["folder"]), f"{path}/datasets/{published['name']}", published["manifest"])
-        folder = SharedFolder(self, host)
-        files = [code, *_others(published, path)]
-        folder.agree(files, dataset if published["manifest"] else None, bool(whole))
-        return {"changed": bool(folder.sent or folder.replaced), "show": folder.warning(), **facts}
+        return {"changed": distribute(self, published, path, host, bool(whole))}
+
+
+def distribute(action: Action, published: dict[str, Any], path: str, host: str, whole: bool = False) -> bool:
+    """Send what is missing below `path` on a host or was changed there, with a warning of the latter; whether anything was sent."""
+    code = Item("the trainer", Path(published["code"]), f"{path}/code/{published['code_name']}", published["code_sha256"])
+    dataset = Item("the dataset", Path(published["folder"]), f"{path}/datasets/{published['name']}", published["manifest"])
+    folder = SharedFolder(action, host)
+    folder.agree([code, *_others(published, path)], dataset if published["manifest"] else None, whole)
+    if warning := folder.warning():
+        action.show(warning)
+    return bool(folder.sent or folder.replaced)
 
 
 def _others(published: dict[str, Any], path: str) -> list[Item]:
@@ -38,7 +39,7 @@ def _others(published: dict[str, Any], path: str) -> list[Item]:
     return [Item(f"the {kind}", Path(one["local"]), f"{path}/code/{one['name']}", one["sha256"]) for kind, one in given]
 
 
-def of_run(run: dict[str, Any], packs: Path) -> dict[str, Any]:
+def published_for(run: dict[str, Any], packs: Path) -> dict[str, Any]:
     """Published data of a launched run, in the form that `publish_dataset` returns.
 
     Args:

@@ -11,9 +11,11 @@ from control.common import project
 from control.common.child_playbooks import heeding_signals
 from control.remote import modules
 from control.remote.follow import HostUnreachable
+from control.remote.shared_folder import Item, SharedFolder
 from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
 from control.runs.results import evaluations, run_summary, snapshot_choice
+from plugins.action.distribute import distribute, published_for
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
@@ -23,26 +25,48 @@ from trainer.rundir import layout
 class ActionModule(Action):
     """Appends to evaluations.csv and draws what each epoch gets wrong."""
 
-    def act(self, run: str, session: str, run_folder: str, folder: str, local: str, epochs: list[int]) -> dict[str, Any]:
-        """Start, follow, collect, record; a command that is ended ends the evaluation."""
-        into, worker = Path(local), Worker(self, run_folder, folder, session)
+    def act(
+        self,
+        plan: dict[str, Any],
+        epoch: str,
+        host: str,
+        session: str,
+        run_folder: str,
+        arguments: list[str],
+        path: str,
+        packs: str,
+    ) -> dict[str, Any]:
+        """Send what is missing, start, follow, collect, record; a command that is ended ends the evaluation."""
+        run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
+        epochs = snapshot_choice.choose_epochs(str(epoch), into)
+        if self._task.check_mode:
+            return {"changed": True}
+        published = published_for(plan, Path(packs))
+        distribute(self, published, path, host)
+        SharedFolder(self, host).agree([_snapshot(into, run_folder, epoch) for epoch in epochs])
+        manifest = ["--manifest", published["manifest"]] if published["manifest"] else []
+        job = ["-m", "trainer", "evaluate", *arguments, *manifest, "--epochs", ",".join(map(str, epochs)), "--out", folder]
+        script = self.start_script(f"Evaluation of {run}", folder, job, published=published)
+        files = [
+            {"path": f"{run_folder}/config.yml", "content": (into / "config.yml").read_text(encoding="utf-8")},
+            {"path": f"{folder}/run_worker.sh", "content": script, "mode": "0750"},
+        ]
+        modules.require(self, "worker_files", {"files": files})
+        self._evaluate(run, into, Worker(self, run_folder, folder, session))
+        return {"changed": True, "show_last": _results(run, into, epochs)}
+
+    def _evaluate(self, run: str, into: Path, worker: Worker) -> None:
         with heeding_signals() as ended:
             try:
-                self._evaluate(run, worker, ended)
+                self._follow(run, worker, ended)
                 worker.collect(into, "evaluate")
             except HostUnreachable as error:
                 raise AnsibleActionFail(f"the chief can't be reached: {error}") from None
             finally:
                 if ended():
                     self._end(worker)
-        evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
-        pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
-        evaluations.append(into / "evaluations.csv", evaluated)
-        what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
-        over = run_summary.has_ended(run_summary.read_summary(into))
-        return {"changed": True, "show_last": evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)}
 
-    def _evaluate(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
+    def _follow(self, run: str, worker: Worker, ended: Callable[[], bool]) -> None:
         def check() -> None:
             if ended():
                 raise AnsibleActionFail(f"the evaluation of {run} was ended before it was done; nothing is recorded")
@@ -56,6 +80,20 @@ class ActionModule(Action):
 
     def _end(self, worker: Worker) -> None:
         modules.execute(self, "tmux_session", {"name": worker.session, "state": "absent", "grace": 2})
+
+
+def _snapshot(run: Path, remote: str, epoch: int) -> Item:
+    path = layout.snapshot_path(run, epoch)
+    return Item("the snapshot", path, f"{remote}/{path.relative_to(run)}")
+
+
+def _results(run: str, into: Path, epochs: list[int]) -> str:
+    evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
+    pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
+    evaluations.append(into / "evaluations.csv", evaluated)
+    what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
+    over = run_summary.has_ended(run_summary.read_summary(into))
+    return evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)
 
 
 def _read(path: Path) -> dict[str, Any]:

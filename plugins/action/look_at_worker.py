@@ -4,8 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+
 from control.common import project
 from control.common.operator_variables import integer
+from control.remote import modules
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import WORKER_LOG, Worker, of_fault
 from control.runs.hosts import supervisor_command
@@ -38,7 +41,7 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
 class ActionModule(Action):
     """Returns `seen`; an unreachable host is a state, not a failure.
 
-    With `lines`, also the log's end; with `local`, collects results. A worker that is away may come back within `returns` seconds, as after
+    With `lines`, also the log's end; with `root`, also the `jobs` of the host, if it is reached; with `local`, collects results. A worker that is away may come back within `returns` seconds, as after
     a restart of its host.
     """
 
@@ -54,6 +57,7 @@ class ActionModule(Action):
         script: bool = False,
         returns: float = 0.0,
         log: str = WORKER_LOG,
+        root: str = "",
     ) -> Any:
         """Look once, or until it is back."""
         worker, deadline = Worker(self, run_folder, folder, session, script, log), time.monotonic() + float(returns)
@@ -76,4 +80,14 @@ class ActionModule(Action):
         while seen["state"] in status.AWAY and time.monotonic() < deadline:
             time.sleep(AGAIN_S)
             seen = look()
-        return {"seen": {"host": host, **seen}}
+        jobs = self._jobs(root) if root and seen["state"] != "unreachable" else {}
+        return {**jobs, "seen": {"host": host, **seen}}
+
+    def _jobs(self, root: str) -> dict[str, Any]:
+        """Answer of the module `worker_jobs`, which may have failed: what was seen of the worker is shown all the same."""
+        try:
+            return modules.execute(self, "worker_jobs", {"root": root})
+        except AnsibleConnectionFailure:
+            return {}
+        except AnsibleActionFail as error:
+            return {"failed": True, "msg": str(error)}

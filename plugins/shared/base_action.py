@@ -1,21 +1,26 @@
 """Base class of all actions."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.plugins.action import ActionBase
+from ansible.template import trust_as_template
 
+from control.common import command_line
 from control.common.progress_line import Line
 from control.common.project import ROOT
+from control.common.terminal_lines import printable_lines, wrapped
 from control.remote import modules
 from control.remote.worker_access import Seen, Worker
 from plugins.shared import guard_answers
 from trainer.common.errors import LockstepError
 from trainer.common.files import full, keep_others_out, shortage
 from trainer.rundir.full_disk import FIX
+
+START_SCRIPT = ROOT / "templates" / "run_worker.sh.j2"
 
 # Ansible's main process loads the first task's action, which is one of this project's, and forks the processes of all tasks.
 guard_answers.guard_ansible()
@@ -54,6 +59,23 @@ class Action(ActionBase):
     def act(self, *arguments: Any, **named: Any) -> dict[str, Any]:
         """Do it."""
         raise NotImplementedError
+
+    def show(self, text: str) -> None:
+        """Show a text before the task's end."""
+        self._display.display(wrapped(printable_lines(text), command_line.columns()))
+
+    def start_script(self, name: str, folder: str, arguments: Sequence[object], **variables: Any) -> str:
+        """`run_worker.sh` of a job.
+
+        Args:
+            name: what it is, in its first comment.
+            folder: its own folder on the host.
+            arguments: those of the host's Python, which runs the published trainer.
+            variables: more variables, in place of the task's.
+        """
+        job = {"job_name": name, "job_folder": folder, "job_arguments": list(arguments)}
+        templar = self._templar.copy_with_new_env(available_variables={**self.task_vars, **job, **variables})
+        return str(templar.template(trust_as_template(START_SCRIPT.read_text(encoding="utf-8"))))
 
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
         """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""

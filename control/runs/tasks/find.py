@@ -11,7 +11,7 @@ from control.common.task import Task
 from control.runs.hosts.inventory_hosts import posts
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import script_plan
-from control.runs.results import next_steps, run_summary
+from control.runs.results import next_steps, run_summary, snapshot_choice
 from control.runs.results.run_names import latest_run
 from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
@@ -51,6 +51,9 @@ def find(task: Task) -> dict[str, Any]:
         options["follow"] = boolean("follow", options["follow"])
     if task.arguments["command"] in ("evaluate", "predict"):
         script_plan.refuse(folder, f"{task.arguments['command']}.yml")
+    if task.arguments["command"] == "evaluate" and "image" not in options:
+        # Refuse a wrong epoch before a host is touched.
+        snapshot_choice.choose_epochs(str(options.get("epoch", "last")), folder)
     if "job" in cluster.get("slurm", {}):
         _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
     known = ("dataset", "code", "code_sha256", "counts", "script", "slurm")

@@ -16,8 +16,9 @@ from trainer.rundir.schemas import read_history
 
 
 def show_status(task: Task) -> dict[str, Any]:
-    """Runs once, on the control node, with every host's state."""
-    name, seen = task.arguments["run"], task.arguments["seen"]
+    """Runs once, on the control node, with what was `looked` at on every host."""
+    name, looked = task.arguments["run"], task.arguments["looked"]
+    seen = [look["seen"] for look in looked.values() if "seen" in look]
     if files := task.arguments.get("logs"):
         again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
         commands = again if any(look.get("state") == "running" for look in seen) else ""
@@ -26,7 +27,7 @@ def show_status(task: Task) -> dict[str, Any]:
             "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
         }
     options = task.arguments.get("options", {})
-    jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in task.arguments["jobs"].items() if "jobs" in one})
+    jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in looked.items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
     summary = run_summary.read_summary(project.RUNS / name)
     called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))

@@ -154,7 +154,7 @@ def test_records_of_run_say_what_was_published(tmp_path):
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
     dataset = {"digest": "d" * 64, "folder_name": "m" * 16, "manifest": "m" * 64}
-    actual = distribute.of_run({**run, "dataset": dataset}, packs)
+    actual = distribute.published_for({**run, "dataset": dataset}, packs)
     assert (actual["code_sha256"], actual["manifest"], actual["folder"]) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)))
     assert actual["code"] == str(tmp_path / "published" / "code" / "trainer-1.zip")
 
@@ -164,11 +164,11 @@ def test_run_without_digests_is_as_good_as_ours(tmp_path):
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
     with pytest.raises(AnsibleActionFail, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):
-        distribute.of_run(run, packs)
+        distribute.published_for(run, packs)
     code = tmp_path / "published" / "code" / "trainer-1.zip"
     code.parent.mkdir(parents=True)
     code.write_bytes(b"old")
-    actual = distribute.of_run(run, packs)
+    actual = distribute.published_for(run, packs)
     assert (actual["code_sha256"], actual["manifest"]) == (sha256_file(code), "")
 
 
