@@ -18,7 +18,7 @@ from trainer.rundir import layout
 class ActionModule(HostJob):
     """Writes `predictions.results` on the control node; does nothing on a host that has no rows."""
 
-    def act(self, planned: dict[str, Any], host: str, rank: int, session: str, run_folder: str, script: str) -> dict[str, Any]:
+    def act(self, planned: dict[str, Any], host: str, rank: int, session: str, run_folder: str) -> dict[str, Any]:
         """Send, start, follow, fetch."""
         rows, others = planned["rows"], sum(1 for count in planned["rows"] if count) - 1
         if int(rank) >= len(rows) or not rows[int(rank)]:
@@ -33,6 +33,7 @@ class ActionModule(HostJob):
         into, sizes = predictions.results(local, int(rank)), predictions.sizes(planned, int(rank))
         run = Path(planned["run_folder"])
         snapshot = layout.snapshot_path(run, planned["epoch"])
+        script = self.start_script(f"Prediction of {run.name}", folder, ["-m", "trainer", "predict", "--folder", folder])
         files = {"run_worker.sh": (script, "0750"), CONFIG: (configurations.rewritten(run / "config.yml"), "0640")}
         self.run_job(
             job,

@@ -66,13 +66,15 @@ def _busy(planned: dict[str, Any]) -> int:
 
 
 def write(task: Task) -> dict[str, Any]:
-    """Runs on the control node."""
+    """Runs once, on the control node; only removes the examples unless every host has `done` its part."""
     planned = task.arguments["planned"]
+    if any(part.get("failed") or part.get("unreachable") for part in task.arguments["done"]):
+        return discard(planned)
     with heeding_signals() as ended:
         try:
             return _write(task, planned, Path(planned["folder"]), ended)
         finally:
-            shutil.rmtree(planned["folder"], ignore_errors=True)
+            discard(planned)
 
 
 def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[], bool]) -> dict[str, Any]:
@@ -98,7 +100,7 @@ def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[]
     return {"changed": output is not None, "show_last": shown}
 
 
-def discard(task: Task) -> dict[str, Any]:
-    """Runs on the control node."""
-    shutil.rmtree(task.arguments["planned"]["folder"], ignore_errors=True)
+def discard(planned: dict[str, Any]) -> dict[str, Any]:
+    """Remove the examples from this machine."""
+    shutil.rmtree(planned["folder"], ignore_errors=True)
     return {"changed": False}

@@ -35,4 +35,4 @@ def test_only_what_ended_well_is_fetched(ended, monkeypatch):
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_host_without_rows_predicts_nothing(rank):
     planned = {"rows": [5, 0], "folder": "/nowhere"}
-    assert PredictPart.__new__(PredictPart).act(planned, "pi9", rank, "s", "/nowhere", "") == {"changed": False}
+    assert PredictPart.__new__(PredictPart).act(planned, "pi9", rank, "s", "/nowhere") == {"changed": False}

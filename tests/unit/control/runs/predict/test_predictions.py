@@ -259,8 +259,14 @@ def test_a_command_that_is_ended_writes_nothing(given, tmp_path_factory, monkeyp
     planned = {name: getattr(TABLE, name) for name in ("run", "epoch", "called", "rows", "classes", "images")}
     planned |= {"outputs": outputs, "folder": str(given), "output": str(output), "warnings": []}
     with pytest.raises(LockstepError, match=r"new.csv: the command was ended before it was written$"):
-        prediction.write(Task({"planned": planned, "hosts": [{"name": "pi1"}, {"name": "pi2"}]}))
+        prediction.write(Task({"planned": planned, "hosts": [{"name": "pi1"}, {"name": "pi2"}], "done": [{"changed": False}] * 2}))
     assert list(output.parent.iterdir()) == []
+    assert not given.exists()
+
+
+@pytest.mark.parametrize("part", [{"failed": True, "msg": "no memory"}, {"unreachable": True}])
+def test_a_hosts_failure_leaves_no_examples(given, part):
+    assert prediction.write(Task({"planned": {"folder": str(given)}, "done": [{"changed": False}, part]})) == {"changed": False}
     assert not given.exists()
 
 
