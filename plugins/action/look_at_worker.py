@@ -41,8 +41,8 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
 class ActionModule(Action):
     """Returns `seen`; an unreachable host is a state, not a failure.
 
-    With `lines`, also the log's end; with `root`, also the `jobs` of the host, if it is reached; with `local`, collects results. A worker that is away may come back within `returns` seconds, as after
-    a restart of its host.
+    With `lines`, also the log's end; with `root`, also the `jobs` of the host, if it is reached; with `local`, collects results. A worker
+    that is away may come back within `returns` seconds, as after a restart of its host.
     """
 
     def act(

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-from control.common.task import Task
 from control.runs.tasks import prediction
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):
-    """Runs on one host; with `--check`, on none. Returns the facts of `control.runs.tasks.prediction.plan`."""
+    """Runs on one host; with `--check`, on none. Returns the facts of `plan_prediction` in `control/runs/tasks/prediction.py`."""
 
     def act(self, path: str, host: str, **arguments: Any) -> dict[str, Any]:
         """Plan, send what is missing; what was planned does not outlive a failure."""
-        planned = prediction.plan(Task(arguments, self.task_vars, bool(self._task.check_mode)))
+        planned = prediction.plan_prediction(**arguments, check=bool(self._task.check_mode))
         if self._task.check_mode:
             return planned
         facts = planned["ansible_facts"]

@@ -49,16 +49,13 @@ def find(task: Task) -> dict[str, Any]:
     cluster: dict[str, Any] = {"hosts": []} if new else _cluster(folder, task.task_vars["groups"]["all"])
     if "follow" in options:
         options["follow"] = boolean("follow", options["follow"])
-    if task.arguments["command"] in ("evaluate", "predict"):
-        script_plan.refuse(folder, f"{task.arguments['command']}.yml")
-    if task.arguments["command"] == "evaluate" and "image" not in options:
-        # Refuse a wrong epoch before a host is touched.
-        snapshot_choice.choose_epochs(str(options.get("epoch", "last")), folder)
+    after = task.arguments["command"] in ("evaluate", "predict")
+    if after:
+        _refuse_without_weights(folder, task.arguments["command"], options)
     if "job" in cluster.get("slurm", {}):
         _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
     known = ("dataset", "code", "code_sha256", "counts", "script", "slurm")
     plan = Plan(run=folder.name, folder=folder, **{key: cluster[key] for key in known if key in cluster})
-    after = task.arguments["command"] in ("evaluate", "predict")
     hosts = run_summary.remaining(folder, cluster["hosts"]) if after else posts(cluster)
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
@@ -71,6 +68,13 @@ def _elsewhere(task: Task, run: str) -> dict[str, Any]:
     plan = Plan(run=run, folder=project.RUNS / run, elsewhere=task.arguments["command"])
     hosts = [{"name": name} for name in task.task_vars["groups"]["workers"]]
     return {"ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": {}}}
+
+
+def _refuse_without_weights(run: Path, command: str, options: dict[str, Any]) -> None:
+    """Refuse runs without a model, and epochs without a snapshot, before a host is touched."""
+    script_plan.refuse(run, f"{command}.yml")
+    if command == "evaluate" and "image" not in options:
+        snapshot_choice.choose_epochs(str(options.get("epoch", "last")), run)
 
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:

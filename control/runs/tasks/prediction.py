@@ -8,6 +8,7 @@ from typing import Any
 
 from control.common import project
 from control.common.child_playbooks import ending_at_signals, heeding_signals
+from control.common.plan import Plan
 from control.common.task import Task
 from control.remote import trainer_package, trainer_process
 from control.runs.predict import predictions
@@ -17,13 +18,12 @@ from trainer.common.files import sha256_file
 from trainer.rundir import layout
 
 
-def plan(task: Task) -> dict[str, Any]:
-    """Check the options, build the model, read the input.
+def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[dict[str, Any]], packs: str, check: bool) -> dict[str, Any]:
+    """Check the options of a run's prediction, build the model, read the input.
 
     Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows.
     """
-    plan, options = task.plan, task.arguments["options"]
-    run, hosts = plan.folder, task.arguments["hosts"]
+    run = Plan.of(plan).folder
     variable = "image" if "image" in options else "input"
     if variable not in options:
         raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
@@ -44,18 +44,18 @@ def plan(task: Task) -> dict[str, Any]:
             shutil.rmtree(folder, ignore_errors=True)
             raise
     planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": layout.recorded(run)["dataset"]["classes"]}
-    if task.check_mode:
+    if check:
         shutil.rmtree(folder)
         prediction = Prediction.of(planned)
         shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
         return {"show_last": f"Would predict {shown}"}
     here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
-    return {"ansible_facts": {"prediction": {**planned, **here}, "published": _code(task)}}
+    return {"ansible_facts": {"prediction": {**planned, **here}, "published": _code(packs)}}
 
 
-def _code(task: Task) -> dict[str, Any]:
+def _code(packs: str) -> dict[str, Any]:
     """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
-    archive = trainer_package.TRAINER.build(Path(task.arguments["packs"]).parent / "code")
+    archive = trainer_package.TRAINER.build(Path(packs).parent / "code")
     code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
     return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
 
