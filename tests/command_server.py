@@ -44,8 +44,8 @@ import control.__main__
 from control.common import command_line, project
 from plugins.callback import lockstep
 
-OWN = ("control", *constants.add_internal_fqcns(("add_host", "validate_argument_spec")))
-"""Actions that need no host."""
+OWN = ("control", "plan_prediction", *constants.add_internal_fqcns(("add_host", "validate_argument_spec")))
+"""Actions that need no host, or refuse what they can before they touch one."""
 CAMPAIGNS = ("sweep.run_trials",)
 """Tasks of this project's that start commands on hosts."""
 

@@ -99,7 +99,7 @@ def firewall_ports(hosts: list[dict[str, Any]], kind: str) -> list[str]:
     return [*ports, GLUSTER_PORTS, f"{BRICK_PORTS[0]}-{BRICK_PORTS[1]}"] if kind == "glusterfs" else ports
 
 
-def firewall_rules(addresses: Iterable[str], ports: Iterable[str], table: str = "lockstep", users: Iterable[Any] = ()) -> str:
+def firewall_rules(provision: Mapping[str, Any], table: str, users: Iterable[Any]) -> str:
     """A file for `nft -f` that replaces our table, and touches nothing else.
 
     Only packets that open a connection to the given ports are judged: answers to connections that the host itself
@@ -107,14 +107,13 @@ def firewall_rules(addresses: Iterable[str], ports: Iterable[str], table: str = 
     member, are judged by user, since all local users share a member's address.
 
     Args:
-        addresses: IPv4 and IPv6 addresses or networks of the members.
-        ports: TCP ports and ranges.
+        provision: the plan, with the IPv4 and IPv6 addresses or networks of the members, `allowed`, and TCP `ports` and ranges.
         table: name of the table (family `inet`).
         users: uids that may open such connections; root (GlusterFS) always may.
     """
-    networks = sorted({ipaddress.ip_network(address) for address in addresses}, key=lambda one: (one.version, one))
+    networks = sorted({ipaddress.ip_network(address) for address in provision["allowed"]}, key=lambda one: (one.version, one))
     four, six = ([str(one).removesuffix("/32").removesuffix("/128") for one in networks if one.version == version] for version in (4, 6))
-    opens = f"tcp flags & (fin | syn | rst | ack) == syn tcp dport {{ {', '.join(ports)} }}"
+    opens = f"tcp flags & (fin | syn | rst | ack) == syn tcp dport {{ {', '.join(provision['ports'])} }}"
     numbers = ", ".join(str(number) for number in sorted({0, *map(int, users)}))
     return f"""# Made by Lockstep; changes are lost. Worker ports run code for whoever reaches them.
 table inet {table}

@@ -1,19 +1,41 @@
-"""The module `worker_claim`, sent lean; adds the launch's secret to the files that it writes, past Ansible's arguments and logs."""
+"""The module `worker_claim`, sent lean, with what only the control node has: the start script, and the launch's secret.
+
+The secret passes Ansible's arguments and logs by.
+"""
 
 from typing import Any
 
 from control.remote import modules
 from control.runs.hosts import launch_secret
+from control.runs.hosts.inventory_hosts import posts
+from control.runs.launch import waiting_runs
+from control.runs.planning import script_plan
 from plugins.shared.base_action import Action
 
 
 class ActionModule(Action):
-    """See `plugins/modules/worker_claim.py`; a file with `secret: true` gets the secret of `launch`, for its user alone."""
+    """See `plugins/modules/worker_claim.py`; a file with `secret: true` gets the secret of `launch`, for its user alone.
 
-    def act(self, files: Any = (), **arguments: Any) -> dict[str, Any]:
+    With `start`, what the worker is started for: its `plan`, `record`, `rank` and `folder`, its Python's `arguments` unless it runs a
+    script, and the `shared` folder.
+    """
+
+    def act(self, files: Any = (), start: Any = None, **arguments: Any) -> dict[str, Any]:
         """Run the module."""
         written = [_with_secret(file, arguments["launch"]) if file.get("secret") else file for file in files]
+        if start:
+            name = f"Worker {start['rank']} of run {arguments['run']}"
+            script = self.start_script(name, start["folder"], _command(start, **arguments))
+            written.append({"path": f"{start['folder']}/run_worker.sh", "content": script, "mode": "0750"})
         return modules.execute(self, "worker_claim", {**arguments, "files": written}, bool(self._task.check_mode))
+
+
+def _command(start: dict[str, Any], root: str, folder: str, host: str, session: str, **_: Any) -> list[str]:
+    """Arguments of the host's Python."""
+    plan, record, worker = start["plan"], start["record"], start["arguments"]
+    if "script" in plan:
+        worker = script_plan.command(plan["script"], folder, host, start["shared"], record["hosts"])
+    return waiting_runs.command(worker, plan, root, start["folder"], start["rank"], session, posts(record))
 
 
 def _with_secret(file: dict[str, Any], launch: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Filters of playbooks and templates: registered here, implemented in `control/`."""
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from control.common import host_names, project, worker_environment
@@ -7,8 +9,7 @@ from control.lab import lab_inventory
 from control.provision import host_rules
 from control.remote import checked_code
 from control.runs.hosts import inventory_hosts, supervisor_command
-from control.runs.launch import launches, waiting_runs
-from control.runs.planning import script_plan
+from control.runs.launch import launches
 
 
 class FilterModule:
@@ -20,18 +21,20 @@ class FilterModule:
             "cluster_hosts": inventory_hosts.cluster_hosts,
             "cluster_rank": inventory_hosts.rank,
             "posts": inventory_hosts.posts,
-            "thread_share": inventory_hosts.thread_share,
             "gpu_share": inventory_hosts.gpu_share,
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": host_names.session_name,
             "environment_exports": worker_environment.exports,
-            "script_command": script_plan.command,
             "supervised_command": supervisor_command.command,
-            "queued_command": waiting_runs.command,
-            "checked_code": checked_code.command,
+            "checked_code": checked_code_line,
             "launched_at": launches.launched_at,
             "dfs_trusted": host_rules.dfs_trusted,
             "firewall_rules": host_rules.firewall_rules,
             "lab_failures": lab_inventory.failures,
             "in_project": project.inside,
         }
+
+
+def checked_code_line(program: dict[str, str], arguments: Sequence[object]) -> str:
+    """A line of a shell script that runs `program` (`python`, `code`, `sha256`, `caches`), as `checked_code.command` says."""
+    return shlex.join(checked_code.command(**program, arguments=arguments))

@@ -24,7 +24,7 @@ options:
 
 EXAMPLES = """
 - name: Close the worker ports
-  firewall_table: {rules: "{{ addresses | firewall_rules(ports) }}"}
+  firewall_table: {rules: "{{ provision | firewall_rules('lockstep', [1000]) }}", ports: "{{ provision.ports }}"}
   become: true
 """
 

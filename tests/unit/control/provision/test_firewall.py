@@ -12,8 +12,9 @@ firewall_table = load("firewall_table")
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": port} for number, port in ((1, 12345), (2, 12346), (3, 12345))]
 
 
-def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), kind="glusterfs", **options):
-    return host_rules.firewall_rules(addresses, host_rules.firewall_ports(HOSTS, kind), **options)
+def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), users=()):
+    plan = {"allowed": addresses, "ports": host_rules.firewall_ports(HOSTS, "glusterfs")}
+    return host_rules.firewall_rules(plan, "lockstep", users)
 
 
 def test_every_worker_and_glusterfs_port_is_opened():
@@ -26,7 +27,7 @@ def test_direct_ports_are_closed_to_strangers_too():
     hosts = [{**host, "direct_port": host["port"] + 1000} for host in HOSTS]
     ports = host_rules.firewall_ports(hosts, "mounted")
     assert ports == ["12345", "12346", "12845", "12846", "13345", "13346"]
-    text = host_rules.firewall_rules(["10.0.0.1"], ports)
+    text = host_rules.firewall_rules({"allowed": ["10.0.0.1"], "ports": ports}, "lockstep", [])
     assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
 
 

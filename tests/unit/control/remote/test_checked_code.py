@@ -12,6 +12,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader
 
 from control.remote import checked_code
+from plugins.filter.lockstep import FilterModule
 from tests.unit.samples import ROOT
 
 MAIN = "import sys, os; print({word!r}, sys.argv[1:], __file__); sys.exit({code})"
@@ -135,15 +136,15 @@ def test_two_workers_of_host_may_start_at_once(shared, tmp_path):
 def script(shared, tmp_path):
     """The start script of a worker, as the role writes it."""
     environment = Environment(loader=FileSystemLoader(ROOT / "templates"), autoescape=False)
-    environment.filters |= {"quote": shlex.quote, "checked_code": checked_code.command}
+    environment.filters |= {"quote": shlex.quote, "checked_code": FilterModule().filters()["checked_code"]}
     folder = tmp_path / "a job"
     folder.mkdir(exist_ok=True)
     known = {"job_name": "a job", "inventory_hostname": "node 1", "worker_rank": 0, "worker_root": str(tmp_path), "worker_gpus": ""}
-    paths = {"worker_code": str(shared[0]), "worker_caches": str(tmp_path / "my caches"), "job_folder": str(folder)}
+    caches = str(tmp_path / "my caches")
+    paths = {"worker_caches": caches, "job_folder": str(folder)}
     more = {
-        "worker_code_sha256": shared[1],
         "worker_threads": 1,
-        "worker_python": sys.executable,
+        "worker_program": {"python": sys.executable, "code": str(shared[0]), "sha256": shared[1], "caches": caches},
         "job_arguments": ["-m", "trainer", "train", "it's"],
     }
     (folder / "run_worker.sh").write_text(environment.get_template("run_worker.sh.j2").render(**known, **paths, **more))

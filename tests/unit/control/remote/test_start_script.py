@@ -17,11 +17,10 @@ from tests.unit.conftest import ROOT
 from trainer.rundir import schemas
 
 VALUES = {
-    **dict.fromkeys(("worker_root", "worker_code", "worker_caches"), "/nowhere"),
+    **dict.fromkeys(("worker_root", "worker_caches"), "/nowhere"),
     "job_name": "Worker 0",
     "job_arguments": ["-m", "trainer", "train"],
     "inventory_hostname": "pi1",
-    "worker_code_sha256": "",
     "worker_exports": "",
     "worker_gpus": "",
     "worker_threads": 1,
@@ -36,11 +35,11 @@ def worker(tmp_path):
     environment = jinja2.Environment()
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     # What is put before the trainer has tests of its own.
-    environment.filters["checked_code"] = lambda python, *_: [python]
+    environment.filters["checked_code"] = lambda python, _: python
     folder, python = tmp_path / "run" / "workers" / "pi 1", tmp_path / "python"
     folder.mkdir(parents=True)
     template = environment.from_string((ROOT / "templates/run_worker.sh.j2").read_text())
-    (folder / "run_worker.sh").write_text(template.render(**VALUES, job_folder=str(folder), worker_python=str(python)))
+    (folder / "run_worker.sh").write_text(template.render(**VALUES, job_folder=str(folder), worker_program=shlex.quote(str(python))))
 
     def start(script):
         python.write_text(f"{WRITES}{script}\n")

@@ -83,8 +83,8 @@ def test_the_runs_own_win_over_the_hosts():
 
 def rendered(name, **variables):
     templates = jinja2.Environment(undefined=jinja2.ChainableUndefined, trim_blocks=True, keep_trailing_newline=True)
-    templates.filters |= FilterModule().filters() | {"quote": str, "checked_code": lambda *_: ["python"]}
-    return templates.from_string((ROOT / "templates" / name).read_text()).render(**variables, slurm_arguments=[])
+    templates.filters |= FilterModule().filters() | {"quote": str, "checked_code": lambda _, arguments: " ".join(["python", *arguments])}
+    return templates.from_string((ROOT / "templates" / name).read_text()).render(**variables, slurm_arguments=["-m", "trainer"])
 
 
 @pytest.mark.parametrize(
