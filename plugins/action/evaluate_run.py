@@ -25,17 +25,7 @@ from trainer.rundir import layout
 class ActionModule(Action):
     """Appends to evaluations.csv and draws what each epoch gets wrong."""
 
-    def act(
-        self,
-        plan: dict[str, Any],
-        epoch: str,
-        host: str,
-        session: str,
-        run_folder: str,
-        arguments: list[str],
-        path: str,
-        packs: str,
-    ) -> dict[str, Any]:
+    def act(self, plan: dict[str, Any], epoch: str, host: str, session: str, run_folder: str, path: str, packs: str) -> dict[str, Any]:
         """Send what is missing, start, follow, collect, record; a command that is ended ends the evaluation."""
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
         epochs = snapshot_choice.choose_epochs(str(epoch), into)
@@ -44,8 +34,8 @@ class ActionModule(Action):
         published = published_for(plan, Path(packs))
         distribute(self, published, path, host)
         SharedFolder(self, host).agree([_snapshot(into, run_folder, epoch) for epoch in epochs])
-        manifest = ["--manifest", published["manifest"]] if published["manifest"] else []
-        job = ["-m", "trainer", "evaluate", *arguments, *manifest, "--epochs", ",".join(map(str, epochs)), "--out", folder]
+        arguments = self.evaluate("worker_arguments + worker_manifest", published=published)
+        job = ["-m", "trainer", "evaluate", *arguments, "--epochs", ",".join(map(str, epochs)), "--out", folder]
         script = self.start_script(f"Evaluation of {run}", folder, job, published=published)
         files = [
             {"path": f"{run_folder}/config.yml", "content": (into / "config.yml").read_text(encoding="utf-8")},

@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
 from ansible.plugins.action import ActionBase
-from ansible.template import trust_as_template
+from ansible.template import Templar, trust_as_template
 
 from control.common import command_line
 from control.common.progress_line import Line
@@ -74,8 +74,14 @@ class Action(ActionBase):
             variables: more variables, in place of the task's.
         """
         job = {"job_name": name, "job_folder": folder, "job_arguments": list(arguments)}
-        templar = self._templar.copy_with_new_env(available_variables={**self.task_vars, **job, **variables})
-        return str(templar.template(trust_as_template(START_SCRIPT.read_text(encoding="utf-8"))))
+        return str(self._templar_with(job | variables).template(trust_as_template(START_SCRIPT.read_text(encoding="utf-8"))))
+
+    def evaluate(self, expression: str, **variables: Any) -> Any:
+        """Value of an expression of the task's variables, and of more `variables`."""
+        return self._templar_with(variables).evaluate_expression(trust_as_template(expression))
+
+    def _templar_with(self, variables: dict[str, Any]) -> Templar:
+        return self._templar.copy_with_new_env(available_variables=self.task_vars | variables)
 
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
         """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""

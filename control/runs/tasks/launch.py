@@ -16,7 +16,8 @@ from trainer.rundir.layout import recorded
 def record(task: Task) -> dict[str, Any]:
     """Check, then write both files; write nothing if the run is under way or nothing may be touched.
 
-    Returns the facts `record` (content of cluster.json), `record_text` (the file as written), `state_to_give` (by host) and `launch`.
+    Returns the facts `record` (content of cluster.json), `cluster` (its hosts), `record_text` (the file as written), `state_to_give` (by
+    host) and `launch`.
     """
     plan, claims = task.plan, task.arguments["claims"]
     if task.check_mode:
@@ -30,7 +31,7 @@ def record(task: Task) -> dict[str, Any]:
     under_way = {"run_under_way": plan.run} if project.is_users(folder) else {}
     if all(claim["running"] for claim in claims.values()):
         reservations.release(plan.run)
-        return {**under_way, "before_start": None, "ansible_facts": {"record": before}}
+        return {**under_way, "before_start": None, "ansible_facts": {"record": before, "cluster": posts(before)}}
     facts = {name: claim["facts"] for name, claim in claims.items()}
     hosts = _hosts(plan.posts, len(plan.hosts), facts, {host["name"]: host["threads"] for host in posts(before)})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
@@ -41,7 +42,7 @@ def record(task: Task) -> dict[str, Any]:
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)
     text = (folder / "cluster.json").read_text(encoding="utf-8")
-    facts_set = {"record": record, "record_text": text, "state_to_give": chosen.give, "launch": launch}
+    facts_set = {"record": record, "cluster": posts(record), "record_text": text, "state_to_give": chosen.give, "launch": launch}
     begun = {} if project.is_trial(folder) else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
