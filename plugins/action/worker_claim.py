@@ -33,7 +33,7 @@ class ActionModule(Action):
 def _command(start: dict[str, Any], root: str, folder: str, host: str, session: str, **_: Any) -> list[str]:
     """Arguments of the host's Python."""
     plan, record, worker = start["plan"], start["record"], start["arguments"]
-    if "script" in plan:
+    if plan["script"]:
         worker = script_plan.command(plan["script"], folder, host, start["shared"], record["hosts"])
     return waiting_runs.command(worker, plan, root, start["folder"], start["rank"], session, posts(record))
 
