@@ -1,5 +1,6 @@
 """What a launch leaves on hosts of this machine, and the command lines that it starts there."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,17 @@ def addressed(hosts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Hosts with an address, and ports of their own."""
     ports = iter(free_ports(2 * len(hosts)))
     return [{**host, "address": "127.0.0.1", "port": next(ports), "direct_port": next(ports)} for host in hosts]
+
+
+def supervised(hosts: Sequence[dict[str, Any]], workers: int, recovery: Mapping[str, Any], silence: float) -> dict[str, Any]:
+    """What a launch's record holds for supervisors; the hosts after the first `workers` are spares."""
+    listed = [{**host, "root": "", "silence": silence} for host in hosts]
+    return {"launch": secrets.token_hex(16), "recovery": dict(recovery), "hosts": listed[:workers], "spares": listed[workers:]}
+
+
+def command(record: Mapping[str, Any], worker: Sequence[str]) -> list[str]:
+    """Arguments of a host's Python that start a worker: under a supervisor, unless a run may not start again by itself."""
+    return ["-m", "trainer.supervision" if record["recovery"]["max_restarts"] else "trainer", *worker]
 
 
 def write(run: Path, host: str, config: str, record: Mapping[str, Any], secret: str) -> Path:

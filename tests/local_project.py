@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control.common.host_names import session_name
 from control.remote.tmux import MARK, SOCKET
 from control.remote.worker_files import read_records
 from tests.ports import worker_ports
 from tests.project import ROOT, Project, await_until, copy_project
 from trainer.common.files import write_json
+from trainer.host.claims import session_name
 from trainer.supervision.supervisor import FILE
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 
 from benchmarks.shared.benchmark import CODE
-from control.common.host_names import path_digest
 from control.remote import modules, worker_files
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.upload import with_progress
 from plugins.shared.host_job import HostJob, Job
+from trainer.host.claims import path_digest
 
 
 class ActionModule(HostJob):

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from control.common import project
-from control.common.host_names import path_digest
 from control.common.operator_variables import integer
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import read_json, write_json
 from trainer.host import claims, tmux_socket
-from trainer.host.claims import TMUX
+from trainer.host.claims import TMUX, path_digest
 from trainer.network.member import endpoint, family
 
 DEADLINE_S, SILENT_S = 60, 15

@@ -8,7 +8,7 @@ from ansible.utils.display import Display
 from control.common import project
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
-from control.runs.hosts import supervisor_command
+from control.runs.hosts import run_recovery
 from control.runs.results import generations, run_summary
 from plugins.shared.base_action import Action
 
@@ -21,7 +21,7 @@ class ActionModule(Action):
     ) -> dict[str, Any]:
         """With `former`, what a host wrote that is not the last chief; else what the last chief wrote."""
         into = Path(local)
-        if not (supervisor_command.is_elastic(into) and project.is_users(into)):
+        if not (run_recovery.is_elastic(into) and project.is_users(into)):
             return {}
         # Every watcher has noted its worker's last generation by now.
         is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host

@@ -11,11 +11,11 @@ from control.common.operator_variables import integer
 from control.remote import modules
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import WORKER_LOG, Worker, of_fault
-from control.runs.hosts import supervisor_command
-from control.runs.hosts.inventory_hosts import posts
+from control.runs.hosts import run_recovery
 from control.runs.results import generations, run_summary
 from control.runs.show import status
 from plugins.shared.base_action import Action
+from trainer.network.launched_hosts import posts
 from trainer.rundir import layout
 
 AGAIN_S = 1.0
@@ -29,7 +29,7 @@ def _concluded(folder: Path) -> bool:
 
 def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     """Return whether a worker is the chief; an elastic run gets another chief after the first was lost."""
-    if not supervisor_command.is_elastic(folder):
+    if not run_recovery.is_elastic(folder):
         return rank == 0
     marks = project.PRIVATE / "watch" / folder.name
     if seen["generation"]:

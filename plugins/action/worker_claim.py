@@ -7,8 +7,6 @@ from typing import Any
 
 from control.remote import modules
 from control.runs.hosts import launch_secret
-from control.runs.hosts.inventory_hosts import posts
-from control.runs.launch import waiting_runs
 from control.runs.planning import script_plan
 from plugins.shared.base_action import Action
 
@@ -30,12 +28,14 @@ class ActionModule(Action):
         return modules.execute(self, "worker_claim", {**arguments, "files": written}, bool(self._task.check_mode))
 
 
-def _command(start: dict[str, Any], root: str, folder: str, host: str, session: str, **_: Any) -> list[str]:
+def _command(start: dict[str, Any], folder: str, host: str, **_: Any) -> list[str]:
     """Arguments of the host's Python."""
     plan, record, worker = start["plan"], start["record"], start["arguments"]
     if plan["script"]:
         worker = script_plan.command(plan["script"], folder, host, start["shared"], record["hosts"])
-    return waiting_runs.command(worker, plan, root, start["folder"], start["rank"], session, posts(record))
+    # A queued run waits for its turn first.
+    turn = ["-m", "trainer.supervision.queue", folder, host] if plan["ticket"] else []
+    return [*turn, *worker]
 
 
 def _with_secret(file: dict[str, Any], launch: str) -> dict[str, Any]:

@@ -4,12 +4,14 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from control.common import host_names, project, worker_environment
+from control.common import project, worker_environment
 from control.lab import lab_inventory
 from control.provision import host_rules
 from control.remote import checked_code
-from control.runs.hosts import inventory_hosts, supervisor_command
+from control.runs.hosts import inventory_hosts
 from control.runs.launch import launches
+from trainer.host import claims
+from trainer.network import launched_hosts
 
 
 class FilterModule:
@@ -20,12 +22,11 @@ class FilterModule:
         return {
             "cluster_hosts": inventory_hosts.cluster_hosts,
             "cluster_rank": inventory_hosts.rank,
-            "posts": inventory_hosts.posts,
+            "posts": launched_hosts.posts,
             "gpu_share": inventory_hosts.gpu_share,
             "reached_hosts": inventory_hosts.reached_hosts,
-            "session_name": host_names.session_name,
+            "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,
-            "supervised_command": supervisor_command.command,
             "checked_code": checked_code_line,
             "launched_at": launches.launched_at,
             "dfs_trusted": host_rules.dfs_trusted,

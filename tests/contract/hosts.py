@@ -1,6 +1,6 @@
 """Hosts of one run without Ansible: the files that a launch leaves on each, and the processes that its start script runs.
 
-The supervisors' command lines come from the product (`control.runs.hosts.supervisor_command.command`); the workers behind them are stubs.
+The workers behind their supervisors are stubs.
 """
 
 import json
@@ -18,7 +18,6 @@ from control.common import configurations
 from control.datasets.listing import registry
 from control.datasets.publishing import publish
 from control.remote.worker_files import read_records
-from control.runs.hosts import supervisor_command
 from control.runs.hosts.inventory_hosts import tf_config
 from tests import launching
 from tests.project import SLOWEST, Project, await_until
@@ -101,8 +100,8 @@ class Hosts:
         config = configurations.build(configurations.override({}, named))
         counts = schedule.counts(config, self.workers, self._manifest.count("train"), self._manifest.held_out)
         hosts = launching.addressed([{"name": name} for name in self.names])
-        plan = {"config": configurations.to_dict(config), "nonce": secrets.token_hex(16)}
-        record = {"run": RUN, "counts": vars(counts), "hosts": hosts[: self.workers]}
+        recovery = configurations.to_dict(config)["recovery"]
+        record = {"run": RUN, "counts": vars(counts)} | launching.supervised(hosts, self.workers, recovery, silence)
         secret = secrets.token_hex(32)
         for rank, name in enumerate(self.names):
             run, place = self.run(rank + 1), publish.place_of(self._packs, self._manifest.sha256)
@@ -111,7 +110,7 @@ class Hosts:
             (own / "tf_config.json").write_text(json.dumps(environment))
             reads = launching.reading(run, name, place, self.root / "caches")
             worker = [*launching.training(reads, hosts[rank], weights), "--start-deadline", "60"]
-            self._scripts[rank + 1] = supervisor_command.command(plan, worker, str(own), rank, "", silence, hosts, self.workers)
+            self._scripts[rank + 1] = launching.command(record, worker)
         for worker in range(1, len(self.names) + 1):
             self.start(worker)
 

@@ -73,9 +73,9 @@ def reason(project: LocalProject, run: str) -> str:
 
 def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:
     """Process id of what waits for a worker's turn."""
-    own = f'"folder": "{project.node(worker, run)}/workers/worker{worker}"'
+    waits = f"\0trainer.supervision.queue\0{project.node(worker, run)}\0"
     for pid, line in command_lines().items():
-        if own in line and "trainer.supervision.queue" in line.split("\0"):
+        if waits in line:
             return pid
     return None
 

@@ -7,10 +7,10 @@ import os
 import re
 import signal
 
-from control.common.host_names import session_name
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from trainer.host import claims
+from trainer.host.claims import session_name
 from trainer.rundir.phases import REJOINING
 from trainer.rundir.schemas import read_history
 

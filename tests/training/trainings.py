@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from control.datasets.publishing import publish
-from control.runs.hosts import supervisor_command
 from control.runs.hosts.inventory_hosts import tf_config
 from control.runs.planning import plan, plan_dataset, plan_request
 from tests import launching, preloaded
@@ -55,7 +54,8 @@ class Trainings:
         name, workers = options["run"], len(codes)
         planned = self._planned({**options, "workers": str(workers)})
         hosts = launching.addressed(planned["hosts"])
-        record = {"run": name, "id": name, "hosts": hosts, **{key: planned[key] for key in ("dataset", "counts", "parameters", "compiled")}}
+        record = {"run": name, "id": name, **{key: planned[key] for key in ("dataset", "counts", "parameters", "compiled")}}
+        record |= launching.supervised(hosts, len(hosts), planned["config"]["recovery"], SILENCE_S)
         self.run(name).mkdir(parents=True, exist_ok=True)
         write_json(self.run(name) / "cluster.json", record)
         started = [self._start(planned, record, rank) for rank in range(workers)]
@@ -99,7 +99,7 @@ class Trainings:
         own = launching.write(self.node(rank + 1, name), f"worker{rank + 1}", planned["config_yaml"], record, planned["nonce"] * 2)
         weights = planned["weights"] and planned["weights"]["local"]
         worker = launching.training(self._reads(name, rank + 1), hosts[rank], weights)
-        words = supervisor_command.command(planned, worker, str(own), rank, "", SILENCE_S, hosts, len(hosts))
+        words = launching.command(record, worker)
         # What a killed worker leaves there goes with its run.
         temporary = own / "tmp"
         temporary.mkdir(exist_ok=True)

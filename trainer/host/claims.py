@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -109,7 +110,7 @@ def read(path: str) -> dict[str, Any] | None:
     if not isinstance(claim, dict) or not all(isinstance(claim.get(name, ""), str) for name in ("run", "session", "launch", "folder")):
         return None
     run, session = claim.get("run", ""), claim.get("session", "")
-    ours = RUN_NAME.fullmatch(run) and SESSION.fullmatch(session) and session.startswith(f"{run.replace('.', '+')}-w")
+    ours = RUN_NAME.fullmatch(run) and SESSION.fullmatch(session) and session.startswith(session_name(run))
     return claim if ours else None
 
 
@@ -128,6 +129,19 @@ def returns(claim: dict[str, Any]) -> bool:
     folder = claim.get("folder", "")
     there = [name for name in (SUPERVISED, MARK, EXIT) if os.path.lexists(os.path.join(folder, name))]
     return os.path.isabs(folder) and there == [SUPERVISED]
+
+
+def session_name(run: str, rank: int | str = "", root: str = "") -> str:
+    """Name of a worker's tmux session.
+
+    tmux does not allow `.`; `+` can't occur in a run's name. A digest of the worker's directory separates two projects of one user.
+    """
+    return f"{run.replace('.', '+')}-w{rank}" + (f"-{path_digest(root)}" if root else "")
+
+
+def path_digest(path: str) -> str:
+    """Six hex digits of a directory's name, to separate two projects of one user."""
+    return hashlib.sha256(path.encode()).hexdigest()[:6]
 
 
 def sessions() -> set[str]:

@@ -19,9 +19,10 @@ from trainer.network import handshake
 from trainer.parameter_server.roles import EVALUATOR, of_host
 from trainer.supervision import restart_policy
 from trainer.supervision.child import Pulse, Start
+from trainer.supervision.post import Post
 from trainer.supervision.rejoin import Address, Caller, Door, Visit
 from trainer.supervision.restart_policy import FINAL, Report
-from trainer.supervision.supervisor import AGAIN_S, Post, Supervisor, say
+from trainer.supervision.supervisor import AGAIN_S, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """Message of the chief's supervisor when its worker has ended for good, by exit code."""

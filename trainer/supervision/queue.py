@@ -1,6 +1,4 @@
-"""`python -m trainer.supervision.queue PLACE ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`.
-
-PLACE is JSON.
+"""`python -m trainer.supervision.queue RUN HOST ARGUMENTS`: wait for the turn of a queued run, then become `python ARGUMENTS`.
 
 There is no daemon: each queued worker waits in its run's tmux session, in a queue that its host keeps (`trainer.host.claims`). The
 tickets of a run's workers have the same time, so that all hosts agree on the order. A worker whose turn has come claims its port, and
@@ -10,7 +8,6 @@ the worker gives way: no two runs wait for each other. Once all have met, the pl
 
 import contextlib
 import hashlib
-import json
 import math
 import os
 import signal
@@ -22,11 +19,12 @@ from typing import Any
 
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import FAILED, PREEMPTED, RESTART, ClusterError
-from trainer.common.files import keep_others_out, read_secret, sync, write_json
+from trainer.common.files import keep_others_out, read_json, read_secret, sync, write_json
 from trainer.host import claims, ports, tmux_socket
 from trainer.host.process import MARK
 from trainer.network import handshake
-from trainer.network.member import address
+from trainer.network.launched_hosts import peers, posts
+from trainer.network.launched_hosts import ports as ports_of
 from trainer.rundir.metrics_log import Metrics
 from trainer.rundir.phases import DOWN, QUEUED
 from trainer.supervision import rendezvous
@@ -78,10 +76,26 @@ class Place:
     """All on which it listens."""
 
     @classmethod
-    def read(cls, given: dict[str, Any]) -> "Place":
-        """The place as the control node describes it (`control.runs.launch.waiting_runs.command`)."""
-        paths = {name: Path(given[name]) for name in ("root", "folder")}
-        return cls(**given | paths | {"peers": [address(peer) for peer in given["peers"]]})
+    def read(cls, run: Path, name: str) -> "Place":
+        """The place of a host's worker, from the launch's record in the run directory."""
+        record = read_json(run / "cluster.json")
+        hosts = posts(record)
+        names = [host["name"] for host in hosts]
+        rank = names.index(name)
+        own = hosts[rank]
+        return cls(
+            root=Path(own["root"]),
+            folder=run / "workers" / name,
+            run=record["run"],
+            launch=record["launch"],
+            session=claims.session_name(record["run"], rank, own["root"]),
+            ticket=record["ticket"],
+            rank=rank,
+            hosts=names,
+            peers=peers(hosts),
+            port=int(own["port"]),
+            ports=ports_of(own),
+        )
 
     @property
     def entry(self) -> Path:
@@ -277,8 +291,8 @@ class Turn:
 
 def main(clock: Clock = CLOCK) -> int:
     """Read the command line, wait, and become the worker."""
-    given, *arguments = sys.argv[1:]
-    place = Place.read(json.loads(given))
+    run, host, *arguments = sys.argv[1:]
+    place = Place.read(Path(run), host)
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     turn = Turn(place, clock)

@@ -9,24 +9,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer.common.clock import CLOCK, Clock, repeating
 from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError
-from trainer.common.files import is_read_only, read_json, read_secret, write_json
+from trainer.common.files import is_read_only, read_json, write_json
 from trainer.host import claims, tmux_socket
 from trainer.host.process import LET_IN, MARK
-from trainer.network.member import address, tf_config
+from trainer.network.member import tf_config
 from trainer.rundir.full_disk import Log
 from trainer.rundir.metrics_log import Metrics
 from trainer.rundir.phases import DOWN, REJOINING, ROOM, STANDING_BY, TRAINING
 from trainer.supervision import rendezvous, restart_policy
-from trainer.supervision.child import Child, Patience, Pulse, Standby, Start
+from trainer.supervision.child import Child, Pulse, Standby, Start
+from trainer.supervision.post import Post
 from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
-from trainer.supervision.restart_policy import FINAL, LONG_AGO, LOST, Decision, Elasticity, Limits, Report, may_go_on
+from trainer.supervision.restart_policy import FINAL, LONG_AGO, LOST, Decision, Report, may_go_on
 from trainer.supervision.run_folder import METRICS, RunFolder
 
 FILE = claims.SUPERVISED
@@ -55,65 +56,6 @@ HANGUP_S = 1.0
 """Seconds between the end of the terminal and the return in a new session: who ends a session also ends its processes by then."""
 SAVE_S = 120.0
 """Seconds in which a worker whose session was ended by hand may save its state."""
-
-
-@dataclass(frozen=True)
-class Post:
-    """Assignment of a supervisor in its launch."""
-
-    folder: Path
-    """The worker's part of the run directory."""
-    rank: int
-    """In the launch, as all ranks here. The workers of a generation are numbered in the same order, without those that are lost."""
-    hosts: Sequence[str]
-    """Names of all workers, by rank; those of spares follow."""
-    workers: int
-    """How many train; the hosts after them are spares."""
-    endpoints: Sequence[str]
-    """`address:port` of all hosts' workers for TensorFlow, by rank."""
-    peers: Sequence[rendezvous.Address]
-    """Where all hosts listen for each other, by rank."""
-    secret: bytes
-    launch: str
-    """Identifies the launch: what an earlier one left does not count."""
-    program: Sequence[str]
-    """How a worker's command line begins, `python -m trainer`."""
-    worker: Sequence[str]
-    """Its arguments, to which the generation is added."""
-    standby: Sequence[str]
-    """The command line of a process that becomes the next worker; empty: a worker is started when it is needed."""
-    session: Sequence[str]
-    """The command that starts this supervisor's tmux session again; empty: it is not started again."""
-    limits: Limits
-    patience: Patience
-    rejoin_wait: float
-    """Seconds within which all supervisors must come together after a fault."""
-    elastic: Elasticity | None = None
-    """When the others go on without a host; None: never."""
-    servers: Mapping[int, str] | None = None
-    """`address:port` of the parameter servers of an asynchronous run, by the rank of their host; None: a synchronous run."""
-    apart: Mapping[int, str] = field(default_factory=dict)
-    """The roles of its hosts that neither hand out steps nor compute any, by rank."""
-
-    @classmethod
-    def read(cls, given: dict[str, Any], worker: Sequence[str]) -> "Post":
-        """The post as the control node describes it (`control.runs.hosts.supervisor_command.command`), of a worker with these arguments."""
-        folder, python = Path(given["folder"]), [sys.executable, "-m"]
-        made = {
-            "folder": folder,
-            "peers": [address(peer) for peer in given["peers"]],
-            "secret": read_secret(folder),
-            "program": [*python, "trainer"],
-            "worker": worker,
-            "standby": [*python, "trainer.supervision.standby_process"] if given["standby"] else [],
-            "session": claims.session_command(given["session"], str(folder)),
-            "limits": Limits(**given["limits"]),
-            "patience": Patience(**given["patience"]),
-            "elastic": Elasticity(**given["elastic"]) if given["elastic"] else None,
-            "servers": dict(given["servers"]) or None,
-            "apart": dict(given["apart"]),
-        }
-        return cls(**given | made)
 
 
 @dataclass

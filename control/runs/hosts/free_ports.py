@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from control.common import project
-from control.common.host_names import session_name
 from control.remote.tmux import SOCKET
 from control.runs.hosts.inventory_hosts import CHOSEN, DIRECT, SERVER
-from control.runs.hosts.inventory_hosts import ports as ports_of
 from trainer.common.files import read_json, write_json
+from trainer.host.claims import session_name
 from trainer.host.ports import taken
+from trainer.network.launched_hosts import ports as ports_of
 
 RANGE = range(20000, 30000)
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.runs.hosts.inventory_hosts import server_endpoints
+from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import CHIEF, EVALUATOR, SERVER, WORKER
 
 GROUPS = {SERVER: "parameter_servers", EVALUATOR: "evaluators"}

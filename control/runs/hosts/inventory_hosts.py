@@ -11,14 +11,13 @@ from control.common import worker_environment
 from control.remote.admission import ANY_HOST
 from trainer.common.safe_text import printable
 from trainer.network import member
+from trainer.network.launched_hosts import PORTS, apart, endpoint, server_endpoints
 from trainer.parameter_server import roles
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
 AUTO = "auto"
 CHOSEN = "port_chosen"
-PORTS = ("port", "direct_port", "server_port")
-"""TensorFlow's port, the port to which other workers connect to send gradients, and that of a parameter server, if the host has one."""
 LAST = 65535
 """The highest port."""
 DIRECT = 1000
@@ -27,19 +26,9 @@ SERVER = 500
 """Offset of the port of a host's parameter server."""
 
 
-def endpoint(host: dict[str, Any]) -> str:
-    """`address:port`; IPv6 addresses in brackets."""
-    return member.endpoint(str(host["address"]), host["port"])
-
-
 def endpoints(host: dict[str, Any]) -> list[str]:
     """All addresses on which a host's worker listens."""
-    return [endpoint({**host, "port": port}) for port in ports(host)]
-
-
-def ports(host: dict[str, Any]) -> list[int]:
-    """The TCP ports of a host's worker."""
-    return [int(host[kind]) for kind in PORTS if kind in host]
+    return [endpoint(host, kind) for kind in PORTS if kind in host]
 
 
 def check_hosts(hosts: list[dict[str, Any]]) -> None:
@@ -70,18 +59,8 @@ def with_server(host: dict[str, Any]) -> dict[str, Any]:
     return host | {"server_port": int(host["port"]) + SERVER}
 
 
-def server_endpoints(hosts: Sequence[dict[str, Any]]) -> dict[int, str]:
-    """Where the parameter servers of an asynchronous run listen, by the rank of their host."""
-    return {rank: endpoint({**host, "port": host["server_port"]}) for rank, host in enumerate(hosts) if "server_port" in host}
-
-
-def apart(hosts: Sequence[dict[str, Any]]) -> dict[int, str]:
-    """The roles of hosts of an asynchronous run that neither hand out steps nor compute any, by rank."""
-    return {rank: host["role"] for rank, host in enumerate(hosts) if "role" in host}
-
-
 def trains(hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The hosts without those: the chief, and all that compute steps."""
+    """The hosts of an asynchronous run that train: the chief, and all that compute steps."""
     return [host for host in hosts if "role" not in host]
 
 
@@ -176,11 +155,6 @@ def _gpus(variables: Any, name: str) -> int:
     if not text.isdecimal():
         raise AnsibleFilterError(f"gpus={text} of {name}: expected the number of GPUs its worker trains on, a whole number from 0")
     return int(text)
-
-
-def posts(launch: dict[str, Any]) -> list[dict[str, Any]]:
-    """The hosts of a launch, given its plan or record: its workers, by rank, then its spares."""
-    return [*launch.get("hosts", []), *launch.get("spares", [])]
 
 
 def rank(hosts: list[dict[str, Any]], name: str) -> int:

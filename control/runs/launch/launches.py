@@ -53,6 +53,9 @@ def record(plan: Plan, published: dict[str, Any], hosts: list[dict[str, Any]], *
         "parameters": plan.parameters,
         "compiled": plan.compiled,
         "kept": plan.kept,
+        **({"recovery": plan.config["recovery"]} if plan.config else {}),
+        **({"script": plan.script} if plan.script else {}),
+        **({"ticket": plan.ticket} if plan.ticket else {}),
         "hosts": hosts[: len(plan.hosts)],
         **({"spares": spares} if (spares := hosts[len(plan.hosts) :]) else {}),
         # A worker's own summary.json replaces the one that says how the previous launch ended.

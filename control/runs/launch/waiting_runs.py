@@ -1,13 +1,11 @@
-"""Runs that wait for their turn: their tickets, the command that waits on a host, and what hosts say of their queues."""
+"""Runs that wait for their turn: their tickets, and what hosts say of their queues."""
 
 import itertools
-import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from control.runs.hosts.inventory_hosts import endpoint, ports
 from control.runs.results.outcome import Verdict
 from trainer.rundir.phases import QUEUED
 
@@ -15,38 +13,6 @@ from trainer.rundir.phases import QUEUED
 def ticket(nonce: str) -> str:
     """A ticket that is drawn now; `nonce` identifies the launch."""
     return f"{time.time_ns() // 1_000_000:013d}-{nonce}"
-
-
-def command(
-    arguments: list[str], plan: dict[str, Any], root: str, folder: str, rank: int, session: str, hosts: Sequence[dict[str, Any]]
-) -> list[str]:
-    """Arguments of a host's Python: those given, after the wait for the run's turn if it is queued.
-
-    Args:
-        arguments: those that start its worker.
-        plan: the run's plan.
-        root: `worker_root` of the host.
-        folder: the worker's part of the run directory on the host.
-        rank: its rank.
-        session: its tmux session.
-        hosts: all workers, by rank, then the spares.
-    """
-    if not plan.get("ticket"):
-        return arguments
-    place = {
-        "root": root,
-        "folder": folder,
-        "run": plan["run"],
-        "launch": plan["nonce"],
-        "session": session,
-        "ticket": plan["ticket"],
-        "rank": int(rank),
-        "hosts": [host["name"] for host in hosts],
-        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
-        "port": int(hosts[int(rank)]["port"]),
-        "ports": ports(hosts[int(rank)]),
-    }
-    return ["-m", "trainer.supervision.queue", json.dumps(place), *arguments]
 
 
 def progress(verdicts: Sequence[Verdict]) -> str:

@@ -16,13 +16,14 @@ from control.common.plan import Plan
 from control.remote import trainer_process
 from control.runs.hosts import free_ports
 from control.runs.hosts.host_roles import GROUPS
-from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, posts
+from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts
 from control.runs.launch import reservations, waiting_runs
 from control.runs.planning import kept_choices, script_plan
 from control.runs.planning.plan_request import Request
 from control.runs.results.run_names import check_run_name
 from control.runs.show import parameter_server_text, plan_text
 from trainer.config.schema import PARAMETER_SERVER
+from trainer.network.launched_hosts import posts
 from trainer.parameter_server.roles import ROLES, SERVER
 from trainer.rundir.layout import recorded
 

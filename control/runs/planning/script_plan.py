@@ -14,7 +14,6 @@ from control.common import configurations
 from control.common.operator_variables import integer
 from control.common.plan import Plan
 from control.remote import admission, trainer_package
-from control.runs.hosts.inventory_hosts import endpoint
 from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.host_needs import LOGS_MB
 from control.runs.planning.new_name import run_name
@@ -22,6 +21,7 @@ from control.runs.planning.plan_request import Request
 from control.runs.results import run_summary
 from control.runs.results.run_names import check_run_name
 from trainer.common.errors import ConfigError
+from trainer.network.launched_hosts import endpoint
 from trainer.rundir.layout import recorded
 
 LARGEST_MB = 200
@@ -265,6 +265,6 @@ def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hos
         "archive": str(PurePosixPath(shared) / "code" / script["archive"]),
         "arguments": script["args"],
         "time_limit": script.get("time_limit", 0),
-        "peers": [endpoint({**one, "port": one["direct_port"]}) for one in hosts],
+        "peers": [endpoint(one, "direct_port") for one in hosts],
     }
     return ["-m", "trainer", "script", json.dumps(given)]

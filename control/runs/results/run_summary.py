@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from control.remote import worker_files
-from control.runs.hosts import host_roles, supervisor_command
+from control.runs.hosts import host_roles, run_recovery
 from control.runs.results import outcome
 from control.runs.results.outcome import Verdict
 from control.runs.results.snapshot_choice import ranges
@@ -56,7 +56,7 @@ def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a run's workers; evaluators, and hosts without which an elastic run went on, have not failed."""
     launch = recorded(folder)
     needed = outcome.without(verdicts, host_roles.evaluators(launch))
-    return outcome.without_lost(needed, len(launch["hosts"])) if supervisor_command.is_elastic(folder) else needed
+    return outcome.without_lost(needed, len(launch["hosts"])) if run_recovery.is_elastic(folder) else needed
 
 
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from control.common import text
 from control.remote.worker_access import WORKER_LOG
 from control.remote.worker_files import chief_records
 from control.runs.hosts.host_roles import GROUPS, _of_role
-from control.runs.hosts.inventory_hosts import server_endpoints, trains
+from control.runs.hosts.inventory_hosts import trains
 from control.runs.results import evaluations, metric_text
 from control.runs.results.snapshot_choice import marks
 from control.runs.results.staleness import KIND, calls_by_staleness, staleness
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
+from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import EVALUATOR, ROLES, SERVER
 from trainer.rundir.layout import recorded
 from trainer.rundir.phases import LOG

@@ -8,13 +8,13 @@ from typing import Any
 from control.common import project, text
 from control.remote.worker_files import newest_generation, note
 from control.runs.hosts import host_roles
-from control.runs.hosts.inventory_hosts import posts
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.results import failure_text, metric_text, outcome, run_summary, step_profile, stragglers
 from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.data.spec import noun
+from trainer.network.launched_hosts import posts
 from trainer.rundir.layout import recorded, snapshots_policy
 from trainer.rundir.phases import QUEUED, STANDING_BY
 from trainer.supervision.restart_policy import may_go_on

@@ -8,7 +8,7 @@ from typing import Any
 from control.common import command_line, configurations, project, text
 from control.common.operator_variables import boolean
 from control.common.task import Task
-from control.runs.hosts import host_roles, supervisor_command
+from control.runs.hosts import host_roles, run_recovery
 from control.runs.launch import launches, under_way, waiting_runs
 from control.runs.planning import kept_choices
 from control.runs.results import evaluations, expected_speed, failure_text, hparams, mlflow_log, next_steps, outcome, run_summary
@@ -146,7 +146,7 @@ def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any
 def _away(run: str, folder: Path, hosts: list[str]) -> str:
     """Consequences of hosts that could not be reached, and the fix."""
     one = len(hosts) == 1
-    whose, them, wait = "its" if one else "their", "it" if one else "them", supervisor_command.rejoin_wait(folder)
+    whose, them, wait = "its" if one else "their", "it" if one else "them", run_recovery.rejoin_wait(folder)
     alone = (
         f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait); a "
         "queued run keeps its place there until it is stopped there, too"

@@ -8,7 +8,6 @@ from control.common import command_line, project
 from control.common.operator_variables import boolean
 from control.common.plan import Plan
 from control.common.task import Task
-from control.runs.hosts.inventory_hosts import posts
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import script_plan
 from control.runs.results import next_steps, run_summary, snapshot_choice
@@ -17,6 +16,7 @@ from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json
+from trainer.network.launched_hosts import posts
 
 
 def find(task: Task) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from control.common import project
 from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.worker_access import clear_marks
-from control.runs.hosts.inventory_hosts import posts, tf_config, thread_share
+from control.runs.hosts.inventory_hosts import tf_config, thread_share
 from control.runs.launch import launches, reservations, resumption
 from trainer.common.errors import LockstepError
+from trainer.network.launched_hosts import posts
 from trainer.rundir.layout import recorded
 
 
@@ -32,12 +33,11 @@ def record(task: Task) -> dict[str, Any]:
     if all(claim["running"] for claim in claims.values()):
         reservations.release(plan.run)
         return {**under_way, "before_start": None, "ansible_facts": {"record": before, "cluster": posts(before)}}
-    facts = {name: claim["facts"] for name, claim in claims.items()}
+    facts = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
     hosts = _hosts(plan.posts, len(plan.hosts), facts, {host["name"]: host["threads"] for host in posts(before)})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
     record = launches.record(plan, task.arguments["published"], hosts, launch=plan.nonce, **shared)
-    record |= {"script": plan.script} if plan.script else {}
     launches.write(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)
@@ -45,6 +45,12 @@ def record(task: Task) -> dict[str, Any]:
     facts_set = {"record": record, "cluster": posts(record), "record_text": text, "state_to_give": chosen.give, "launch": launch}
     begun = {} if project.is_trial(folder) else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
+
+
+def _settings(task: Task, name: str) -> dict[str, Any]:
+    """A host's settings that its supervisor reads: its folder, and seconds without a heartbeat after which a worker counts as silent."""
+    variables = task.task_vars["hostvars"][name]
+    return {"root": str(variables["worker_root"]), "silence": float(variables.get("worker_silence", task.arguments["silence"]))}
 
 
 def check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from control.common import command_line, text
 from control.common.operator_variables import boolean, integer
 from control.common.plan import Plan
 from control.common.task import Task
-from control.runs.hosts import supervisor_command
+from control.runs.hosts import run_recovery
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import plan_command, script_plan
 from control.runs.results import mlflow_log, run_summary
@@ -48,7 +48,7 @@ def plan(task: Task) -> dict[str, Any]:
     if plan.script and command != "train":
         script_plan.refuse(plan.folder, f"{command}.yml")
     if command == "playbooks/slurm":
-        supervisor_command.check_job(plan.config)
+        run_recovery.check_job(plan.config)
     if boolean("show_config", options.get("show_config", False)):
         # The following stages have nothing to do.
         return {

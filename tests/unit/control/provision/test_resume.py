@@ -7,10 +7,9 @@ import subprocess
 
 import pytest
 
-from control.common.host_names import session_name
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.fake_module import Module, ended, failed, load
-from trainer.host.claims import session_command
+from trainer.host.claims import session_command, session_name
 from trainer.host.process import MARK
 from trainer.supervision.supervisor import FILE
 

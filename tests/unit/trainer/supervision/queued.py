@@ -32,19 +32,22 @@ class Hosts:
     def claim(self, rank):
         return self.roots[rank] / claims.CLAIMS / f"{self.ports[rank]}.json"
 
+    def session(self, run, rank):
+        return claims.session_name(run, rank, str(self.roots[rank]))
+
     def ticket(self, run, number):
         return f"{number:013d}-{run.encode().hex():0>8}"
 
     def content(self, run, rank):
-        return {"run": run, "launch": "l", "session": f"{run}-w{rank}", "folder": str(self.path(run, rank))}
+        return {"run": run, "launch": "l", "session": self.session(run, rank), "folder": str(self.path(run, rank))}
 
     def add_session(self, run, rank):
         with (self.folder / "sessions").open("a") as stream:
-            stream.write(f"{run}-w{rank}\n")
+            stream.write(f"{self.session(run, rank)}\n")
 
     def end_session(self, run, rank):
         path = self.folder / "sessions"
-        path.write_text("".join(line + "\n" for line in path.read_text().split() if line != f"{run}-w{rank}"))
+        path.write_text("".join(line + "\n" for line in path.read_text().split() if line != self.session(run, rank)))
 
     def queue(self, run, rank, number, begin=True, **others):
         """A worker as `worker_claim` and `run_worker.sh` start it; `number` is its place in time."""
@@ -62,7 +65,7 @@ class Hosts:
             "folder": self.path(run, rank),
             "run": run,
             "launch": "l",
-            "session": f"{run}-w{rank}",
+            "session": self.session(run, rank),
             "ticket": self.ticket(run, number),
             "rank": rank,
             "port": self.ports[rank],

@@ -89,13 +89,18 @@ class Run:
     def __init__(self, folder, spares=0, standby=False, hurry=1, **options):
         self.standby, self.hurry = standby, hurry
         self.names = NAMES[: 2 + spares]
-        self.folders = [folder / name for name in self.names]
+        self.folders = [folder / name / "workers" / name for name in self.names]
         self.ports = free_ports(2 + spares)
-        self.options = {"limits": {"restarts": 5, "per_hour": 5}, "patience": {"silence": 600, "hang": 600}, "elastic": None}
-        self.options |= {"rejoin_wait": 600} | options
+        recovery = {"max_restarts": 5, "max_restarts_per_hour": 5, "hang": 600, "rejoin_wait": 600, "standby": False, "elastic": False}
+        hosts = [
+            {"name": name, "address": "127.0.0.1", "port": 1, "direct_port": port, "root": "", "silence": 600}
+            for name, port in zip(self.names, self.ports, strict=True)
+        ]
+        record = {"run": "run", "launch": "l", "recovery": recovery | options, "hosts": hosts[:2], "spares": hosts[2:]}
         secret = secrets.token_hex(32)
         for own in self.folders:
-            own.mkdir()
+            own.mkdir(parents=True)
+            (own.parents[1] / "cluster.json").write_text(json.dumps(record))
             (own / "secret").write_text(secret)
             peers = [str(one) for one in self.folders if one != own]
             (own / "standby.py").write_text(STANDBY.format(own=str(own)))
@@ -107,9 +112,7 @@ class Run:
         standby = [sys.executable, str(own / "standby.py")] if self.standby else []
         hurry = self.hurry if rank == 2 else 1
         argv = [sys.executable, "-c", PROGRAM.format(worker=str(own / "worker.py"), standby=standby, hurry=hurry)]
-        given = {"folder": str(own), "rank": rank, "hosts": self.names, "workers": 2, "endpoints": self.names, "launch": "l"}
-        given |= {"peers": [f"127.0.0.1:{port}" for port in self.ports], "session": "s", "standby": False, "servers": [], "apart": []}
-        argv += [json.dumps(given | self.options), "train"]
+        argv += ["train", "--run", str(own.parents[1]), "--host", own.name]
         with (own / "log").open("ab") as log:
             return subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
@@ -202,7 +205,7 @@ def test_the_standby_becomes_the_next_worker(begin):
 
 def test_a_stopped_spare_learns_of_the_end(begin):
     """Else it would wait for minutes."""
-    run = begin(spares=1, hurry=20, elastic={"wait": 2, "least": 1})
+    run = begin(spares=1, hurry=20, elastic=True, elastic_wait=2, min_workers=1)
     run.await_phase(2, STANDING_BY)
     os.kill(run.processes[2].pid, signal.SIGSTOP)
     run.do(1, 1, 1)

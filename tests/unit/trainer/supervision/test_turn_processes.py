@@ -52,9 +52,14 @@ class Processes(Hosts):
 
     def begin(self, run, rank, number, arguments=("-c", WORKER), hurry=20):
         """Start one whose time passes `hurry` times as fast."""
-        place = self.place(run, rank, number) | {"hosts": ["host0", "host1"], "ports": self.listens(rank)}
-        place["peers"] = [f"127.0.0.1:{port}" for port in self.direct]
-        words = [json.dumps(place, default=str), *arguments]
+        folder, ports = self.path(run, rank).parents[1], zip(self.ports, self.direct, self.servers, self.roots, strict=True)
+        hosts = [
+            {"name": f"host{one}", "address": "127.0.0.1", "port": port, "direct_port": direct, "server_port": server, "root": str(root)}
+            for one, (port, direct, server, root) in enumerate(ports)
+        ]
+        record = {"run": run, "launch": "l", "ticket": self.ticket(run, number), "hosts": hosts}
+        (folder / "cluster.json").write_text(json.dumps(record))
+        words = [str(folder), f"host{rank}", *arguments]
         environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         argv = [sys.executable, "-c", PROGRAM.format(hurry=hurry), *words]
         self.processes.append(subprocess.Popen(argv, cwd=self.path(run, rank), env=environment))
@@ -104,7 +109,7 @@ def test_for_a_supervisor_its_file_stays(hosts):
         assert process.wait(60) == 0
     for rank in range(2):
         written = json.loads((hosts.path("a", rank) / FILE).read_text())
-        assert written["session"] == claims.session_command(f"a-w{rank}", str(hosts.path("a", rank)))
+        assert written["session"] == claims.session_command(hosts.session("a", rank), str(hosts.path("a", rank)))
 
 
 def test_a_worker_ended_alone_is_started_again(hosts):
@@ -175,7 +180,7 @@ def test_without_tmux_it_returns_in_a_session(hosts):
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == RESTART
     (command,) = (hosts.folder / "commands").read_text().splitlines()
-    assert command == " ".join(claims.session_command("a-w0", str(hosts.path("a", 0)))[1:])
+    assert command == " ".join(claims.session_command(hosts.session("a", 0), str(hosts.path("a", 0)))[1:])
 
 
 def test_both_signals_mean_that_the_host_goes_down(hosts):

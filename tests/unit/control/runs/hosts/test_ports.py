@@ -11,10 +11,10 @@ import time
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from control.common.host_names import session_name
 from control.runs.hosts import free_ports
 from control.runs.hosts.inventory_hosts import cluster_hosts
 from trainer.common.files import write_json
+from trainer.host.claims import session_name
 from trainer.host.ports import holder, taken
 
 HOSTS = {name: {"worker_port": "auto", "ansible_connection": "local", "worker_address": "127.0.0.1"} for name in ("w1", "w2")}

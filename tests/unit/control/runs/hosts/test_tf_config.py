@@ -8,9 +8,9 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible.plugins.filter.core import to_nice_json
 
-from control.common.host_names import session_name
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, gpu_share, rank, thread_share
 from control.runs.tasks.launch import _hosts
+from trainer.host.claims import session_name
 
 TEMPLATE = Path(__file__).resolve().parents[5] / "templates" / "tf_config.json.j2"
 COURSE = [

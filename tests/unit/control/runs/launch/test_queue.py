@@ -1,4 +1,4 @@
-"""Queued runs on the control node: tickets, the command on a host, what is said of them."""
+"""Queued runs on the control node: tickets, what is said of them."""
 
 import json
 
@@ -11,26 +11,11 @@ from trainer.common.errors import LockstepError
 from trainer.host.claims import TICKET
 from trainer.rundir.phases import QUEUED
 
-HOSTS = [{"name": "pi1", "address": "10.0.0.1", "port": 12345, "direct_port": 13345}]
-HOSTS += [{"name": "pi2", "address": "fd00::2", "port": 12346, "direct_port": 13346}]
-
 
 def test_tickets_sort_by_time():
     drawn = [waiting_runs.ticket(nonce) for nonce in ("ff" * 16, "00" * 16)]
     assert all(TICKET.fullmatch(one) for one in drawn)
     assert drawn[0][:13] <= drawn[1][:13]
-
-
-def test_queued_run_waits_and_starts_as_others():
-    worker = ["-m", "trainer.supervision", "{}", "train"]
-    plan = {"run": "cnn", "nonce": "ab" * 16}
-    assert waiting_runs.command(worker, plan, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS) == worker
-    waits = waiting_runs.command(worker, {**plan, "ticket": "1-ab"}, "/srv/root", "/srv/root/runs/cnn/workers/pi2", 1, "cnn-w1", HOSTS)
-    assert waits[:2] == ["-m", "trainer.supervision.queue"]
-    assert waits[3:] == worker
-    place = json.loads(waits[2])
-    assert (place["port"], place["ports"], place["ticket"], place["hosts"]) == (12346, [12346, 13346], "1-ab", ["pi1", "pi2"])
-    assert place["peers"] == ["10.0.0.1:13345", "[fd00::2]:13346"]
 
 
 def test_a_run_that_waits_says_for_what():

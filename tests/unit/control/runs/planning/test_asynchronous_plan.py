@@ -8,12 +8,13 @@ from ansible.errors import AnsibleFilterError
 
 from control.common import configurations
 from control.runs.hosts import host_roles
-from control.runs.hosts.inventory_hosts import check_hosts, ports, server_endpoints, tf_config
+from control.runs.hosts.inventory_hosts import check_hosts, tf_config
 from control.runs.planning import parameter_servers, plan_command
 from control.runs.results import staleness
 from control.runs.show import parameter_server_text
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
+from trainer.network.launched_hosts import ports, server_endpoints
 
 HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
 

@@ -7,10 +7,10 @@ import pytest
 from control.common import command_line, project
 from control.common.plan import Plan
 from control.common.task import Task
-from control.runs.hosts.inventory_hosts import posts
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
 from trainer.common.errors import ConfigError
+from trainer.network.launched_hosts import posts
 
 HOSTS = [{"name": "node1", "rank": 0, "threads": 3}, {"name": "node2", "rank": 1, "threads": 2}]
 RECORD = {"hosts": HOSTS, "dataset": {"folder_name": "ab"}, "code": "trainer-1.zip"}
@@ -47,11 +47,16 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     plan = Plan(run="one", folder=tmp_path / "one", hosts=hosts[:2], spares=hosts[2:], nonce="n").fact
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
     published = {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}
-    facts = record(Task({"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published}))["ansible_facts"]
+    variables = {host["name"]: {"worker_root": f"/srv/{host['name']}"} for host in hosts} | {
+        "node2": {"worker_root": "/", "worker_silence": 9}
+    }
+    arguments = {"plan": plan, "claims": {host["name"]: claim for host in hosts}, "published": published, "silence": 45}
+    facts = record(Task(arguments, {"hostvars": variables}))["ansible_facts"]
     recorded = facts["record"]
     assert [host["name"] for host in recorded["hosts"]] == ["node1", "node2"]
     assert [(host["name"], host["rank"], host["threads"], host["tf_config"]) for host in recorded["spares"]] == [("node3", 2, 4, {})]
     assert recorded["hosts"][1]["tf_config"]["cluster"] == {"worker": ["10.0.0.1:12345", "10.0.0.2:12345"]}
+    assert [(host["root"], host["silence"]) for host in posts(recorded)] == [("/srv/node1", 45.0), ("/", 9.0), ("/srv/node3", 45.0)]
     assert facts["launch"]["hosts"] == ["node1", "node2", "node3"], "an interrupted launch is taken back on all"
     assert [host["name"] for host in posts(recorded)] == ["node1", "node2", "node3"]
 

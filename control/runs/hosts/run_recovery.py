@@ -1,18 +1,11 @@
-"""The command that starts a worker on its host: under a supervisor, unless a run may not start again by itself."""
+"""How a run recovers from faults, from its configuration."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from control.common import configurations
-from control.runs.hosts.inventory_hosts import apart, endpoint, server_endpoints
 from trainer.common.errors import ConfigError
 from trainer.config import schema as configs
-
-
-def is_supervised(plan: dict[str, Any]) -> bool:
-    """Return whether supervisors restart a run's workers."""
-    return not plan.get("script") and plan["config"]["recovery"]["max_restarts"] > 0
 
 
 def check_job(config: dict[str, Any]) -> None:
@@ -51,41 +44,3 @@ def rejoin_wait(folder: Path) -> float:
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "config.yml"
     return dict(configurations.load(path).get("recovery", {})) if path.is_file() else {}
-
-
-def command(
-    plan: dict[str, Any], worker: list[str], folder: str, rank: int, session: str, silence: float, hosts: list[dict[str, Any]], workers: int
-) -> list[str]:
-    """Arguments of a host's Python.
-
-    Args:
-        plan: the run's plan.
-        worker: the worker's arguments, `train ...`.
-        folder: its part of the run directory on the host.
-        rank: its rank.
-        session: its tmux session.
-        silence: seconds without a heartbeat after which it counts as frozen.
-        hosts: all workers, by rank, then the spares.
-        workers: how many train.
-    """
-    if not is_supervised(plan):
-        return ["-m", "trainer", *worker]
-    recovery = plan["config"]["recovery"]
-    post = {
-        "folder": folder,
-        "rank": int(rank),
-        "hosts": [host["name"] for host in hosts],
-        "workers": int(workers),
-        "peers": [endpoint({**host, "port": host["direct_port"]}) for host in hosts],
-        "endpoints": [endpoint(host) for host in hosts],
-        "launch": plan["nonce"],
-        "session": session,
-        "standby": recovery["standby"],
-        "limits": {"restarts": recovery["max_restarts"], "per_hour": recovery["max_restarts_per_hour"]},
-        "patience": {"silence": float(silence), "hang": recovery["hang"]},
-        "rejoin_wait": recovery["rejoin_wait"],
-        "elastic": {"wait": recovery["elastic_wait"], "least": recovery["min_workers"]} if recovery["elastic"] else None,
-        "servers": [*server_endpoints(hosts).items()],
-        "apart": [*apart(hosts).items()],
-    }
-    return ["-m", "trainer.supervision", json.dumps(post), *worker]
