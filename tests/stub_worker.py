@@ -45,6 +45,7 @@ from trainer.network.member import Member, address
 from trainer.network.peer_watch import Answer
 from trainer.network.sockets_all_reduce import Direct
 from trainer.reduction.cost_model import Choice, sent_bytes, sums_of
+from trainer.rundir.phases import Phase
 
 LIBRARIES = ()
 MODULES = ("trainer.worker.process", "trainer.worker.loop")
@@ -237,7 +238,7 @@ class Engine:
         self._job, self._cluster, member, config = job, cluster, cluster.member, job.config
         self._weights = Variable(_hashed(b"initial", config.seed))
         self.model, self.weights, self.variables = Model(self._weights), [self._weights], [self._weights]
-        job.metrics.phase("choosing how to send gradients")
+        job.metrics.phase(Phase.CHOOSING)
         name = config.reduction.name if config.reduction.name in ("powersgd", "half") else "packed"
         self.memory = [Variable(_hashed(b"memory", member.rank))] if name == "powersgd" and member.workers > 1 else []
         self.choice = Choice("packed", "to nobody: one worker trains", 0)

@@ -8,12 +8,12 @@ from typing import Any
 
 from benchmarks.chaos.faults import CHIEF, FAULTS
 from control.campaign import store
-from trainer.rundir.phases import REJOINING
+from trainer.rundir.phases import Phase
 
 FIRST = 60
 """Steps before the first fault."""
 STEPS_PER_CALL, CHECKPOINT_EVERY = 4, 20
-STAGES = {"meet": "starting", "start": "building", "build": "restoring", "restore": "training", "first call": "steps"}
+STAGES = {"meet": Phase.STARTING, "start": Phase.BUILDING, "build": Phase.RESTORING, "restore": Phase.TRAINING, "first call": "steps"}
 """Parts of a restart after it was noticed, by name: the phase or record with which each ends."""
 
 
@@ -125,7 +125,7 @@ def ended(unfinished: Row, equal: bool, state: str) -> Row:
 
 
 def _rejoins(record: Mapping[str, Any]) -> bool:
-    return bool(record["kind"] == "phase" and record["phase"] == REJOINING)
+    return bool(record["kind"] == "phase" and record["phase"] == Phase.REJOINING)
 
 
 def _restart(records: Iterable[dict[str, Any]], noticed: float) -> tuple[dict[str, float], dict[str, Any] | None]:

@@ -23,6 +23,7 @@ from trainer.config import loading
 from trainer.models import user_model
 from trainer.network.cluster import take_gpus
 from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 from trainer.user_code import user_function
 
 PASS_S = 1.0
@@ -44,7 +45,7 @@ class Wanted:
 def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: Path) -> None:
     """Measure a snapshot, or a new model of the configuration, and write `out/results.json`; `out/metrics.jsonl` shows progress."""
     metrics = Metrics(out / "metrics.jsonl")
-    metrics.phase("timing", "starting TensorFlow")
+    metrics.phase(Phase.TIMING, "starting TensorFlow")
     names = open_devices(max(wanted.devices), threads)
     parsed = loading.build(loading.load(config))
 
@@ -56,7 +57,7 @@ def run(config: Path, snapshot: Path | None, wanted: Wanted, threads: int, out: 
             return keras.models.load_model(snapshot, compile=False)
         return models.build(parsed.model, parsed.data.image_size, CLASSES)
 
-    results = measure(make, wanted, names, lambda note: metrics.phase("timing", note))
+    results = measure(make, wanted, names, lambda note: metrics.phase(Phase.TIMING, note))
     write_json(out / "results.json", {**results, "threads": threads})
 
 

@@ -26,6 +26,7 @@ from trainer.data.image_cache import open_images
 from trainer.data.manifest import Published
 from trainer.data.partition import EpochPlan, epoch_order
 from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 
 WARM_UP = 0
 REPORT_EVERY_S = 1.0
@@ -45,7 +46,7 @@ class Wanted:
 def run(config: Path, published: Published, wanted: Wanted, out: Path) -> None:
     """Measure and write `out/results.json`; `out/metrics.jsonl` shows progress."""
     metrics = Metrics(out / "metrics.jsonl")
-    results = measure(loading.build(loading.load(config)), published, wanted, lambda note: metrics.phase("timing", note))
+    results = measure(loading.build(loading.load(config)), published, wanted, lambda note: metrics.phase(Phase.TIMING, note))
     write_json(out / "results.json", results)
 
 

@@ -20,17 +20,18 @@ from pathlib import Path
 
 from benchmarks.shared import script
 from benchmarks.shared.script import ROOT
+from trainer.rundir.phases import Phase
 
 PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 PARTS = {
-    "starting": "Ansible: plan, publish, claim, files, tmux",
-    "caching": "Python starts",
-    "joining": "open the cache",
-    "building": "import TensorFlow, join the cluster",
-    "choosing how to send gradients": "build the model",
-    "tracing": "choose how to send",
-    "restoring": "trace",
-    "training": "broadcast and compare weights",
+    Phase.STARTING: "Ansible: plan, publish, claim, files, tmux",
+    Phase.CACHING: "Python starts",
+    Phase.JOINING: "open the cache",
+    Phase.BUILDING: "import TensorFlow, join the cluster",
+    Phase.CHOOSING: "build the model",
+    Phase.TRACING: "choose how to send",
+    Phase.RESTORING: "trace",
+    Phase.TRAINING: "broadcast and compare weights",
     "steps": "run the first call",
 }
 AFTER = {"finishing": "validate and save the last epoch, compare weights", "leaving": "end, collect, show the result"}
@@ -96,7 +97,7 @@ def parts(begun: float, records: list[dict[str, object]]) -> dict[str, float]:
 def ending(records: list[dict[str, object]], prompt: float) -> dict[str, float]:
     """Seconds from the last step to the chief's end, and from there to the prompt."""
     last = max(float(str(record["t"])) for record in records if record["kind"] == "steps")
-    ended = max(float(str(record["t"])) for record in records if record["kind"] == "phase" and record["phase"] == "ended")
+    ended = max(float(str(record["t"])) for record in records if record["kind"] == "phase" and record["phase"] == Phase.ENDED)
     return dict(zip(AFTER, (ended - last, prompt - ended), strict=True))
 
 

@@ -19,13 +19,12 @@ from control.common import text
 from control.remote.worker_files import chief_records
 from control.runs.results.run_names import latest_run
 from trainer.common.errors import LockstepError
+from trainer.rundir.phases import Phase
 
-TRAINING, SAVING, VALIDATING, STARTING = "training", "saving", "validating", "starting"
-ENDED = "ended"
 ROWS = {
-    STARTING: "start: TensorFlow, cluster, model, tracing",
-    VALIDATING: "validation",
-    SAVING: "saving state, weights, curves",
+    Phase.STARTING: "start: TensorFlow, cluster, model, tracing",
+    Phase.VALIDATING: "validation",
+    Phase.SAVING: "saving state, weights, curves",
 }
 
 
@@ -47,22 +46,22 @@ def stays(phases: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
         phases: records of kind `phase`, oldest first; the last one, `ended`, ends the previous one. What follows a restart, up to
             training, is a start, too.
     """
-    durations: dict[str, list[float]] = {TRAINING: [], **{kind: [] for kind in ROWS}}
+    durations: dict[str, list[float]] = {Phase.TRAINING: [], **{kind: [] for kind in ROWS}}
     begun = False
     for one, following in pairwise(phases):
-        begun = begun or one["phase"] == TRAINING
+        begun = begun or one["phase"] == Phase.TRAINING
         # From an end to another start, or to the supervisor's own end, nothing works.
-        if one["phase"] != ENDED:
+        if one["phase"] != Phase.ENDED:
             known = begun and one["phase"] in durations
-            durations[one["phase"] if known else STARTING].append(following["t"] - one["t"])
+            durations[one["phase"] if known else Phase.STARTING].append(following["t"] - one["t"])
     return durations
 
 
 def table(name: str, lines: Iterable[Mapping[str, Any]]) -> str:
     """A table of one run."""
     durations = stays([line for line in lines if line["kind"] == "phase"])
-    training = sum(durations[TRAINING])
-    durations[STARTING] = [sum(durations[STARTING])]
+    training = sum(durations[Phase.TRAINING])
+    durations[Phase.STARTING] = [sum(durations[Phase.STARTING])]
     rows = []
     for kind, meaning in ROWS.items():
         seconds = durations[kind]

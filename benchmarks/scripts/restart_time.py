@@ -21,7 +21,7 @@ from benchmarks.shared import script
 from benchmarks.shared.script import ROOT
 from control.remote.worker_files import read_records
 from trainer.rundir.layout import recorded
-from trainer.rundir.phases import REJOINING
+from trainer.rundir.phases import Phase
 
 ANSIBLE = str(Path(sys.executable).parent / "ansible")
 KILL = (
@@ -30,15 +30,15 @@ KILL = (
 )
 """A shell command, in which Ansible fills in the host's variables; it prints when."""
 PARTS = {
-    REJOINING: "its supervisor notices",
+    Phase.REJOINING: "its supervisor notices",
     "generation": "the others notice, all agree",
-    "caching": "Python starts, or takes over",
-    "joining": "open the cache",
-    "building": "import TensorFlow, join the cluster",
-    "choosing how to send gradients": "build the model",
-    "tracing": "choose how to send",
-    "restoring": "trace",
-    "training": "restore, compare weights",
+    Phase.CACHING: "Python starts, or takes over",
+    Phase.JOINING: "open the cache",
+    Phase.BUILDING: "import TensorFlow, join the cluster",
+    Phase.CHOOSING: "build the model",
+    Phase.TRACING: "choose how to send",
+    Phase.RESTORING: "trace",
+    Phase.TRAINING: "restore, compare weights",
     "steps": "run the first call",
 }
 
@@ -101,7 +101,7 @@ def parts(at: float, records: list[dict[str, Any]]) -> dict[str, float]:
         if record["t"] >= at:
             name = str(record["phase"]) if record["kind"] == "phase" else str(record["kind"])
             first.setdefault(name, record["t"])
-    if REJOINING not in first:
+    if Phase.REJOINING not in first:
         return {}
     after = {name: first[name] for name in PARTS if name in first}
     return {name: now - before for name, (before, now) in zip(after, itertools.pairwise([at, *after.values()]), strict=True)}

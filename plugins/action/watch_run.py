@@ -27,7 +27,7 @@ from trainer.common.errors import DONE
 from trainer.data.spec import noun
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir import layout
-from trainer.rundir.phases import DOWN, QUEUED, SERVING, STANDING_BY, WAITING
+from trainer.rundir.phases import WAITING, Phase
 from trainer.supervision.restart_policy import FINAL
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
@@ -91,7 +91,7 @@ class ActionModule(Action):
         )
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
-        self.phase, self.step, self.trained, self.collect_at = "running" if self.script else "starting", 0, False, 0.0
+        self.phase, self.step, self.trained, self.collect_at = "running" if self.script else str(Phase.STARTING), 0, False, 0.0
         self.complaint = ""
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
@@ -180,14 +180,14 @@ class ActionModule(Action):
         """Seconds that a session may take to return: the others wait for a host that restarts."""
         if not self.rejoin_wait:
             return 0.0
-        return self._may_be_away() if self.elastic or self.was_away or self.phase == DOWN else RETURN_S
+        return self._may_be_away() if self.elastic or self.was_away or self.phase == Phase.DOWN else RETURN_S
 
     def _may_be_away(self) -> float:
         """Seconds that a host may take to return; none if the others have finished without it."""
         return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
-        established = self.trained or self.phase in (STANDING_BY, SERVING, QUEUED)
+        established = self.trained or self.phase in (Phase.STANDING_BY, Phase.SERVING, Phase.QUEUED)
         if not (self.arguments["detach"] and established):
             return None
         if self.script and self.arguments.get("root"):
@@ -201,7 +201,7 @@ class ActionModule(Action):
         except AnsibleConnectionFailure:
             return
         if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):
-            self.phase, self.note = QUEUED, note
+            self.phase, self.note = str(Phase.QUEUED), note
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
@@ -213,7 +213,7 @@ class ActionModule(Action):
             # Its heartbeats are files.
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
-        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == "ended" else 1) + (LATER_S if self.rejoin_wait else 0.0)
+        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == Phase.ENDED else 1) + (LATER_S if self.rejoin_wait else 0.0)
         if seen.heard is not None and seen.heard > silence and self.clock.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15
@@ -291,8 +291,8 @@ class ActionModule(Action):
         """Record when each phase first began, by this machine's clock; what ended and trains again has not ended."""
         for record in seen.records:
             if record["kind"] == "phase" and record["phase"] in outcome.TIMED:
-                if record["phase"] == "training":
-                    self.phases_began.pop("ended", None)
+                if record["phase"] == Phase.TRAINING:
+                    self.phases_began.pop(Phase.ENDED, None)
                 self.phases_began.setdefault(record["phase"], float(record["t"]) - seen.ahead)
 
     def _collect(self, last: bool = False) -> None:

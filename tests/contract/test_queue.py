@@ -17,7 +17,7 @@ from control.remote.worker_files import read_records
 from tests.contract.held import finish
 from tests.local_project import LocalProject, command_lines
 from tests.project import EXHAUSTIVE, await_during, await_until
-from trainer.rundir.phases import QUEUED
+from trainer.rundir.phases import Phase
 
 SMALL = ("config=task_cnn", "set=train.global_batch=20,train.steps=6,train.steps_per_epoch=3,reduction.name=packed")
 HOLDS = "import time\nprint('it waits', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
@@ -68,7 +68,7 @@ def reason(project: LocalProject, run: str) -> str:
     """Why the process that waits for the chief's turn waits; empty if it does not."""
     path = project.node(1, run) / "workers/worker1/metrics.jsonl"
     phases = [record for record in read_records(path) if record["kind"] == "phase"] if path.is_file() else []
-    return phases[-1]["note"] if phases and phases[-1]["phase"] == QUEUED else ""
+    return phases[-1]["note"] if phases and phases[-1]["phase"] == Phase.QUEUED else ""
 
 
 def waiting_pid(project: LocalProject, worker: int, run: str) -> int | None:

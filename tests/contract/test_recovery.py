@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
 from tests.read_only import read_only
-from trainer.rundir.phases import DOWN
+from trainer.rundir.phases import Phase
 from trainer.supervision.supervisor import FILE, MADE_ROOM
 
 
@@ -102,7 +102,7 @@ def test_a_worker_whose_host_restarts_goes_on(hosts, undisturbed):
     """A host that goes down sends SIGTERM to supervisor and worker; at its boot the start script runs again."""
     run = begun(hosts, RECOVERY)
     run.signal(2, signal.SIGTERM)
-    run.until(lambda: DOWN in (run.own(2) / "metrics.jsonl").read_text(), "the host to go down")
+    run.until(lambda: Phase.DOWN in (run.own(2) / "metrics.jsonl").read_text(), "the host to go down")
     assert run.ended(2) == 42
     assert (run.own(2) / FILE).exists()
     run.release()

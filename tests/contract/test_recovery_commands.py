@@ -11,7 +11,7 @@ from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, SLOWEST, await_during, await_until
 from trainer.host import claims
 from trainer.host.claims import session_name
-from trainer.rundir.phases import REJOINING
+from trainer.rundir.phases import Phase
 from trainer.rundir.schemas import read_history
 
 SETTINGS = "set=seed=3,train.global_batch=20,train.steps_per_call=2,train.steps=40,train.steps_per_epoch=10,recovery.max_restarts=5"
@@ -118,7 +118,7 @@ def test_train_waits_for_a_host_that_restarts(project, pictures):
     held(project, pictures, run, SETTINGS, "detach=true", command="play")
     lose(project, 2, run)
     records = project.node(1, run) / "workers" / "worker1" / "metrics.jsonl"
-    await_until(lambda: REJOINING in records.read_text(), 60, "the other to wait")
+    await_until(lambda: Phase.REJOINING in records.read_text(), 60, "the other to wait")
     again = project.start("train", f"run={run}", "worker_silence=30")
     # The host is back only after the command has looked.
     assert any("the others wait for worker2" in line for line in again.stdout)

@@ -13,7 +13,8 @@ from control.runs.results import evaluations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer.host import sealed_files
-from trainer.rundir.phases import LOG, SERVING
+from trainer.rundir.layout import SERVER_LOG
+from trainer.rundir.phases import Phase
 from trainer.rundir.schemas import read_history
 from trainer.supervision.supervisor import FILE
 
@@ -119,7 +120,7 @@ def test_a_chief_keeps_the_weights_itself(project, pictures):
     records = [record for record in chief_records(project.run("apart")) if record["kind"] == "staleness"]
     assert all(min(record["by_worker"]) > 0 for record in records), "both compute"
     assert max(max(record["staleness"]) for record in records) > 0, "neither waits for the other"
-    assert "ps 0 of 1 listens" in log(project, 1, "apart", LOG)
+    assert "ps 0 of 1 listens" in log(project, 1, "apart", SERVER_LOG)
     assert "worker 1 of 2 listens" in log(project, 3, "apart")
     assert "apart on its test images" in shown
 
@@ -195,7 +196,7 @@ def test_it_stops_with_its_state_and_continues(project, pictures):
     project.play("train", *arguments(run, pictures, epochs=500), "detach=true")
     await_until(lambda: project.steps(1, run) > 40, 120, "40 steps")
     shown = project.play("status", f"run={run}").stdout
-    assert shown.count(SERVING) == 2
+    assert shown.count(Phase.SERVING) == 2
     logs = project.play("logs", f"run={run}", "role=ps").stdout
     assert "lines of ps.log" in logs
     assert "ps 0 of 1 listens" in logs

@@ -18,7 +18,8 @@ from trainer.data.manifest import Manifest, Published
 from trainer.data.open_examples import open_examples
 from trainer.evaluation import measures, outputs
 from trainer.rundir.layout import record_path, snapshot_path
-from trainer.rundir.metrics_log import CACHING, Metrics
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 from trainer.rundir.schemas import numbers, rounded
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ def evaluate(run: Path, epochs: list[int], published: Published, caches: Path, o
     """Evaluate snapshots and write `out/epoch-<n>.json` for each: the model's metrics, and what its outputs get wrong."""
     test = Test.of_run(run, published, caches, metrics)
     for number, epoch in enumerate(epochs):
-        metrics.phase("evaluating", f"epoch {epoch}: {number} of {len(epochs)} done")
+        metrics.phase(Phase.EVALUATING, f"epoch {epoch}: {number} of {len(epochs)} done")
 
         def tell(done: int, of: int, epoch: int = epoch) -> None:
-            metrics.phase("evaluating", f"epoch {epoch}: {done}/{of} examples")
+            metrics.phase(Phase.EVALUATING, f"epoch {epoch}: {done}/{of} examples")
 
         write_json(record_path(out, epoch), test.record(epoch, snapshot_path(run, epoch), tell))
 
@@ -60,7 +61,7 @@ class Test:
     def of_run(cls, run: Path, published: Published, caches: Path, metrics: Metrics) -> "Test":
         """That of a run directory on this host."""
         config = loading.build(loading.load(run / "config.yml"))
-        metrics.phase(CACHING)
+        metrics.phase(Phase.CACHING)
         manifest, splits = open_examples(published, caches, config.data, metrics.caching)
         return cls(config, manifest, splits["test"])
 

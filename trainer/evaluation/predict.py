@@ -15,6 +15,7 @@ from trainer.data.columns import Columns
 from trainer.data.spec import Leaf, Spec, stored_dtype
 from trainer.evaluation import measures, outputs
 from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 
 BLOCK = 256
 """Rows of a batch. Hosts take whole batches in turn, so a row is in the same batch, and padded like it, on any number of hosts."""
@@ -89,7 +90,7 @@ def predict(folder: Path, metrics: Metrics) -> None:
     spec, rows = Spec.from_json(job["spec"]), int(job["rows"])
     examples = Columns(folder / DATA, spec.inputs, SPLIT, rows)
     examples.check()
-    metrics.phase("building the model")
+    metrics.phase(Phase.BUILDING_MODEL)
     predictor = build(loading.build(loading.load(folder / CONFIG)), job["classes"], spec)
     starting_weights.load_snapshot(predictor.model, folder / MODEL)
     files = [
@@ -103,6 +104,6 @@ def predict(folder: Path, metrics: Metrics) -> None:
                 raise LockstepError(f"{leaf.name}: {len(indices)} examples gave an output of shape {values.shape}")
             file[indices[0] : indices[-1] + 1] = values.numpy()
         if number % NOTED == 0:
-            metrics.phase("predicting", f"{indices[-1] + 1:,} of {rows:,} examples")
+            metrics.phase(Phase.PREDICTING, f"{indices[-1] + 1:,} of {rows:,} examples")
     for file in files:
         file.flush()

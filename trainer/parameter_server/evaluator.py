@@ -16,7 +16,7 @@ from trainer.parameter_server.roles import Task
 from trainer.parameter_server.snapshot_offers import ALIVE, CHUNK, DONE, HEADER, REFUSED, SEND, Place
 from trainer.rundir.layout import EVALUATIONS, record_path
 from trainer.rundir.metrics_log import Metrics
-from trainer.rundir.phases import SERVING
+from trainer.rundir.phases import Phase
 
 TELL_S = 2.0
 """Between two signs of life during an evaluation."""
@@ -71,7 +71,7 @@ class Evaluator:
             _say(connection, REFUSED)
             return
         self._metrics.record("evaluation", epoch=epoch, metrics=record["metrics"])
-        self._metrics.phase(SERVING, f"has evaluated epoch {epoch}")
+        self._metrics.phase(Phase.SERVING, f"has evaluated epoch {epoch}")
         _say(connection, DONE)
 
     def _evaluated(self, connection: socket.socket, epoch: int, size: int, sha256: bytes) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Evaluator:
         snapshot = self._folder / ".part-snapshot.keras"
         try:
             _receive(connection, snapshot, size, sha256)
-            self._metrics.phase(SERVING, f"evaluates epoch {epoch}")
+            self._metrics.phase(Phase.SERVING, f"evaluates epoch {epoch}")
             with repeating(TELL_S, lambda: _beat(connection), self._place.clock):
                 return self._test.record(epoch, snapshot) | {"snapshot_sha256": sha256.hex()}
         finally:
@@ -99,7 +99,7 @@ def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics, c
     """
     place = Place(task, secret, clock)
     evaluator = Evaluator(test, own / EVALUATIONS, place, metrics)
-    metrics.phase(SERVING)
+    metrics.phase(Phase.SERVING)
     while True:
         with contextlib.suppress(Left), place.chief(task.index) as connection:
             evaluator.serve(connection)

@@ -21,6 +21,7 @@ from trainer.network.member import address
 from trainer.parameter_server.roles import CHIEF, EVALUATOR, Task
 from trainer.rundir.layout import snapshot_path
 from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 
 FIELDS = struct.Struct("!IQ32s")
 """Epoch, bytes, SHA-256."""
@@ -103,7 +104,7 @@ class Offers:
         self._heard_at = self._clock.monotonic()
         with self._change:
             while (left := self._waiting | self._given) and not over() and self._clock.monotonic() - self._heard_at < self._patience:
-                self._metrics.phase("evaluating", f"{len(left)} of the snapshots are not evaluated yet")
+                self._metrics.phase(Phase.EVALUATING, f"{len(left)} of the snapshots are not evaluated yet")
                 self._clock.wait(self._change, PAUSE_S)
         self._closed.set()
         return sorted(left)

@@ -9,6 +9,8 @@ from trainer.common.files import read_json
 from trainer.config.loading import load
 from trainer.rundir.best_epoch import best_row
 
+SERVER_LOG = "ps.log"
+"""In the host's part of the run directory: what its parameter server writes."""
 EVALUATIONS = "evaluations"
 """In the part of a host that evaluates snapshots while others train."""
 

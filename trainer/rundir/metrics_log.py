@@ -14,9 +14,8 @@ from typing import Any
 
 from trainer.common.files import refused
 from trainer.rundir.full_disk import Reserve
+from trainer.rundir.phases import Phase
 
-CACHING, CHOOSING = "caching", "choosing how to send gradients"
-"""Phases that a later run on the same hosts need not have."""
 SAMPLES = ("heartbeat", "steps", "split")
 """Kinds that are dropped while other lines wait for room on the disk."""
 
@@ -33,16 +32,16 @@ class Metrics:
         self._begun = b""
         """The unwritten rest of the line that was begun last."""
         self._lock = threading.Lock()
-        self.phase_name, self.step = "starting", 0
+        self.phase_name, self.step = Phase.STARTING, 0
 
-    def phase(self, name: str, note: str = "") -> None:
+    def phase(self, name: Phase, note: str = "") -> None:
         """Record what this worker is doing now."""
         self.phase_name = name
         self.record("phase", phase=name, note=note)
 
     def caching(self, count: int, total: int) -> None:
         """Record how many images are packed or fetched."""
-        self.phase(CACHING, f"{count}/{total} images")
+        self.phase(Phase.CACHING, f"{count}/{total} images")
 
     def heartbeat(self) -> None:
         """Record that this worker is alive."""

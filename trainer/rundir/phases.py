@@ -1,28 +1,47 @@
 """Phases of a worker, as its records name them."""
 
-SERVING = "serving the chief"
-"""The phase of a worker of an asynchronous run."""
-LOG = "ps.log"
-"""In the host's part of the run directory: what its parameter server writes."""
-
-
-REJOINING = "waiting for the other workers"
-"""The phase of a worker between two generations."""
-STANDING_BY = "standing by"
-"""The phase of a spare while others train."""
-DOWN = "waiting for the host's restart"
-"""The phase of a worker whose host goes down."""
-TRAINING = ("training", "validating", "saving", SERVING)
-"""Phases of a worker that has been together with all others, or need not be."""
-
+from enum import StrEnum
 
 ROOM = "ROOM FOR ANOTHER HOST"
-"""Note of the phase `ended` of a worker that has done so."""
+"""Note of the phase `ended` of a worker that has ended to make room."""
 
 
-WAITING = ("starting", "joining", "connecting")
-"""Phases in which a worker waits for the others, at most until the start deadline."""
+class Phase(StrEnum):
+    """What a worker does, in the words of its records and of messages."""
+
+    QUEUED = "queued"
+    """Waits for its turn; the note names what comes before."""
+    STARTING = "starting"
+    CACHING = "caching"
+    AWAITING_FOLDER = "waiting for the shared folder"
+    JOINING = "joining"
+    CONNECTING = "connecting"
+    BUILDING = "building"
+    CHOOSING = "choosing how to send gradients"
+    MEASURING = "measuring the workers"
+    TRACING = "tracing"
+    RESTORING = "restoring"
+    TRAINING = "training"
+    VALIDATING = "validating"
+    SAVING = "saving"
+    SERVING = "serving the chief"
+    """A worker of an asynchronous run."""
+    ENDED = "ended"
+    REJOINING = "waiting for the other workers"
+    """Between two generations."""
+    STANDING_BY = "standing by"
+    """A spare while others train."""
+    DOWN = "waiting for the host's restart"
+    BUILDING_MODEL = "building the model"
+    EVALUATING = "evaluating"
+    PREDICTING = "predicting"
+    TIMING = "timing"
+    """A benchmark of one host."""
 
 
-QUEUED = "queued"
-"""The phase of a worker that waits for its turn; its note says for what."""
+WAITING = (Phase.STARTING, Phase.JOINING, Phase.CONNECTING)
+"""A worker waits for the others, at most until the start deadline."""
+TOGETHER = (Phase.TRAINING, Phase.VALIDATING, Phase.SAVING, Phase.SERVING)
+"""A worker has been together with all others, or need not be."""
+ONLY_ONCE = (Phase.CACHING, Phase.CHOOSING)
+"""A later run on the same hosts need not have these."""

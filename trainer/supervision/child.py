@@ -14,13 +14,14 @@ from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import code_of
 from trainer.common.files import is_read_only
 from trainer.host.process import STACKS
+from trainer.rundir.phases import Phase
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
 TAIL = 8192
 """Bytes at the end of metrics.jsonl with the last records."""
 STEP, PHASE = re.compile(rb'"step": (\d{1,15})[,}]'), re.compile(rb'"phase": "([^"\\]{1,60})"')
-END = re.compile(rb'"phase": "ended", "note": "([^"\\]{0,60})')
+END = re.compile(rb'"phase": "%b", "note": "([^"\\]{0,60})' % Phase.ENDED.encode())
 HANG, SHORTEST_HANG_S = 20, 60.0
 """Training hangs if no step follows within so many times the longest interval before, but at least that many seconds."""
 STACKS_S = 2.0
@@ -79,7 +80,7 @@ class Pulse:
 
     def __init__(self, path: Path, clock: Clock = CLOCK):
         """Take the file; what is in it already does not count."""
-        self._clock, self._path, self.step, self.phase, self.end = clock, path, 0, "starting", ""
+        self._clock, self._path, self.step, self.phase, self.end = clock, path, 0, str(Phase.STARTING), ""
         self.longest = 0.0
         """Seconds between two changes of the step in training, at most."""
         self._stamp = self._now()
@@ -99,19 +100,19 @@ class Pulse:
             last = stream.read(TAIL)
             steps, phases, ends = STEP.findall(last), PHASE.findall(last), END.findall(last)
             self._note(int(steps[-1]) if steps else self.step, phases[-1].decode(errors="replace") if phases else self.phase)
-            self.end = ends[-1].decode(errors="replace") if ends and self.phase == "ended" else ""
+            self.end = ends[-1].decode(errors="replace") if ends and self.phase == Phase.ENDED else ""
 
     def _note(self, step: int, phase: str) -> None:
         if (step, phase) == (self.step, self.phase):
             return
-        if phase == self.phase == "training":
+        if phase == self.phase == Phase.TRAINING:
             self.longest = max(self.longest, self.heard_at - self.moved_at)
         self.step, self.phase, self.moved_at = step, phase, self.heard_at
 
     def hangs(self, limit: float) -> bool:
         """Return whether training makes no progress: for `limit` seconds, or for many times as long as it took before."""
         usual = max(SHORTEST_HANG_S, HANG * self.longest) if self.longest else limit
-        return self.phase == "training" and self._clock.monotonic() - self.moved_at > min(limit, usual)
+        return self.phase == Phase.TRAINING and self._clock.monotonic() - self.moved_at > min(limit, usual)
 
     def _now(self) -> tuple[int, int]:
         try:

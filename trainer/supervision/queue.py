@@ -26,7 +26,7 @@ from trainer.network import handshake
 from trainer.network.launched_hosts import peers, posts
 from trainer.network.launched_hosts import ports as ports_of
 from trainer.rundir.metrics_log import Metrics
-from trainer.rundir.phases import DOWN, QUEUED
+from trainer.rundir.phases import Phase
 from trainer.supervision import rendezvous
 from trainer.supervision.supervisor import FILE, HANGUP_S, say
 
@@ -237,7 +237,7 @@ class Turn:
                 os.utime(self._place.folder / "metrics.jsonl")
             return
         self._note = note
-        self._metrics.phase(QUEUED, note)
+        self._metrics.phase(Phase.QUEUED, note)
         say(f"queued: {note}")
 
     def _pause(self, seconds: float) -> None:
@@ -262,7 +262,7 @@ class Turn:
                 say(f"error: tmux could not start session {place.session} again: {error}")
             return RESTART
         # The host goes down, and what is started at its boot finds the file.
-        self._metrics.phase(DOWN)
+        self._metrics.phase(Phase.DOWN)
         alone = number == signal.SIGTERM and self._is_alone()
         if self.is_cancelled():
             return self.give_up()
@@ -285,7 +285,7 @@ class Turn:
         self._release()
         for path in (self._place.entry, self._place.folder / FILE):
             path.unlink(missing_ok=True)
-        self._metrics.phase("ended")
+        self._metrics.phase(Phase.ENDED)
         return PREEMPTED
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, LockstepError, signal_of
 from trainer.common.safe_text import printable
 from trainer.network.member import named
+from trainer.rundir.phases import Phase
 
 FINAL = (DONE, FAILED, DIVERGED, PREEMPTED)
 """Exit codes after which nothing starts again."""
@@ -177,7 +178,7 @@ def backoff(fruitless: int) -> float:
 
 def describe(report: Report) -> str:
     """How a worker ended, in words."""
-    where = f"at step {report.step:,}" if report.phase in ("training", "ended") else f"while {printable(report.phase, TEXT)}"
+    where = f"at step {report.step:,}" if report.phase in (Phase.TRAINING, Phase.ENDED) else f"while {printable(report.phase, TEXT)}"
     if report.message:
         return f"{printable(report.message, TEXT)}, {where}"
     if report.code == LOST:

@@ -22,7 +22,7 @@ from trainer.host.process import LET_IN, MARK
 from trainer.network.member import tf_config
 from trainer.rundir.full_disk import Log
 from trainer.rundir.metrics_log import Metrics
-from trainer.rundir.phases import DOWN, REJOINING, ROOM, STANDING_BY, TRAINING
+from trainer.rundir.phases import ROOM, TOGETHER, Phase
 from trainer.supervision import rendezvous, restart_policy
 from trainer.supervision.child import Child, Pulse, Standby, Start
 from trainer.supervision.post import Post
@@ -180,7 +180,7 @@ class Supervisor:
         """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
         tmux_socket.mend()
         self._open_door()
-        if pulse.phase in TRAINING:
+        if pulse.phase in TOGETHER:
             self._leave_start(trains=True)
         if self._start and self._start.is_lost():
             return NOT_ALL
@@ -211,7 +211,7 @@ class Supervisor:
         """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
         post, child, members = self._post, self._child, self._history.members
         absent = set(range(len(post.hosts))) - set(members)
-        if not (post.elastic and absent and child and child.pulse.phase == "training") or self._door:
+        if not (post.elastic and absent and child and child.pulse.phase == Phase.TRAINING) or self._door:
             return
 
         def let_in() -> None:
@@ -254,7 +254,7 @@ class Supervisor:
 
     def _report(self, code: int, ago: float, message: str) -> Report:
         history, pulse = self._history, self._child.pulse if self._child else None
-        step, phase = (pulse.step, pulse.phase) if pulse else (0, "starting")
+        step, phase = (pulse.step, pulse.phase) if pulse else (0, Phase.STARTING)
         rest = message, ago, len(history.restarts), history.recent(self._clock.time()), history.fruitless, history.reached, history.members
         return Report(history.generation, code, step, phase, *rest)
 
@@ -273,7 +273,7 @@ class Supervisor:
         own = RESTART if report.code == LOST else report.code
         if self._stop_asked and report.code not in FINAL:
             return PREEMPTED
-        self._metrics.phase(STANDING_BY if self._stands_by() else REJOINING)
+        self._metrics.phase(Phase.STANDING_BY if self._stands_by() else Phase.REJOINING)
         if self._stands_by():
             self._record()
         try:
@@ -484,7 +484,7 @@ class Supervisor:
             return self._return()
         if self._stop_asked and not self._is_asked() and code != DONE:
             # Without a mark the host goes down, and what is started at its boot finds the file.
-            self._metrics.phase(DOWN)
+            self._metrics.phase(Phase.DOWN)
             return PREEMPTED
         if self._hung_up and self._is_asked():
             self._write_end(code)
@@ -492,7 +492,7 @@ class Supervisor:
             self._file.unlink(missing_ok=True)
         except OSError as error:
             say(f"warning: {self._file}: {error.strerror}")
-        self._metrics.phase("ended")
+        self._metrics.phase(Phase.ENDED)
         return code
 
     def _write_end(self, code: int) -> None:

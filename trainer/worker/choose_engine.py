@@ -26,7 +26,7 @@ from trainer.network.cluster import Cluster
 from trainer.parameter_server.coordinator import Coordinator
 from trainer.parameter_server.engine import Asynchronous
 from trainer.reduction.cost_model import Choice
-from trainer.rundir.metrics_log import CHOOSING
+from trainer.rundir.phases import Phase
 from trainer.step import build_step, worker_step
 from trainer.step.program import Program
 from trainer.user_code.undo import is_users, undone
@@ -101,7 +101,7 @@ class _Measured:
 
     def _reduction(self) -> tuple[Reduction, Choice]:
         job, member, local = self.job, self.cluster.member, self.local
-        job.metrics.phase(CHOOSING)
+        job.metrics.phase(Phase.CHOOSING)
         parts = batch_shares.given(job.config.train, member.workers) or [1] * member.workers
         measure = functools.partial(self._own_seconds, max(1, job.counts.global_batch * parts[member.rank] // sum(parts)))
         scaled = not local.l2_in_update and build_step.scales_loss(local.model.optimizer)
@@ -110,7 +110,7 @@ class _Measured:
     def _shares(self, engine: Engine) -> list[int]:
         job, train = self.job, self.job.config.train
         if train.batch_sizes == batch_shares.CALIBRATED:
-            job.metrics.phase("measuring the workers")
+            job.metrics.phase(Phase.MEASURING)
         before, batch = [self.before.shares, self.kept.shares], job.counts.global_batch
         shares, measured = batch_shares.shares(
             train, self.cluster, batch, before, self._own_seconds, lambda: self._overhead_seconds(engine)

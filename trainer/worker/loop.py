@@ -28,7 +28,7 @@ from trainer.rundir import best_epoch
 from trainer.rundir.best_epoch import RESTORED
 from trainer.rundir.full_disk import Saver
 from trainer.rundir.layout import existing_epochs, prune, snapshot_name, snapshot_path, wanted
-from trainer.rundir.phases import ROOM
+from trainer.rundir.phases import ROOM, Phase
 from trainer.step.stop_and_save import SAVE, STOP, SUMS, requests
 from trainer.worker import backend
 from trainer.worker.recorder import Recorder
@@ -61,9 +61,9 @@ class Trainer:
         """Build the model and everything around it under the strategy's scope."""
         self.job, self.cluster = job, cluster
         config = job.config
-        job.metrics.phase("connecting")
+        job.metrics.phase(Phase.CONNECTING)
         cluster.connect(config.reduction.transport)
-        job.metrics.phase("building")
+        job.metrics.phase(Phase.BUILDING)
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         self.resuming = Resuming(cluster, self.states, job.metrics.warning)
         self.engine = backend.engine(job, cluster, self.resuming.newest, measured_choices.read(job.run))
@@ -104,11 +104,11 @@ class Trainer:
 
     def run(self) -> int:
         """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
-        self.job.metrics.phase("tracing")
+        self.job.metrics.phase(Phase.TRACING)
         self.engine.trace()
         gc.freeze()
         gc.enable()
-        self.job.metrics.phase("restoring")
+        self.job.metrics.phase(Phase.RESTORING)
         counts, given = self.job.counts, self.job.config.train.callbacks
         self.callbacks = self.engine.callbacks(given, counts.epochs, counts.steps_per_epoch, self.cluster.member.is_chief)
         self.variables = [*self.engine.variables, *self.callbacks.variables]
@@ -157,7 +157,7 @@ class Trainer:
         """End all workers with this epoch, whose state is saved, if they are to start again with a host that was lost."""
         if self.job.config.recovery.elastic and self._any(self.job.room_asked()):
             self.saving.settle()
-            self.job.metrics.phase("ended", ROOM)
+            self.job.metrics.phase(Phase.ENDED, ROOM)
             raise Interrupted(RESTART)
 
     def _load_initial_weights(self) -> None:
@@ -192,7 +192,7 @@ class Trainer:
         # A callback may have asked for the end before the first batch; `fit` takes that one.
         asked = self.callbacks.anywhere and self._any(bool(self.model.stop_training))
         self._by_block = self.callbacks.per_batch or asked
-        self.job.metrics.phase("training", f"epoch {epoch + 1}")
+        self.job.metrics.phase(Phase.TRAINING, f"epoch {epoch + 1}")
         self._feed = self._timed(self._feeder.epoch(self.job.plan(epoch + 1), self._calls(epoch + 1)))
         if self.progress.metrics:
             # `fit` has reset them.
@@ -235,9 +235,9 @@ class Trainer:
         self._saves = False
         self._follow_chief()
         self._check_weights()
-        self.job.metrics.phase("saving", f"step {self.progress.step}")
+        self.job.metrics.phase(Phase.SAVING, f"step {self.progress.step}")
         self._save_state()
-        self.job.metrics.phase("training", f"epoch {self.job.counts.epoch_of(self.progress.step)}")
+        self.job.metrics.phase(Phase.TRAINING, f"epoch {self.job.counts.epoch_of(self.progress.step)}")
         if self._stops:
             raise Interrupted(PREEMPTED)
 
@@ -404,7 +404,7 @@ class Trainer:
         if progress.step % self.job.counts.steps_per_epoch == 0:
             progress.metrics, progress.images, progress.seconds = [], 0.0, 0.0
         self._saves = False
-        self.job.metrics.phase("saving", f"epoch {epoch}")
+        self.job.metrics.phase(Phase.SAVING, f"epoch {epoch}")
         # Its thread frees space on a full disk, and so may what follows.
         self.saving.settle()
         self.recorder.events(row)
@@ -432,7 +432,7 @@ class Trainer:
     def test(self, first: int, last: int) -> dict[str, Any]:
         """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
         if first == 0:
-            self.job.metrics.phase("validating")
+            self.job.metrics.phase(Phase.VALIDATING)
         results, count, rank = self.engine.validation_results, len(self._validation), self.cluster.member.rank
         if self.callbacks.per_test_batch or self.engine.validates_in_order:
             self._test(first, last + 1)
@@ -579,7 +579,7 @@ class Trainer:
         self._summary(state if not set(needed) & set(self.saver.missing) else "FAILED", by_rank)
         self.cluster.sum(np.zeros(1, np.float32))
         self.saver.check(needed, f"at step {self.saving.saved:,}" if self.saving.saved else "from the start")
-        self.job.metrics.phase("ended", state)
+        self.job.metrics.phase(Phase.ENDED, state)
         return PREEMPTED if stopped else DONE
 
     def _summary(self, state: str, by_rank: list[str] | None = None) -> None:

@@ -22,9 +22,9 @@ from trainer.network.peer_watch import STOPPED_ANSWERING, PeerWatch
 from trainer.parameter_server.processes import serve, start_server
 from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.rundir.full_disk import FIX, Log, Reserve
-from trainer.rundir.layout import output_of, part_of, recorded
-from trainer.rundir.metrics_log import CACHING, Metrics
-from trainer.rundir.phases import LOG, SERVING
+from trainer.rundir.layout import SERVER_LOG, output_of, part_of, recorded
+from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.phases import Phase
 from trainer.worker import backend
 from trainer.worker.loop import Trainer
 from trainer.worker.watchdog import Watchdog
@@ -69,18 +69,18 @@ def main(launch: Launch) -> int:
     sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
     reserve = Reserve(launch.own / ".part-reserve")
     metrics = Metrics(launch.own / "metrics.jsonl", reserve)
-    metrics.phase("starting")
+    metrics.phase(Phase.STARTING)
     watchdog = Watchdog(metrics, launch.start_deadline, FAILED if launch.generation <= 1 else RESTART)
     watchdog.start()
     try:
         task = Task.from_environment()
         if task is not None and launch.server is not None:
-            start_server(task, launch.server, launch.threads, launch.own / LOG)
+            start_server(task, launch.server, launch.threads, launch.own / SERVER_LOG)
         if task is not None and task.role in (WORKER, SERVER):
-            metrics.phase("joining")
-            serve(task, launch.threads, lambda: metrics.phase(SERVING))
+            metrics.phase(Phase.JOINING)
+            serve(task, launch.threads, lambda: metrics.phase(Phase.SERVING))
         if launch.generation > 1:
-            metrics.phase("waiting for the shared folder")
+            metrics.phase(Phase.AWAITING_FOLDER)
             await_published(launch.published, launch.start_deadline)
         if task is not None and task.role == EVALUATOR:
             _evaluate(launch, metrics, task)
@@ -140,9 +140,9 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     started = time.monotonic()
     run, own = launch.run, launch.own
     config = loading.build(loading.load(run / "config.yml"))
-    metrics.phase(CACHING)
+    metrics.phase(Phase.CACHING)
     manifest, examples = open_examples(launch.published, launch.caches, config.data, metrics.caching)
-    metrics.phase("joining")
+    metrics.phase(Phase.JOINING)
     # TensorFlow runs from here on; anything that forks or does not need it comes before.
     cluster = backend.join(task, launch.threads, launch.gpus, launch.direct_port)
     member = cluster.member

@@ -13,7 +13,7 @@ from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import FAILED, PREEMPTED
 from trainer.host.process import LET_IN
 from trainer.rundir.metrics_log import Metrics
-from trainer.rundir.phases import SERVING, WAITING
+from trainer.rundir.phases import WAITING, Phase
 
 HEARTBEAT_S = 5.0
 
@@ -66,10 +66,10 @@ class Watchdog(threading.Thread):
             self.room_asked.set()
             return
         # A worker that computes for a chief is ended by its supervisor, once the chief has saved the state.
-        if self._metrics.phase_name in ("ended", SERVING):
+        if self._metrics.phase_name in (Phase.ENDED, Phase.SERVING):
             return
         name = signal.Signals(number).name
-        if self._metrics.phase_name not in ("training", "validating", "saving", "evaluating"):
+        if self._metrics.phase_name not in (Phase.TRAINING, Phase.VALIDATING, Phase.SAVING, Phase.EVALUATING):
             self.end(PREEMPTED, f"{name} while {self._metrics.phase_name}: ending at once")
         self.stop_asked.set()
         print(f"{name}: saving the state after this call, then ending", flush=True)
@@ -78,6 +78,6 @@ class Watchdog(threading.Thread):
         """End this process at once, from any thread."""
         try:
             print(message, file=sys.stderr, flush=True)
-            self._metrics.phase("ended", message)
+            self._metrics.phase(Phase.ENDED, message)
         finally:
             os._exit(code)

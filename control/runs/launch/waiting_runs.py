@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.runs.results.outcome import Verdict
-from trainer.rundir.phases import QUEUED
+from trainer.rundir.phases import Phase
 
 
 def ticket(nonce: str) -> str:
@@ -17,7 +17,7 @@ def ticket(nonce: str) -> str:
 
 def progress(verdicts: Sequence[Verdict]) -> str:
     """Progress of a run that has not ended, in words."""
-    notes = [verdict.message for verdict in verdicts if verdict.phase == QUEUED]
+    notes = [verdict.message for verdict in verdicts if verdict.phase == Phase.QUEUED]
     return f"is queued: {notes[0]}" if notes else "is under way"
 
 
@@ -36,15 +36,15 @@ class Jobs:
     def of(cls, answers: Mapping[str, Sequence[dict[str, Any]]]) -> "Jobs":
         """From what `worker_jobs` returns, by host."""
         jobs = [job for listed in answers.values() for job in listed]
-        tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == QUEUED}
+        tickets = {job["run"]: job["ticket"] for job in jobs if job["state"] == Phase.QUEUED}
         waiting = sorted(tickets, key=lambda run: tickets[run])
-        states = {job["run"]: "RUNNING" for job in jobs if job["state"] != QUEUED}
+        states = {job["run"]: "RUNNING" for job in jobs if job["state"] != Phase.QUEUED}
         return cls(list(answers), states | {run: f"QUEUED ({number})" for number, run in enumerate(waiting, 1)}, answers)
 
     def note(self, run: str, host: str) -> str:
         """Place of a run in a host's queue, in words; empty if the run does not wait there."""
         jobs = self.by_host.get(host, ())
-        if not any(job["run"] == run and job["state"] == QUEUED for job in jobs):
+        if not any(job["run"] == run and job["state"] == Phase.QUEUED for job in jobs):
             return ""
         before = list(itertools.takewhile(lambda name: name != run, (job["run"] for job in jobs)))
         return f"behind run {', '.join(before)}" if before else "next"

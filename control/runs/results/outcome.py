@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, signal_of
+from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
-TIMED = ("training", "ended")
+TIMED = (Phase.TRAINING, Phase.ENDED)
 """Phases of the chief whose start times a result shows."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
 ENDED_WELL, LOST = ("done", "preempted", "running"), "lost"
@@ -129,8 +130,8 @@ def launch_times(entered: float | None, verdicts: Sequence[Verdict], now: float 
         return None
     end = now if now is not None else max(verdict.at for verdict in verdicts)
     times: dict[str, Any] = {"until": "result" if now is not None else "last worker's end", "seconds_from_enter": round(end - entered, 3)}
-    if (first := began.get("training")) is not None:
-        last = began.get("ended", max(verdict.at for verdict in verdicts))
+    if (first := began.get(Phase.TRAINING)) is not None:
+        last = began.get(Phase.ENDED, max(verdict.at for verdict in verdicts))
         times |= {"seconds_to_training": first - entered, "seconds_training": last - first, "seconds_after_training": end - last}
     return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
 

@@ -17,8 +17,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import EVALUATOR, ROLES, SERVER
-from trainer.rundir.layout import recorded
-from trainer.rundir.phases import LOG
+from trainer.rundir.layout import SERVER_LOG, recorded
 
 
 def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
@@ -50,7 +49,7 @@ def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
     if not (of_role := _of_role(hosts, role)):
         raise ConfigError(f"role={role}: the run has no {role}. Fix: put hosts into the inventory's group {GROUPS[role]}, or leave it out")
     beside = {host["name"] for host in trains(hosts)}
-    files = {name: LOG if role == SERVER and name in beside else WORKER_LOG for name in of_role}
+    files = {name: SERVER_LOG if role == SERVER and name in beside else WORKER_LOG for name in of_role}
     return {"files": files, "hosts": of_role}
 
 

@@ -8,6 +8,7 @@ from control.common.progress_line import Line
 from control.runs.results import metric_text, stragglers
 from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
+from trainer.rundir.phases import Phase
 
 
 class Progress:
@@ -39,7 +40,7 @@ class Progress:
         kind = record["kind"]
         if kind == "warning":
             self._line.print(f"{host}: {record['text']}")
-        elif kind == "phase" and record["phase"] != "training":
+        elif kind == "phase" and record["phase"] != Phase.TRAINING:
             self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
         elif kind == "steps":
             left = self._estimate.left(record["step"], record["images_per_s"])

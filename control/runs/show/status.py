@@ -16,7 +16,7 @@ from control.runs.show import result_text
 from trainer.data.spec import noun
 from trainer.network.launched_hosts import posts
 from trainer.rundir.layout import recorded, snapshots_policy
-from trainer.rundir.phases import QUEUED, STANDING_BY
+from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
 NOTHING_KNOWN = Jobs()
@@ -42,7 +42,7 @@ def worker(
         "state": state,
         "phase": phases[-1] if phases else "-",
         "heard": heard,
-        "note": (note(records) if phases and phases[-1] == QUEUED else "") if alive else unclear,
+        "note": (note(records) if phases and phases[-1] == Phase.QUEUED else "") if alive else unclear,
         "exit_code": ended["exit_code"] if ended else None,
         "steps": steps[-1] if steps else None,
         "epoch": epochs[-1] if epochs else None,
@@ -235,7 +235,7 @@ def _members(seen: list[dict[str, Any]]) -> list[str]:
 
 def _lost(look: dict[str, Any]) -> dict[str, Any]:
     """A look at a host that the other hosts go on without, with that note."""
-    note = SPARE if look.get("phase") == STANDING_BY else f"{outcome.LOST}: the others go on without it"
+    note = SPARE if look.get("phase") == Phase.STANDING_BY else f"{outcome.LOST}: the others go on without it"
     return {**look, "note": f"{note}; {look['note']}" if look.get("note") else note, "exit_code": None}
 
 

@@ -11,9 +11,8 @@ from control.common.plan import Plan
 from control.runs.results import run_summary
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
-from trainer.rundir.metrics_log import CACHING, CHOOSING
+from trainer.rundir.phases import ONLY_ONCE
 
-ONLY_ONCE = (CACHING, CHOOSING)
 """Phases of the warm-up that its trials skip, because their results are kept."""
 COMMAND_S = 4.0
 """Seconds of a trial's command before its launch and after its end: plan, copies of what hosts have, collection. Those of the warm-up

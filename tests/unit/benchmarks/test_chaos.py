@@ -16,7 +16,7 @@ from benchmarks.shared import benchmark
 from benchmarks.tasks import run_chaos
 from control.common import project
 from trainer.common.errors import ConfigError, LockstepError
-from trainer.rundir.phases import REJOINING
+from trainer.rundir.phases import Phase
 
 NAMES = [f"node{number}" for number in range(1, 6)]
 HOSTS = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(NAMES, 1)]
@@ -69,8 +69,8 @@ def test_the_last_fault_leaves_steps_after_it():
 
 
 def test_a_restart_is_taken_apart():
-    chief = [step(90, 40), step(99, 80), step(101, 84), phase(104, REJOINING), *start(106), step(116, 64), step(117, 68)]
-    workers = {"node1": chief, "node3": [phase(103, REJOINING)]}
+    chief = [step(90, 40), step(99, 80), step(101, 84), phase(104, Phase.REJOINING), *start(106), step(116, 64), step(117, 68)]
+    workers = {"node1": chief, "node3": [phase(103, Phase.REJOINING)]}
     row = injection.row(BEGUN, 200.0, workers, "node1")
     assert (row.notice_s, row.next_step_s) == (3.0, 16.0)
     assert row.repeated == 84 - 64 + STEPS_PER_CALL
@@ -79,19 +79,19 @@ def test_a_restart_is_taken_apart():
 
 
 def test_of_two_starts_the_one_counts_that_brought_a_step():
-    chief = [step(99, 80), phase(104, REJOINING), *start(106), phase(115, REJOINING), *start(120), step(130, 84)]
+    chief = [step(99, 80), phase(104, Phase.REJOINING), *start(106), phase(115, Phase.REJOINING), *start(120), step(130, 84)]
     row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.meet_s, row.repeated) == (4.0, 30.0, 16.0, 0)
 
 
 def test_a_training_that_never_goes_on_has_no_next_step():
-    chief = [step(99, 80), phase(104, REJOINING), phase(106, "starting")]
+    chief = [step(99, 80), phase(104, Phase.REJOINING), phase(106, "starting")]
     row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.meet_s, row.start_s) == (4.0, None, 2.0, None)
 
 
 def test_where_nothing_restarts_the_longest_pause_counts_and_only_until_the_next_fault():
-    chief = [step(50, 4), step(99, 8), step(101, 12), step(131, 16), step(132, 20), step(300, 24), phase(301, REJOINING)]
+    chief = [step(50, 4), step(99, 8), step(101, 12), step(131, 16), step(132, 20), step(300, 24), phase(301, Phase.REJOINING)]
     row = injection.row(BEGUN, 150.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.repeated, row.meet_s) == (None, 30.0, 0, None)
 
@@ -104,7 +104,7 @@ def test_a_pause_that_begins_before_the_fault_counts_from_it():
 
 
 def rows():
-    restart = injection.row(BEGUN, 200.0, {"node1": [step(99, 80), phase(104, REJOINING), *start(106), step(116, 84)]}, "node1")
+    restart = injection.row(BEGUN, 200.0, {"node1": [step(99, 80), phase(104, Phase.REJOINING), *start(106), step(116, 84)]}, "node1")
     pause = Begun(Injection(1, 1, "slow-link", "node2", 160), 100.0, 160.0)
     waited = injection.row(pause, 200.0, {"node1": [step(99, 80), step(105, 84)]}, "node1")
     return [injection.ended(restart, True, "SUCCEEDED"), injection.ended(waited, False, "SUCCEEDED")]

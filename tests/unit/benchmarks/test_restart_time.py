@@ -1,5 +1,5 @@
 from benchmarks.scripts.restart_time import KILL, PARTS, parts
-from trainer.rundir.phases import REJOINING
+from trainer.rundir.phases import Phase
 
 
 def record(t, kind, **more):
@@ -8,7 +8,7 @@ def record(t, kind, **more):
 
 BEFORE = [record(1.0, "phase", phase="training"), record(2.0, "steps"), record(9.0, "heartbeat", phase="training")]
 AFTER = [
-    record(10.5, "phase", phase=REJOINING),
+    record(10.5, "phase", phase=Phase.REJOINING),
     record(11.5, "generation"),
     record(13.5, "phase", phase="joining"),
     record(16.5, "phase", phase="training"),
@@ -20,7 +20,7 @@ AFTER = [
 
 def test_each_part_counts_from_the_one_before_and_what_was_before_the_kill_does_not():
     seconds = parts(10.0, BEFORE + AFTER)
-    assert seconds == {REJOINING: 0.5, "generation": 1.0, "joining": 2.0, "training": 3.0, "steps": 0.5}
+    assert seconds == {Phase.REJOINING: 0.5, "generation": 1.0, "joining": 2.0, "training": 3.0, "steps": 0.5}
     assert set(seconds) <= set(PARTS)
 
 

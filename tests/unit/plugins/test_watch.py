@@ -12,7 +12,7 @@ from control.runs.show.progress import Progress
 from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
 from trainer.common.clock import CLOCK
 from trainer.common.errors import DONE, FAILED, RESTART
-from trainer.rundir.phases import DOWN, STANDING_BY
+from trainer.rundir.phases import Phase
 
 
 def watcher(clock):
@@ -119,7 +119,7 @@ def test_an_end_is_told_in_our_time(monkeypatch, clock):
     assert watch._ended(seen) == 970.0
 
 
-@pytest.mark.parametrize(("phase", "away"), [(DOWN, False), ("training", True)])
+@pytest.mark.parametrize(("phase", "away"), [(Phase.DOWN, False), ("training", True)])
 def test_restarting_host_may_take_the_others_wait(phase, away, monkeypatch, clock):
     watch = watcher(clock)
     watch.rejoin_wait, watch.phase, watch.was_away = 300.0, phase, away
@@ -224,7 +224,7 @@ def test_spare_that_missed_the_end_is_ended(tmp_path, monkeypatch, clock):
 
 def test_a_spare_that_stands_by_is_under_way(tmp_path, clock):
     spare = elastic(tmp_path, 2, clock)
-    spare.phase, spare.phases_began, spare.arguments = STANDING_BY, {}, {**spare.arguments, "detach": True}
+    spare.phase, spare.phases_began, spare.arguments = Phase.STANDING_BY, {}, {**spare.arguments, "detach": True}
     spare.heard_at = clock.monotonic()
     assert spare._under_way().state == "running"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from trainer.host import claims
-from trainer.rundir.phases import QUEUED
+from trainer.rundir.phases import Phase
 
 
 class Hosts:
@@ -83,4 +83,4 @@ class Hosts:
     def notes(self, run, rank):
         path = self.path(run, rank) / "metrics.jsonl"
         records = read_records(path) if path.exists() else []
-        return [record["note"] for record in records if record["kind"] == "phase" and record["phase"] == QUEUED]
+        return [record["note"] for record in records if record["kind"] == "phase" and record["phase"] == Phase.QUEUED]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, Run, post
 from trainer.host.process import LET_IN, MARK
-from trainer.rundir.phases import DOWN, REJOINING, STANDING_BY
+from trainer.rundir.phases import Phase
 from trainer.supervision import supervisor as product
 from trainer.supervision.child import Pulse
 from trainer.supervision.restart_policy import Elasticity, Limits
@@ -59,7 +59,7 @@ def test_a_killed_worker_and_its_peer_start_again(begin):
     assert words in run.log(1)
     assert [record["text"] for record in run.records(0, "warning")] == [words], "whoever watches is told once"
     assert not run.records(1, "warning")
-    assert REJOINING in run.phases(1)
+    assert Phase.REJOINING in run.phases(1)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -166,7 +166,7 @@ def ask(run, rank):
 def test_a_waiting_supervisor_can_be_asked_to_end(begin):
     run = begin()
     run.lose(1)
-    run.await_phase(0, REJOINING)
+    run.await_phase(0, Phase.REJOINING)
     ask(run, 0)
     assert run.end(0) == PREEMPTED
     assert not (run.folders[0] / FILE).exists()
@@ -214,7 +214,7 @@ def test_a_host_that_goes_down_joins_again(begin, signals, waits):
     run = begin()
     if waits:
         run.lose(0)
-        run.await_phase(1, REJOINING)
+        run.await_phase(1, Phase.REJOINING)
     for number in signals:
         run.signal(1, number)
         run.clock.sleep(HANGUP_S / 2)
@@ -222,10 +222,10 @@ def test_a_host_that_goes_down_joins_again(begin, signals, waits):
         run.clock.until(lambda: signal.SIGTERM in run.workers[1, 1].signals, "the signal")
         run.do(0, 1, PREEMPTED)
     assert run.end(1) == PREEMPTED
-    assert run.phases(1)[-1] == DOWN
+    assert run.phases(1)[-1] == Phase.DOWN
     if waits:
         run.begin(0)
-    run.await_phase(0, REJOINING)
+    run.await_phase(0, Phase.REJOINING)
     run.begin(1)
     run.await_generation(2)
     run.all_do(2, SUCCEEDED)
@@ -394,7 +394,7 @@ def test_a_host_back_at_the_end_is_told(begin, clock):
 
 def test_a_spare_takes_a_lost_workers_place(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     run.lose(1)
     run.await_generation(2, (0, 2))
     assert run.workers[2, 2].cluster == {"cluster": {"worker": ["first", "third"]}, "task": {"type": "worker", "index": 1}}
@@ -408,7 +408,7 @@ def test_a_spare_takes_a_lost_workers_place(begin):
 def test_a_spare_waits_behind_doors_to_the_end(begin, order, code):
     """Of a run that has lost nobody: it ends with it."""
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     run.kill(1, 1)
     run.await_generation(2)
     assert run.workers[1, 2].cluster["cluster"] == {"worker": ["first", "second"]}
@@ -434,11 +434,11 @@ def test_a_spare_that_comes_after_a_loss_joins(begin):
 def test_a_worker_joins_after_the_next_fault(begin):
     """One that is back while a spare has its place: whoever meets the first in time trains, the other waits behind a door."""
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     run.lose(1)
     run.await_generation(2, (0, 2))
     run.begin(1)
-    run.await_phase(1, REJOINING)
+    run.await_phase(1, Phase.REJOINING)
     run.await_visit(1)
     run.kill(0, 2)
     run.await_generation(3, (0,))
@@ -452,7 +452,7 @@ def test_a_worker_joins_after_the_next_fault(begin):
 
 def test_an_error_for_the_user_ends_spares(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     run.do(0, 1, 1)
     assert run.ends() == [1, 75, 75]
     assert "nothing starts again after that" in run.log(2)
@@ -468,7 +468,7 @@ def test_one_that_misses_the_end_is_told(limits, begin, clock):
     else:
         run.kill(1, 1)
     code = 1 if limits.restarts else 137
-    run.await_phase(1, REJOINING)
+    run.await_phase(1, Phase.REJOINING)
     began = clock.monotonic()
     clock.sleep(MISSED_S / 3)
     run.begin(2)
@@ -480,7 +480,7 @@ def test_one_that_misses_the_end_is_told(limits, begin, clock):
 def test_a_spare_waits_longer_than_others(begin, clock):
     """All may be lost, and nobody could tell it."""
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     began = clock.monotonic()
     for rank in (0, 1):
         run.lose(rank)
@@ -504,6 +504,6 @@ def test_a_host_behind_a_door_may_wait_long(begin, clock):
 
 def test_a_spare_can_be_asked_to_end(begin):
     run = begin(workers=2, spares=1, **ELASTIC)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     ask(run, 2)
     assert run.end(2) == PREEMPTED

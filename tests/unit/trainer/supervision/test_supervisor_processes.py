@@ -18,7 +18,7 @@ from tests.ports import free_ports
 from tests.project import await_until
 from trainer.common.errors import PREEMPTED
 from trainer.host.process import MARK
-from trainer.rundir.phases import DOWN, REJOINING, STANDING_BY
+from trainer.rundir.phases import Phase
 from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
@@ -206,7 +206,7 @@ def test_the_standby_becomes_the_next_worker(begin):
 def test_a_stopped_spare_learns_of_the_end(begin):
     """Else it would wait for minutes."""
     run = begin(spares=1, hurry=20, elastic=True, elastic_wait=2, min_workers=1)
-    run.await_phase(2, STANDING_BY)
+    run.await_phase(2, Phase.STANDING_BY)
     os.kill(run.processes[2].pid, signal.SIGSTOP)
     run.do(1, 1, 1)
     assert run.processes[1].wait(LONG_S) == 1
@@ -220,7 +220,7 @@ def test_a_supervisor_that_waits_hears_a_signal(number, begin):
     """Its handler breaks off whatever the main thread waits for; somebody at the terminal leaves the mark with it."""
     run = begin()
     run.processes[1].kill()
-    run.await_phase(0, REJOINING)
+    run.await_phase(0, Phase.REJOINING)
     if number == signal.SIGTERM:
         (run.folders[0] / MARK).touch()
     run.processes[0].send_signal(number)
@@ -235,8 +235,8 @@ def test_two_signals_mean_that_the_host_goes_down(begin):
     for number in (signal.SIGHUP, signal.SIGTERM):
         run.processes[1].send_signal(number)
     assert run.processes[1].wait(LONG_S) == PREEMPTED
-    assert run.phases(1)[-1] == DOWN
-    run.await_phase(0, REJOINING)
+    assert run.phases(1)[-1] == Phase.DOWN
+    run.await_phase(0, Phase.REJOINING)
     run.processes[1] = run.begin(1)
     run.await_generation(2)
     for rank in (0, 1):

@@ -17,7 +17,7 @@ from tests.unit.trainer.supervision.queued import Hosts
 from trainer.common.errors import FAILED, PREEMPTED, RESTART
 from trainer.host import claims
 from trainer.host.process import MARK
-from trainer.rundir.phases import DOWN
+from trainer.rundir.phases import Phase
 from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
@@ -162,7 +162,7 @@ def test_it_keeps_its_place_through_a_restart(hosts):
     hosts.is_told("a", 0, "behind run now")
     process.terminate()
     last = hosts.path("a", 0) / "metrics.jsonl"
-    await_until(lambda: json.loads(last.read_text().splitlines()[-1])["phase"] == DOWN, 60, "it says so", 0.02)
+    await_until(lambda: json.loads(last.read_text().splitlines()[-1])["phase"] == Phase.DOWN, 60, "it says so", 0.02)
     process.terminate()
     assert process.wait(60) == PREEMPTED
     assert hosts.entry("a", 0, 1).exists()

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.conftest import ROOT
 from trainer.common.errors import FAILED, PREEMPTED
 from trainer.rundir.metrics_log import Metrics
-from trainer.rundir.phases import SERVING
+from trainer.rundir.phases import Phase
 from trainer.worker.watchdog import HEARTBEAT_S, STOPS, Watchdog
 
 
@@ -117,5 +117,5 @@ def test_a_worker_asked_to_end_saves_first(phase, code, tmp_path):
 
 def test_a_chiefs_worker_stays_when_asked(tmp_path):
     """The chief saves its state with it."""
-    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), SERVING]
+    argv = [sys.executable, "-c", ASKED, str(tmp_path / "metrics.jsonl"), Phase.SERVING]
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60).returncode == 8

@@ -9,7 +9,7 @@ from control.runs.launch import waiting_runs
 from control.runs.results.outcome import Verdict
 from trainer.common.errors import LockstepError
 from trainer.host.claims import TICKET
-from trainer.rundir.phases import QUEUED
+from trainer.rundir.phases import Phase
 
 
 def test_tickets_sort_by_time():
@@ -19,7 +19,7 @@ def test_tickets_sort_by_time():
 
 
 def test_a_run_that_waits_says_for_what():
-    waiting = Verdict("pi1", 0, "running", phase=QUEUED, message="behind run old")
+    waiting = Verdict("pi1", 0, "running", phase=Phase.QUEUED, message="behind run old")
     assert waiting_runs.progress([waiting, Verdict("pi2", 1, "running", phase="training")]) == "is queued: behind run old"
     assert waiting_runs.progress([Verdict("pi2", 1, "running", phase="training")]) == "is under way"
 

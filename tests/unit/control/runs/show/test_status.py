@@ -3,7 +3,7 @@
 import pytest
 
 from control.runs.show import status
-from trainer.rundir.phases import STANDING_BY
+from trainer.rundir.phases import Phase
 
 
 def seen(host: str, ended: int | None = None, alive: bool = False, records: bool = True) -> dict:
@@ -61,7 +61,7 @@ def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
 
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
-    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": STANDING_BY, "steps": None}]
+    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": Phase.STANDING_BY, "steps": None}]
     shown = status.table("run", None, hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
     assert line.split()[:2] == ["2", "c"]
