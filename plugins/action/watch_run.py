@@ -28,6 +28,7 @@ from trainer.data.spec import noun
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir import layout
 from trainer.rundir.phases import WAITING, Phase
+from trainer.supervision.failure import silent
 from trainer.supervision.restart_policy import FINAL
 
 EVERY_S, OTHERS_EVERY_S = 1.0, 5.0
@@ -91,7 +92,7 @@ class ActionModule(Action):
         )
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
-        self.phase, self.step, self.trained, self.collect_at = "running" if self.script else str(Phase.STARTING), 0, False, 0.0
+        self.phase, self.step, self.trained, self.collect_at = outcome.SCRIPT_PHASE if self.script else str(Phase.STARTING), 0, False, 0.0
         self.complaint = ""
         self.gone_at: float | None = None
         recovery = arguments.get("recovery") or {}
@@ -215,7 +216,7 @@ class ActionModule(Action):
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
         silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == Phase.ENDED else 1) + (LATER_S if self.rejoin_wait else 0.0)
         if seen.heard is not None and seen.heard > silence and self.clock.monotonic() - self.heard_at > min(silence, 10):
-            return self._end_it("silent", f"no heartbeat for {seen.heard:.0f} s while {self.phase} (limit {silence:.0f} s)")
+            return self._end_it("silent", f"{silent(seen.heard)} while {self.phase} (limit {silence:.0f} s)")
         deadline = float(self.arguments["start_deadline"]) + 15
         if self.phase in WAITING and self.clock.monotonic() - self.heard_at > deadline:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")

@@ -94,7 +94,7 @@ def test_a_frozen_worker_is_replaced(hosts, undisturbed):
     run.until(lambda: run.pids(2).get("worker", frozen) != frozen, "the next worker")
     run.release()
     run.end()
-    assert "gave no sign of life for" in run.log(1)
+    assert "gave no heartbeat for" in run.log(1)
     assert run.summary()["weights_sha256"] == undisturbed
 
 

@@ -94,7 +94,7 @@ def test_a_script_killed_on_one_ssh_host_ends_on_all_and_the_host_is_named(clust
             playbook.send_signal(signal.SIGINT)
             playbook.wait(60)
     assert playbook.returncode != 0
-    assert "First failure: node3 (rank 2), exit code 137" in output, output
+    assert "First failure: node3 (rank 2) was killed by SIGKILL" in output, output
     assert cluster.summary("endless")["state"] == "FAILED"
     others = [cluster.run("endless") / "workers" / name / "exit.json" for name in NAMES if name != "node3"]
     assert all(json.loads(end.read_text())["exit_code"] for end in others)

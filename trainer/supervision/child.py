@@ -15,6 +15,7 @@ from trainer.common.errors import code_of
 from trainer.common.files import is_read_only
 from trainer.host.process import STACKS
 from trainer.rundir.phases import Phase
+from trainer.supervision.failure import silent
 
 LOOK_S = 0.5
 """Seconds between two looks at a worker's heartbeats."""
@@ -164,7 +165,7 @@ class Child:
         if unwanted:
             self._end(unwanted)
         elif now - pulse.heard_at > patience.silence:
-            self._end(f"gave no sign of life for {now - pulse.heard_at:.0f} s")
+            self._end(f"gave {silent(now - pulse.heard_at)}")
         elif pulse.hangs(patience.hang):
             self.signal(STACKS)
             with contextlib.suppress(subprocess.TimeoutExpired):

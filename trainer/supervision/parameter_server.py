@@ -91,14 +91,13 @@ class WorkerSupervisor(AsynchronousSupervisor):
                 self._failures = 1 if self._clock.monotonic() - begun >= SETTLED_S else self._failures + 1
                 if self._is_over() or report.code in (DONE, PREEMPTED, FAILED):
                     return report
+                how = restart_policy.failure(report).words
                 if refused := self._limit():
-                    say(f"error: this worker {restart_policy.describe(report)}; {refused}")
+                    say(f"error: this worker {how}; {refused}")
                     return dataclasses.replace(report, code=FAILED)
                 self._history.restarts.append(self._clock.time())
                 restart = len(self._history.restarts)
-                words = (
-                    f"this worker {restart_policy.describe(report)}; it starts again, and the others go on (restart {restart} of this host)"
-                )
+                words = f"this worker {how}; it starts again, and the others go on (restart {restart} of this host)"
                 say(words)
                 self._metrics.record("warning", text=words)
                 self._pause(restart_policy.backoff(self._failures - 1))

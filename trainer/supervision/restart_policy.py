@@ -10,22 +10,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, LockstepError, signal_of
+from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, LockstepError, signal_of
 from trainer.common.safe_text import printable
 from trainer.network.member import named
-from trainer.rundir.phases import Phase
+from trainer.supervision.failure import TEXT, Failure, kind_of
 
 FINAL = (DONE, FAILED, DIVERGED, PREEMPTED)
 """Exit codes after which nothing starts again."""
-LOST = -1
-"""In a report: the worker was lost together with its supervisor, or with its host,"""
 LONG_AGO = 1e9
-"""and nobody knows when."""
+"""In the report of a worker that was lost together with its supervisor: nobody knows when."""
 FRUITLESS = 3
 """A run ends at this restart in a row after which it got no further."""
 LONGEST_WAIT_S = 60.0
-TEXT = 300
-"""Most characters of a message."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +122,10 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, li
         workers: how many train. Those of lowest rank that are there do, so that spares only take the places of lost workers.
         limits: how often workers start again.
     """
-    rank = cause(reports)
-    what = f"rank {rank} ({hosts[rank]}) {describe(reports[rank])}"
     newest = max(reports.values(), key=lambda one: one.generation)
+    failures = [failure(reports[rank], rank, hosts[rank], newest.generation) for rank in sorted(reports)]
+    blamed = min(failures, key=lambda one: one.order)
+    what = f"rank {blamed.rank} ({blamed.host}) {blamed.words}"
     if lost := [one for one in range(len(hosts)) if one in newest.members and one not in reports]:
         what = f"{what}; {named(hosts, lost)} did not come back"
     members = sorted(reports)[:workers]
@@ -138,19 +135,19 @@ def decide(reports: Mapping[int, Report], hosts: Sequence[str], workers: int, li
     step, reached = max(one.step for one in reports.values()), max(one.reached for one in reports.values())
     fruitless = 0 if step > reached else 1 + max(one.fruitless for one in reports.values())
     furthest = max(step, reached)
-    if end := _why_end(reports, reports[rank], fruitless, furthest, limits):
+    if end := _why_end(reports, blamed.code, fruitless, furthest, limits):
         return Decision(0, 0.0, fruitless, furthest, [], 0, f"{what}; {end}")
     restart = 1 + max(one.restarts for one in reports.values())
     return Decision(1 + newest.generation, backoff(fruitless), fruitless, furthest, members, restart, what)
 
 
-def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furthest: int, limits: Limits) -> str:
+def _why_end(reports: Mapping[int, Report], code: int | None, fruitless: int, furthest: int, limits: Limits) -> str:
     """Why nothing starts again; empty if all do."""
     restarts, in_last_hour = (max(getattr(one, name) for one in reports.values()) for name in ("restarts", "in_last_hour"))
     reasons = {
-        "nothing starts again after that": blamed.code in FINAL,
+        "nothing starts again after that": code in FINAL,
         "a worker was asked to end": any(one.code in (DONE, PREEMPTED) for one in reports.values()),
-        "it would crash there again": signal_of(blamed.code) in CRASHES and fruitless > 0,
+        "it would crash there again": signal_of(code) in CRASHES and fruitless > 0,
         f"the run got no further than step {furthest:,} {FRUITLESS} times in a row": fruitless >= FRUITLESS,
         f"recovery.max_restarts={limits.restarts} is reached": restarts >= limits.restarts,
         f"recovery.max_restarts_per_hour={limits.per_hour} is reached": in_last_hour >= limits.per_hour,
@@ -158,32 +155,12 @@ def _why_end(reports: Mapping[int, Report], blamed: Report, fruitless: int, furt
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def cause(reports: Mapping[int, Report]) -> int:
-    """The rank to blame: the first that ended and had not merely lost a peer; what ends later may do so because of it.
-
-    Not one of an older generation, without which the others went on.
-    """
-    newest = max(report.generation for report in reports.values())
-    return min(reports, key=lambda rank: (reports[rank].generation < newest, _lost_a_peer(reports[rank]), -reports[rank].ago, rank))
-
-
-def _lost_a_peer(report: Report) -> bool:
-    return report.code == RESTART and not report.message
-
-
 def backoff(fruitless: int) -> float:
     """Seconds before the next start: none after a fault of a run that makes progress, then twice as many each time."""
     return min(LONGEST_WAIT_S, 2.0**fruitless - 1)
 
 
-def describe(report: Report) -> str:
-    """How a worker ended, in words."""
-    where = f"at step {report.step:,}" if report.phase in (Phase.TRAINING, Phase.ENDED) else f"while {printable(report.phase, TEXT)}"
-    if report.message:
-        return f"{printable(report.message, TEXT)}, {where}"
-    if report.code == LOST:
-        return "was lost with its supervisor, or its host restarted"
-    if report.code == RESTART:
-        return f"lost another worker {where}"
-    name = signal_of(report.code)
-    return f"was killed by {name} {where}" if name else f"ended with exit code {report.code} {where}"
+def failure(report: Report, rank: int = 0, host: str = "", newest: int = 0) -> Failure:
+    """The failure of a worker; one of a generation before the `newest` follows from that of the others."""
+    kind = kind_of(report.code, report.message, follows=report.generation < newest)
+    return Failure(host, rank, kind, report.step, report.phase, -report.ago, report.code, report.message)

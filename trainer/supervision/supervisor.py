@@ -25,9 +25,10 @@ from trainer.rundir.metrics_log import Metrics
 from trainer.rundir.phases import ROOM, TOGETHER, Phase
 from trainer.supervision import rendezvous, restart_policy
 from trainer.supervision.child import Child, Pulse, Standby, Start
+from trainer.supervision.failure import LOST
 from trainer.supervision.post import Post
 from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
-from trainer.supervision.restart_policy import FINAL, LONG_AGO, LOST, Decision, Report, may_go_on
+from trainer.supervision.restart_policy import FINAL, LONG_AGO, Decision, Report, may_go_on
 from trainer.supervision.run_folder import METRICS, RunFolder
 
 FILE = claims.SUPERVISED

@@ -15,23 +15,19 @@ def failure(verdicts: Sequence[Verdict]) -> str:
     cause = outcome.root_cause(verdicts)
     if cause is None:
         return ""
-    lines = [f"First failure: {cause.host} (rank {cause.rank}), {_ended(cause)}", *_crash_hint(cause)]
+    lines = [f"First failure: {cause.host} (rank {cause.rank}){_ended(cause, ', ')}", *_crash_hint(cause)]
     if cause.message:
         lines.append(f"  {cause.message}")
     if cause.last_lines:
         lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
-    lines += [f"  {other.host} (rank {other.rank}): {_ended(other)}" for other in verdicts if other is not cause]
+    lines += [f"  {other.host} (rank {other.rank}){_ended(other, ': ')}" for other in verdicts if other is not cause]
     return "\n".join(lines)
 
 
-def _ended(verdict: Verdict) -> str:
-    """How a worker ended: its exit code, a signal and what it was doing then, or the state in which it was left."""
-    code = verdict.exit_code
-    if code is None:
-        return verdict.state
-    step = f", after step {verdict.step:,}" if verdict.step else ""
-    doing = f" while {verdict.phase}{step}" if verdict.phase else ""
-    return f"exit code {code}{signal_name(code, doing)}"
+def _ended(verdict: Verdict, otherwise: str) -> str:
+    """How a worker ended, or the state in which it was left, after `otherwise`."""
+    words = verdict.failure.words
+    return f" {words}" if words else f"{otherwise}{verdict.state}"
 
 
 def _crash_hint(cause: Verdict) -> list[str]:
@@ -54,7 +50,7 @@ def without_onednn(exit_code: int | None, environment: dict[str, str] | None) ->
     return f"set=train.environment.{ONEDNN}=0" if signal_of(exit_code) in NATIVE and not tried else ""
 
 
-def signal_name(code: int, doing: str = "") -> str:
+def signal_name(code: int) -> str:
     """` (killed by SIGKILL)` for a shell's exit code 137, otherwise empty."""
     name = signal_of(code)
-    return f" (killed by {name}{doing})" if name else ""
+    return f" (killed by {name})" if name else ""

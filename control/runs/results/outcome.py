@@ -7,10 +7,13 @@ from typing import Any
 
 from trainer.common.errors import CRASHES, DIVERGED, DONE, FAILED, PREEMPTED, RESTART, signal_of
 from trainer.rundir.phases import Phase
+from trainer.supervision.failure import Failure, kind_of
 from trainer.supervision.restart_policy import may_go_on
 
 TIMED = (Phase.TRAINING, Phase.ENDED)
 """Phases of the chief whose start times a result shows."""
+SCRIPT_PHASE = "running"
+"""A script has no phases."""
 GONE = "its session ended without an exit code (killed, or the host was restarted)"
 ENDED_WELL, LOST = ("done", "preempted", "running"), "lost"
 AWAY = ("gone", "silent", "unreachable")
@@ -43,22 +46,22 @@ class Verdict:
     again: bool | None = None
     """True if the previous launch ended the same way; None if not checked."""
 
+    @property
+    def failure(self) -> Failure:
+        """The end of its worker, as of one that failed."""
+        phase = self.phase if self.phase and self.phase not in ("-", SCRIPT_PHASE) else ""
+        kind = kind_of(self.exit_code, follows=self.ended_by_us)
+        return Failure(self.host, self.rank, kind, self.step or 0, phase, self.at, self.exit_code)
+
     def to_dict(self) -> dict[str, Any]:
         """For Ansible, and `Verdict(**...)`; fields without a value are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The verdict to blame: the earliest failure that is not merely the loss of a peer.
-
-    A worker that exits with RESTART lost a peer; it is blamed only if no other worker failed. A worker that we
-    ended because another failed comes last. A worker that was silent, gone or unreachable counts from when it
-    was last heard.
-    """
+    """The verdict with the first failure; None if no worker failed."""
     failed = [verdict for verdict in verdicts if verdict.state not in (*ENDED_WELL, LOST)]
-    if not failed:
-        return None
-    return min(failed, key=lambda verdict: (verdict.ended_by_us, verdict.exit_code == RESTART, verdict.at))
+    return min(failed, key=lambda verdict: verdict.failure.order, default=None)
 
 
 def without_lost(verdicts: Sequence[Verdict], workers: int) -> list[Verdict]:

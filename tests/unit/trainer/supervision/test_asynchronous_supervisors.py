@@ -12,9 +12,10 @@ from tests.ports import free_ports
 from trainer.common.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import parameter_server
 from trainer.supervision.child import Patience
+from trainer.supervision.failure import LOST
 from trainer.supervision.parameter_server import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
 from trainer.supervision.rejoin import Door
-from trainer.supervision.restart_policy import LOST, Limits, Report
+from trainer.supervision.restart_policy import Limits, Report
 from trainer.supervision.supervisor import Post
 
 SECRET = secrets.token_bytes(32)

@@ -33,7 +33,7 @@ def test_exit_codes_are_those_of_a_shell(tmp_path, code, expected):
 def test_a_child_without_heartbeats_is_ended(tmp_path, clock):
     child, began = pretend(tmp_path, clock), clock.monotonic()
     assert child.wait(Patience(silence=60.0, hang=600.0)) == 137
-    assert child.why == "gave no sign of life for 60 s"
+    assert child.why == "gave no heartbeat for 60 s"
     assert 60 < clock.monotonic() - began <= 60 + LOOK_S
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART, LockstepError
 from trainer.common.files import write_json
-from trainer.supervision.restart_policy import FRUITLESS, LONG_AGO, LOST, Limits, Report, backoff, cause, decide, describe, may_go_on
+from trainer.supervision.failure import LOST
+from trainer.supervision.restart_policy import FRUITLESS, LONG_AGO, Limits, Report, backoff, decide, failure, may_go_on
 from trainer.supervision.supervisor import History
 
 HOSTS = ("node1", "node2", "node3")
@@ -49,10 +50,9 @@ def test_a_worker_that_was_asked_to_end_ends_the_run_whatever_came_first():
 
 
 def test_who_ended_first_is_the_cause():
-    reports = {0: changed(code=137, ago=1.0), 1: changed(code=139, ago=9.0), 2: PEER}
-    assert cause(reports) == 1
-    assert cause({0: PEER, 1: PEER}) == 0
-    assert cause({0: PEER, 1: changed(ago=5.0)}) == 1
+    assert decision(changed(code=137, ago=1.0), changed(code=139, ago=9.0), PEER).why.startswith("rank 1 (node2) was killed by SIGSEGV")
+    assert decision(PEER, PEER).why.startswith("rank 0 (node1) lost another worker")
+    assert decision(PEER, changed(ago=5.0)).why.startswith("rank 1 (node2) lost another worker")
 
 
 def test_a_run_that_gets_no_further_ends():
@@ -167,13 +167,13 @@ def test_waits_grow_to_a_minute():
     ("report", "words"),
     [
         (changed(code=137, phase="joining"), "was killed by SIGKILL while joining"),
-        (changed(code=137, message="gave no sign of life for 46 s"), "gave no sign of life for 46 s, at step 310"),
+        (changed(code=137, message="gave no heartbeat for 46 s"), "gave no heartbeat for 46 s, at step 310"),
         (changed(code=99), "ended with exit code 99 at step 310"),
         (changed(phase="\x1b[31mred"), "lost another worker while \\x1b[31mred"),
     ],
 )
 def test_how_a_worker_ended(report, words):
-    assert describe(report) == words
+    assert failure(report).words == words
 
 
 def test_reports_travel():

@@ -61,7 +61,7 @@ def test_stop_that_saves_no_state_fails_with_why(stopped_run):
     result, summary = stopped_run(FAILED, PREEMPTED)
     assert (result["failed"], summary["state"]) == (True, "FAILED")
     assert (summary["failure"]["host"], summary["failure"]["exit_code"]) == ("node0", FAILED)
-    assert result["msg"].startswith("First failure: node0 (rank 0), exit code 1\n")
+    assert result["msg"].startswith("First failure: node0 (rank 0) ended with exit code 1\n")
 
 
 def test_worker_that_had_to_be_killed_was_stopped(stopped_run):

@@ -424,12 +424,12 @@ def test_failure_shows_the_cause_and_the_others():
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
     assert failure_text.failure([cause, *others]).splitlines() == [
-        "First failure: node02 (rank 1), exit code 1",
+        "First failure: node02 (rank 1) ended with exit code 1",
         "  out of memory",
         "  last lines of node02/worker.log:",
         "    Traceback",
         "    MemoryError",
-        "  node01 (rank 0): exit code 75",
+        "  node01 (rank 0) lost another worker",
         "  node03 (rank 2): unreachable",
     ]
 
@@ -439,7 +439,8 @@ def test_failure_without_an_exit_code_shows_the_state():
 
 
 def test_failure_of_the_others_with_exit_code_zero():
-    assert failure_text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)]).endswith("  b (rank 1): exit code 0")
+    shown = failure_text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)])
+    assert shown.endswith("  b (rank 1) ended with exit code 0")
 
 
 @pytest.mark.parametrize(
@@ -456,18 +457,18 @@ def crash(code=139, **more):
 
 def test_crash_of_native_code_names_phase_and_mend():
     assert failure_text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
-        "First failure: a (rank 0), exit code 139 (killed by SIGSEGV while tracing)",
+        "First failure: a (rank 0) was killed by SIGSEGV while tracing",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
         "or worker_environment: {TF_ENABLE_ONEDNN_OPTS: 0} in the inventory",
-        "  b (rank 1): exit code 75",
+        "  b (rank 1) lost another worker",
     ]
 
 
 def test_a_crash_without_onednn_says_something_else():
     lines = failure_text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
     assert lines == [
-        "First failure: a (rank 0), exit code -4 (killed by SIGILL while tracing)",
+        "First failure: a (rank 0) was killed by SIGILL while tracing",
         "  The previous launch ended the same way; continued as it is, the run will end like that again.",
         "  Native code crashed, but not in oneDNN (TF_ENABLE_ONEDNN_OPTS=0 is set). Fix: check what the model's own code calls",
     ]
@@ -507,7 +508,7 @@ def test_the_same_crash_twice(now, before, again):
 
 
 def test_failure_by_a_signal_names_it():
-    assert failure_text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0), exit code 137 (killed by SIGKILL)"
+    assert failure_text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0) was killed by SIGKILL"
 
 
 # --- weights, models
