@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from control.remote.tmux import MARK, SOCKET
 from control.remote.worker_files import read_records
 from tests.ports import worker_ports
 from tests.project import ROOT, Project, await_until, copy_project
 from trainer.common.files import write_json
-from trainer.host.claims import session_name
-from trainer.supervision.supervisor import FILE
+from trainer.host.claims import MARK, SOCKET, SUPERVISED, session_name
 
 
 @dataclass
@@ -59,7 +57,7 @@ class LocalProject(Project):
 
     def pids(self, worker: int, name: str) -> dict[str, int]:
         """Process ids of a worker's `supervisor` and `worker`; without the latter while the supervisor is about to start one."""
-        return json.loads((self.node(worker, name) / "workers" / f"worker{worker}" / FILE).read_text())["pids"]
+        return json.loads((self.node(worker, name) / "workers" / f"worker{worker}" / SUPERVISED).read_text())["pids"]
 
     def has_another(self, worker: int, name: str, before: int) -> bool:
         """Whether a supervisor has started a worker with another process id."""

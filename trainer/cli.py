@@ -107,23 +107,23 @@ def steptime(arguments: argparse.Namespace) -> int:
 def evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate snapshots on the test images."""
     from trainer.evaluation import evaluate as evaluating
-    from trainer.rundir.metrics_log import Metrics
+    from trainer.rundir.metrics_log import METRICS, Metrics
     from trainer.worker import process
 
     process.load_tensorflow()
     epochs = [int(epoch) for epoch in arguments.epochs.split(",")]
-    metrics = Metrics(arguments.out / "metrics.jsonl")
+    metrics = Metrics(arguments.out / METRICS)
     evaluating.evaluate(arguments.run, epochs, published(arguments), arguments.caches, arguments.out, metrics)
     return DONE
 
 
 def predict(arguments: argparse.Namespace) -> int:
     """Predict the examples of a folder with the snapshot in it."""
-    from trainer.rundir.metrics_log import Metrics
+    from trainer.rundir.metrics_log import METRICS, Metrics
     from trainer.worker import process
 
     process.load_tensorflow()
     from trainer.evaluation import predict as predicting
 
-    predicting.predict(arguments.folder, Metrics(arguments.folder / "metrics.jsonl"))
+    predicting.predict(arguments.folder, Metrics(arguments.folder / METRICS))
     return DONE

@@ -8,10 +8,10 @@ from ansible.errors import AnsibleActionFail
 
 from benchmarks.peer_results import peer_trials
 from control.remote import checked_code, log_lines, modules, worker_files
-from control.remote.tmux import SOCKET
 from control.runs.hosts import inventory_hosts
 from plugins.shared.base_action import Action
 from trainer.common.files import write_json
+from trainer.host.claims import SOCKET
 from trainer.network.launched_hosts import endpoint
 
 TMUX = f"tmux -L {SOCKET}"

@@ -16,10 +16,10 @@ from typing import IO, Any, cast
 from ansible.errors import AnsibleConnectionFailure
 
 from control.remote import modules, worker_files
-from control.remote.tmux import SOCKET
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.safe_text import printable
 from trainer.host import tmux_socket
+from trainer.host.claims import SOCKET
 
 PROGRAM = Path(__file__).with_name("follow_program.py")
 BEGINNING = re.compile(r"^from (__future__|trainer\.tmux_socket) import .*\n", re.MULTILINE)

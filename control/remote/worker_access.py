@@ -25,6 +25,7 @@ from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 from trainer.host import sealed_files
 from trainer.rundir.layout import prune, recorded, snapshots_policy
+from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 from trainer.rundir.schemas import read_history
 
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
@@ -34,7 +35,6 @@ FOLLOW_S = 0.5
 """Between two checks while a worker is followed."""
 TAIL = 256 * 1024
 """Bytes at the end of worker.log that are searched for its last lines."""
-WORKER_LOG = "worker.log"
 SNAPSHOT = re.compile(r"(.*/)?checkpoints/epoch-\d+\.keras")
 ATTEMPTS = 2
 """How often an invalid file is fetched: a file broken in transfer is intact the second time."""
@@ -103,7 +103,7 @@ class Worker:
     def _metrics(self) -> Feed:
         if self.script:
             return self._log
-        return Feed(self.action, self.folder, self.session, "metrics.jsonl", LOOK)
+        return Feed(self.action, self.folder, self.session, METRICS, LOOK)
 
     @functools.cached_property
     def _log(self) -> Feed:

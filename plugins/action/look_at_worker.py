@@ -10,13 +10,14 @@ from control.common import project
 from control.common.operator_variables import integer
 from control.remote import modules
 from control.remote.follow import HostUnreachable
-from control.remote.worker_access import WORKER_LOG, Worker, of_fault
+from control.remote.worker_access import Worker, of_fault
 from control.runs.hosts import run_recovery
 from control.runs.results import generations, run_summary
 from control.runs.show import status
 from plugins.shared.base_action import Action
 from trainer.network.launched_hosts import posts
 from trainer.rundir import layout
+from trainer.rundir.metrics_log import WORKER_LOG
 
 AGAIN_S = 1.0
 """Between two looks at a worker that may come back."""

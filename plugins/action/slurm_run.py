@@ -27,6 +27,7 @@ from trainer.common.safe_text import printable
 from trainer.data.spec import noun
 from trainer.launch.slurm import RUN
 from trainer.rundir.layout import part_of, recorded, snapshots_policy
+from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 
 POLL_S = 3.0
 WAITING = ("PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING")
@@ -176,10 +177,10 @@ class ActionModule(Action):
 
     def _verdict(self, ended: dict[str, Any]) -> Verdict:
         code = ended["exit_code"]
-        log = part_of(self.local, ended["host"]) / "worker.log"
+        log = part_of(self.local, ended["host"]) / WORKER_LOG
         written = log.read_text(encoding="utf-8", errors="replace").split("\n") if code and log.is_file() else []
         lines = log_lines.shown(log_lines.of_last_launch(written))[-20:]
-        phase, step = worker_files.doing(read_records(log.with_name("metrics.jsonl")), "-", 0)
+        phase, step = worker_files.doing(read_records(log.with_name(METRICS)), "-", 0)
         state, at = outcome.of_exit_code(code), ended["ended_at"]
         return Verdict(ended["host"], ended["rank"], state, phase, step, at, exit_code=code, last_lines=lines or None)
 

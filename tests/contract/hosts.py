@@ -24,8 +24,8 @@ from tests.project import SLOWEST, Project, await_until
 from trainer.common.files import read_json, write_json
 from trainer.config import schedule
 from trainer.host import sealed_files
+from trainer.host.claims import SUPERVISED
 from trainer.rundir.schemas import read_history
-from trainer.supervision.supervisor import FILE
 
 SETTINGS = {
     "seed": 3,
@@ -181,7 +181,7 @@ class Hosts:
 
     def pids(self, worker: int) -> dict[str, int]:
         """Process ids of a host's `supervisor` and `worker`."""
-        return dict(read_json(self.own(worker) / FILE)["pids"])
+        return dict(read_json(self.own(worker) / SUPERVISED)["pids"])
 
     def hold_at(self, step: int, worker: int = 1) -> None:
         """Let all workers go on, and wait again before a step, to which they come, as this worker records."""

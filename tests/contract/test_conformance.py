@@ -18,7 +18,7 @@ from tests import preloaded
 from tests.contract.hosts import Hosts
 from tests.project import Project, copy_project
 from trainer.common.errors import PREEMPTED
-from trainer.host.process import MARK
+from trainer.host.claims import MARK
 
 SETTINGS = {"train.steps": 20, "telemetry.profile_every": 3, "checkpoint.every_steps": 4, "reduction.name": "powersgd"}
 SETTINGS |= {"reduction.min_elements": 1000, "recovery.max_restarts": 3, "checkpoint.snapshots": "all"}

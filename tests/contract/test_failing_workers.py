@@ -79,7 +79,7 @@ def test_killed_worker_is_named_and_the_run_continues(project, both):
     output = both.outputs["killed"]
     exits = [read_json(project.run("killed") / f"workers/worker{worker}/exit.json")["exit_code"] for worker in (1, 2)]
     assert exits == [75, 137]
-    killed = r"First failure: worker2 \(rank 1\), was killed by SIGKILL at step 6"
+    killed = r"First failure: worker2 \(rank 1\) was killed by SIGKILL at step 6"
     assert re.search(killed, output), output
     assert "worker1 (rank 0) lost another worker at step 6" in output
     assert "ansible-playbook -i inventory/default train.yml -e run=killed" in output

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.hosts import ONCE, Hosts
 from trainer.common.errors import FAILED, PREEMPTED
-from trainer.host.process import MARK
+from trainer.host.claims import MARK
 
 KILOBYTES = 600
 

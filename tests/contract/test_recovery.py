@@ -11,8 +11,9 @@ import pytest
 
 from tests.contract.hosts import ELASTIC, RECOVERY, Hosts
 from tests.read_only import read_only
+from trainer.host.claims import SUPERVISED
 from trainer.rundir.phases import Phase
-from trainer.supervision.supervisor import FILE, MADE_ROOM
+from trainer.supervision.supervisor import MADE_ROOM
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_supervisor_killed_for_good_returns(hosts, undisturbed):
     run.end()
     assert "rank 1 (worker2) was lost with its supervisor" in run.log(1)
     assert run.summary()["weights_sha256"] == undisturbed
-    assert not (run.own(2) / FILE).exists()
+    assert not (run.own(2) / SUPERVISED).exists()
 
 
 @pytest.mark.parametrize("worker", [1, 2])
@@ -104,7 +105,7 @@ def test_a_worker_whose_host_restarts_goes_on(hosts, undisturbed):
     run.signal(2, signal.SIGTERM)
     run.until(lambda: Phase.DOWN in (run.own(2) / "metrics.jsonl").read_text(), "the host to go down")
     assert run.ended(2) == 42
-    assert (run.own(2) / FILE).exists()
+    assert (run.own(2) / SUPERVISED).exists()
     run.release()
     run.start(2)
     run.end()

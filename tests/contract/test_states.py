@@ -14,7 +14,7 @@ import pytest
 from tests.contract.hosts import ONCE, RECOVERY, Hosts
 from tests.unit.samples import flip_a_bit
 from trainer.common.errors import PREEMPTED, RESTART
-from trainer.host.process import MARK
+from trainer.host.claims import MARK
 
 STEPS = "train.steps"
 SNAPSHOTS = "checkpoint.snapshots"

@@ -13,10 +13,10 @@ from control.runs.results import evaluations
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer.host import sealed_files
+from trainer.host.claims import SUPERVISED
 from trainer.rundir.layout import SERVER_LOG
 from trainer.rundir.phases import Phase
 from trainer.rundir.schemas import read_history
-from trainer.supervision.supervisor import FILE
 
 ROLES = "strategy.name=parameter_server"
 SETTINGS = f"seed=3,train.batch_size=10,train.steps_per_call=2,train.steps_per_epoch=100,{ROLES}"
@@ -102,7 +102,7 @@ def test_a_run_ends_well_without_its_evaluator(project, pictures):
     project.play("train", *arguments(run, pictures, settings, epochs=30), "detach=true")
     await_until(lambda: project.steps(1, run) > 130, 120, "training")
     supervisor = project.pids(5, run)["supervisor"]
-    (project.node(5, run) / "workers" / "worker5" / FILE).unlink()
+    (project.node(5, run) / "workers" / "worker5" / SUPERVISED).unlink()
     os.kill(supervisor, signal.SIGKILL)
     shown = project.play("train", f"run={run}").stdout
     assert f"{run} goes on without worker5 (evaluators)" in shown

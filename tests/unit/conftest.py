@@ -10,7 +10,6 @@ import lockstep_cgroup
 import lockstep_claims
 import lockstep_ports
 import lockstep_sealed
-import lockstep_tmux
 import lockstep_tmux_socket
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ sys.modules.setdefault("ansible.module_utils.lockstep_cgroup", lockstep_cgroup)
 sys.modules.setdefault("ansible.module_utils.lockstep_claims", lockstep_claims)
 import lockstep_files  # noqa: E402
 import lockstep_host  # noqa: E402
+import lockstep_tmux  # noqa: E402
 
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux_socket", lockstep_tmux_socket)

@@ -118,7 +118,6 @@ def test_an_import_back_is_noticed(file, line, tmp_path):
         ("claims", "trainer/host/claims.py"),
         ("ports", "trainer/host/ports.py"),
         ("sealed", "trainer/host/sealed_files.py"),
-        ("tmux", "control/remote/tmux.py"),
         ("tmux_socket", "trainer/host/tmux_socket.py"),
     ],
 )

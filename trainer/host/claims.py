@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
-TMUX = ("tmux", "-L", "lockstep")
+SOCKET = "lockstep"
+TMUX = ("tmux", "-L", SOCKET)
 """The command of our own tmux server."""
 ENDING = ("server exited", "lost server")
 """Errors of tmux when its server, whose last session has ended, ends before starting another session."""

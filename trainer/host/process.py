@@ -4,10 +4,7 @@ import ctypes
 import os
 import signal
 
-from trainer.host import claims
-
 PR_SET_PDEATHSIG = 1
-MARK = claims.MARK
 """In a worker's folder: somebody asked for its end. A signal without this mark comes from elsewhere, such as a host that goes down."""
 LET_IN = signal.SIGUSR2
 """Asks a worker to end with its epoch, together with all others, so that a host that was lost can join."""

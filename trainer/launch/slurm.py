@@ -27,6 +27,7 @@ from trainer.config import loading
 from trainer.host import ports, sealed_files
 from trainer.network import member
 from trainer.rundir.layout import part_of, prune, snapshots_policy
+from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 from trainer.rundir.schemas import HEADER, read_history
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterEr
     """End before there is a run directory on this node: the message goes directly to the shared folder."""
     own = part_of(paths.job, task.node)
     own.mkdir(parents=True, exist_ok=True)
-    (own / "worker.log").write_text(f"error: {error}\n", encoding="utf-8")
+    (own / WORKER_LOG).write_text(f"error: {error}\n", encoding="utf-8")
     _write_end(own, task, started, FAILED)
     return FAILED
 
@@ -209,7 +210,7 @@ class WorkerProcess:
 
 
 def _train(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess) -> int:
-    with (own / "worker.log").open("a", encoding="utf-8") as log, _temporary(own) as temporary:
+    with (own / WORKER_LOG).open("a", encoding="utf-8") as log, _temporary(own) as temporary:
         when = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         print(f"{HEADER}{task.job}.{task.step}, {when}, rank {task.rank}", file=log, flush=True)
         try:
@@ -252,20 +253,20 @@ def worker(paths: NodePaths, task: Allocation) -> list[str]:
 
 def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
     """Show this task's progress in the run's shared folder; the chief also copies snapshots there as they appear."""
-    records = own / "metrics.jsonl"
+    records = own / METRICS
     earlier = records.stat().st_size if records.is_file() else 0
     joining = True
     while not over.wait(EVERY_S):
         # A share that is full or away, and snapshots that are pruned meanwhile, are tried again.
         with contextlib.suppress(OSError):
             if records.is_file():
-                copy(records, part_of(paths.job, task.node) / "metrics.jsonl")
+                copy(records, part_of(paths.job, task.node) / METRICS)
         joining, ended = joining and hold.gave_up is None and not _trains(records, earlier), None
         with contextlib.suppress(OSError):
             ended = _ended_badly(paths, task) if joining else None
         if ended:
             code = RESTART if ended["exit_code"] == RESTART or ended["exit_code"] > 128 else FAILED
-            with (own / "worker.log").open("a", encoding="utf-8") as log:
+            with (own / WORKER_LOG).open("a", encoding="utf-8") as log:
                 print(f"{ended['host']} ended with exit code {ended['exit_code']} while all were to join; see its log", file=log)
             hold.give_up(code)
         with contextlib.suppress(OSError):
@@ -326,7 +327,7 @@ def take(paths: NodePaths, task: Allocation, own: Path) -> None:
 
 def _put_aside(own: Path, job: str) -> None:
     """Rename an earlier job's records; a job that restarts its workers continues its own records."""
-    marker, records = own / "job", own / "metrics.jsonl"
+    marker, records = own / "job", own / METRICS
     before = marker.read_text(encoding="utf-8") if marker.is_file() else ""
     if before != job:
         if records.is_file():

@@ -16,6 +16,10 @@ from trainer.common.files import refused
 from trainer.rundir.full_disk import Reserve
 from trainer.rundir.phases import Phase
 
+METRICS, WORKER_LOG = "metrics.jsonl", "worker.log"
+"""In a worker's folder: its records, and what it printed."""
+HEARTBEAT_S = 5.0
+"""Between two heartbeats of a worker."""
 SAMPLES = ("heartbeat", "steps", "split")
 """Kinds that are dropped while other lines wait for room on the disk."""
 

@@ -20,14 +20,12 @@ from trainer.parameter_server.roles import EVALUATOR, of_host
 from trainer.supervision import restart_policy
 from trainer.supervision.child import Pulse, Start
 from trainer.supervision.post import Post
-from trainer.supervision.rejoin import Address, Caller, Door, Visit
+from trainer.supervision.rejoin import PAUSE_S, Address, Caller, Door, Visit
 from trainer.supervision.restart_policy import FINAL, Report
 from trainer.supervision.supervisor import AGAIN_S, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """Message of the chief's supervisor when its worker has ended for good, by exit code."""
-PAUSE_S = 1.0
-"""Between two calls to a chief's supervisor that does not listen yet."""
 SETTLED_S = 60.0
 """A worker that ran so long did not fail because of how it starts."""
 EVALUATOR_S = 10.0

@@ -21,14 +21,14 @@ from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import FAILED, PREEMPTED, RESTART, ClusterError
 from trainer.common.files import keep_others_out, read_json, read_secret, sync, write_json
 from trainer.host import claims, ports, tmux_socket
-from trainer.host.process import MARK
+from trainer.host.claims import MARK, SUPERVISED
 from trainer.network import handshake
 from trainer.network.launched_hosts import peers, posts
 from trainer.network.launched_hosts import ports as ports_of
-from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.metrics_log import METRICS, Metrics
 from trainer.rundir.phases import Phase
 from trainer.supervision import rendezvous
-from trainer.supervision.supervisor import FILE, HANGUP_S, say
+from trainer.supervision.supervisor import HANGUP_S, say
 
 SUPERVISOR = "trainer.supervision"
 LOOK_S = 3.0
@@ -40,7 +40,6 @@ DOWN_S = 10.0
 MOMENT_S = 0.2
 KILLED = 128 + signal.SIGTERM
 """The exit code with which this process is started again in its session."""
-RETURN_S = claims.RETURN_S
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -118,7 +117,7 @@ class Turn:
     def __init__(self, place: Place, clock: Clock = CLOCK):
         """Take the worker's place."""
         self._clock = clock
-        self._place, self._metrics = place, Metrics(place.folder / "metrics.jsonl")
+        self._place, self._metrics = place, Metrics(place.folder / METRICS)
         self._secret = read_secret(place.folder)
         self._looked_at, self._note = 0.0, ""
         self._gone: dict[str, float] = {}
@@ -138,7 +137,7 @@ class Turn:
         """Wait for this worker's turn, and then for the others; whether all may start, or else begin again."""
         place = self._place
         # What kills this process, or restarts its host, does not end the wait.
-        write_json(place.folder / FILE, {"session": claims.session_command(place.session, str(place.folder))})
+        write_json(place.folder / SUPERVISED, {"session": claims.session_command(place.session, str(place.folder))})
         self._claim()
         try:
             self._meet()
@@ -198,7 +197,7 @@ class Turn:
             self._gone.pop(session, None)
             return True
         now = self._clock.monotonic()
-        return claims.returns(dict(claim)) and now - self._gone.setdefault(session, now) < RETURN_S
+        return claims.returns(dict(claim)) and now - self._gone.setdefault(session, now) < claims.RETURN_S
 
     def _meet(self) -> None:
         """Wait until all workers of the run are there."""
@@ -234,7 +233,7 @@ class Turn:
         """Record what is awaited, and that this process is there."""
         if note == self._note:
             with contextlib.suppress(OSError):
-                os.utime(self._place.folder / "metrics.jsonl")
+                os.utime(self._place.folder / METRICS)
             return
         self._note = note
         self._metrics.phase(Phase.QUEUED, note)
@@ -283,7 +282,7 @@ class Turn:
     def give_up(self) -> int:
         """Leave the queue for good; return the exit code."""
         self._release()
-        for path in (self._place.entry, self._place.folder / FILE):
+        for path in (self._place.entry, self._place.folder / SUPERVISED):
             path.unlink(missing_ok=True)
         self._metrics.phase(Phase.ENDED)
         return PREEMPTED
@@ -306,10 +305,10 @@ def main(clock: Clock = CLOCK) -> int:
     elif claims.read(str(place.claim)) != place.content():
         fix = f"Fix: ansible-playbook train.yml -e run={place.run}"
         say(f"error: {place.run} has neither a place in the queue nor port {place.port} any more. {fix}")
-        (place.folder / FILE).unlink(missing_ok=True)
+        (place.folder / SUPERVISED).unlink(missing_ok=True)
         return FAILED
     if SUPERVISOR not in arguments:
-        (place.folder / FILE).unlink(missing_ok=True)
+        (place.folder / SUPERVISED).unlink(missing_ok=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     return os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - nothing here is for a shell
 

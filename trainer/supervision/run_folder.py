@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from trainer.common.files import make_folder, replacing
+from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 
-METRICS, LOG = "metrics.jsonl", "worker.log"
 LAUNCHED = ("tf_config.json", "run_worker.sh", "secret")
 OF_ALL = ("config.yml", "cluster.json")
 """Files that a launch writes into a worker's folder, and beside the folders of all workers."""
@@ -52,7 +52,7 @@ class RunFolder:
         for stream in (1, 2):
             status = os.fstat(stream)
             if stat.S_ISREG(status.st_mode):
-                handle = os.open(self._own / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+                handle = os.open(self._own / WORKER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
                 os.dup2(handle, stream)
                 os.close(handle)
 

@@ -18,10 +18,11 @@ from trainer.common.clock import CLOCK, Clock, repeating
 from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError
 from trainer.common.files import is_read_only, read_json, write_json
 from trainer.host import claims, tmux_socket
-from trainer.host.process import LET_IN, MARK
+from trainer.host.claims import MARK
+from trainer.host.process import LET_IN
 from trainer.network.member import tf_config
 from trainer.rundir.full_disk import Log
-from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.metrics_log import HEARTBEAT_S, METRICS, Metrics
 from trainer.rundir.phases import ROOM, TOGETHER, Phase
 from trainer.supervision import rendezvous, restart_policy
 from trainer.supervision.child import Child, Pulse, Standby, Start
@@ -29,14 +30,11 @@ from trainer.supervision.failure import LOST
 from trainer.supervision.post import Post
 from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
 from trainer.supervision.restart_policy import FINAL, LONG_AGO, Decision, Report, may_go_on
-from trainer.supervision.run_folder import METRICS, RunFolder
+from trainer.supervision.run_folder import RunFolder
 
-FILE = claims.SUPERVISED
-"""In the worker's folder while a supervisor is responsible: a later one of the same launch returns to a run that others go on with."""
 HOUR_S = 3600.0
 AGAIN_S = 0.2
 """Before the next try to meet the others."""
-HEARTBEAT_S = 5.0
 TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 MISSED_S = 15.0
@@ -99,7 +97,7 @@ class Supervisor:
         """Read what an earlier supervisor of this launch left."""
         self._clock, self._popen = clock, popen
         self._post, self._metrics, self._folder = post, Metrics(post.folder / METRICS), RunFolder(post.folder)
-        self._file = post.folder / FILE
+        self._file = post.folder / claims.SUPERVISED
         self._history = History.read(self._file, post.launch)
         self._history.began = self._history.began or clock.time()
         self._history.members = self._history.members or list(range(post.workers))

@@ -21,7 +21,7 @@ from trainer.data.feeder import calls
 from trainer.data.partition import share
 from trainer.engine import batch_shares, measured_choices
 from trainer.engine.job import Job
-from trainer.host.process import MARK
+from trainer.host.claims import MARK
 from trainer.network.agreement import Agreed, digest
 from trainer.network.member import named
 from trainer.rundir import best_epoch

@@ -23,7 +23,7 @@ from trainer.parameter_server.processes import serve, start_server
 from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.rundir.full_disk import FIX, Log, Reserve
 from trainer.rundir.layout import SERVER_LOG, output_of, part_of, recorded
-from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.metrics_log import METRICS, Metrics
 from trainer.rundir.phases import Phase
 from trainer.worker import backend
 from trainer.worker.loop import Trainer
@@ -68,7 +68,7 @@ def main(launch: Launch) -> int:
     gc.disable()
     sys.stdout, sys.stderr = Log(sys.stdout), Log(sys.stderr)
     reserve = Reserve(launch.own / ".part-reserve")
-    metrics = Metrics(launch.own / "metrics.jsonl", reserve)
+    metrics = Metrics(launch.own / METRICS, reserve)
     metrics.phase(Phase.STARTING)
     watchdog = Watchdog(metrics, launch.start_deadline, FAILED if launch.generation <= 1 else RESTART)
     watchdog.start()

@@ -12,10 +12,8 @@ import threading
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import FAILED, PREEMPTED
 from trainer.host.process import LET_IN
-from trainer.rundir.metrics_log import Metrics
+from trainer.rundir.metrics_log import HEARTBEAT_S, Metrics
 from trainer.rundir.phases import WAITING, Phase
-
-HEARTBEAT_S = 5.0
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 

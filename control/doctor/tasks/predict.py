@@ -15,6 +15,7 @@ from trainer.common.files import read_json, write_json
 from trainer.config.schema import PARAMETER_SERVER
 from trainer.data.spec import noun
 from trainer.rundir.layout import part_of
+from trainer.rundir.metrics_log import METRICS
 
 FILE = project.PRIVATE / "doctor.json"
 UNPREDICTED = "No speed is predicted for an asynchronous run: its workers do not wait for each other, and all send to the servers."
@@ -51,7 +52,7 @@ def _predicted(task: Task, plan: Plan, timed: dict[str, Any], folder: Path, trai
 
 def _trial(folder: Path, plan: Plan) -> Trial | None:
     """The short training's steps after the first call, which traces, and after the reduction's warm-up; None if there are none."""
-    metrics = part_of(folder, plan.hosts[0]["name"]) / "metrics.jsonl"
+    metrics = part_of(folder, plan.hosts[0]["name"]) / METRICS
     calls = [record for record in read_records(metrics) if record["kind"] == "steps"][1:]
     calls = [call for call in calls if call["step"] > plan.config["reduction"]["warmup_steps"]]
     if not calls:

@@ -3,16 +3,15 @@
 import contextlib
 import fcntl
 import secrets
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from control.common import project
-from control.remote.tmux import SOCKET
 from control.runs.hosts.inventory_hosts import CHOSEN, DIRECT, SERVER
 from trainer.common.files import read_json, write_json
+from trainer.host import claims
 from trainer.host.claims import session_name
 from trainer.host.ports import taken
 from trainer.network.launched_hosts import ports as ports_of
@@ -58,7 +57,7 @@ def _kept(port: int | None, others: set[int], session: str) -> int | None:
     """The previous port, if it is free or the run's own worker holds it."""
     if port is None or port in others:
         return None
-    return port if _is_free(port) or any(name.startswith(f"{session}-") for name in _sessions()) else None
+    return port if _is_free(port) or any(name.startswith(f"{session}-") for name in claims.sessions()) else None
 
 
 def _free(not_these: set[int]) -> int:
@@ -86,16 +85,6 @@ def _ephemeral() -> tuple[int, int]:
     except OSError:
         return 32768, 60999
     return int(low), int(high)
-
-
-def _sessions() -> list[str]:
-    try:
-        completed = subprocess.run(
-            ["tmux", "-L", SOCKET, "list-sessions", "-F", "#{session_name}"], capture_output=True, text=True, check=False, timeout=10
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return []
-    return completed.stdout.split()
 
 
 @contextlib.contextmanager

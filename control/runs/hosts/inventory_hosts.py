@@ -16,7 +16,8 @@ from trainer.parameter_server import roles
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
-AUTO = "auto"
+PORT, AUTO = 12345, "auto"
+"""`worker_port` of a host whose inventory does not name one, and its word for a free port."""
 CHOSEN = "port_chosen"
 LAST = 65535
 """The highest port."""
@@ -130,13 +131,13 @@ def _host(variables: Any, name: str) -> dict[str, Any]:
 
 
 def _ports(variables: Any, name: str) -> dict[str, Any]:
-    port, direct = variables.get("worker_port", 12345), variables.get("worker_direct_port")
+    port, direct = variables.get("worker_port", PORT), variables.get("worker_direct_port")
     if port != AUTO:
         return {"port": port, "direct_port": _direct_port(direct, port)}
     if variables.get("ansible_connection") != "local":
         raise AnsibleFilterError(
             f"worker_port={AUTO} of {name}: ports are chosen only for workers of this machine (ansible_connection: local). "
-            "Fix: give the host a number, as in worker_port: 12345"
+            f"Fix: give the host a number, as in worker_port: {PORT}"
         )
     if direct is not None:
         raise AnsibleFilterError(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from control.common import text
-from control.remote.worker_access import WORKER_LOG
 from control.remote.worker_files import chief_records
 from control.runs.hosts.host_roles import GROUPS, _of_role
 from control.runs.hosts.inventory_hosts import trains
@@ -18,6 +17,7 @@ from trainer.common.suggest import nearest
 from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import EVALUATOR, ROLES, SERVER
 from trainer.rundir.layout import SERVER_LOG, recorded
+from trainer.rundir.metrics_log import WORKER_LOG
 
 
 def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:

@@ -21,6 +21,7 @@ from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 from trainer.rundir.best_epoch import Monitor, monitor
 from trainer.rundir.layout import part_of
+from trainer.rundir.metrics_log import WORKER_LOG
 from trainer.rundir.schemas import read_history
 
 REASON = 300
@@ -152,7 +153,7 @@ def _reason(failure: dict[str, Any], folder: Path) -> str:
     """The host to blame, and what its worker said last or how it ended; empty if no worker failed."""
     if not failure:
         return ""
-    code, log = failure.get("exit_code"), part_of(folder, failure["host"]) / "worker.log"
+    code, log = failure.get("exit_code"), part_of(folder, failure["host"]) / WORKER_LOG
     ended = f"exit code {code}{failure_text.signal_name(code)}" if code is not None else failure.get("state", "failed")
     refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
     return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"

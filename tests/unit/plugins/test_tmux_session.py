@@ -25,10 +25,10 @@ class Real(Module):
 
 @pytest.fixture
 def module(monkeypatch):
-    monkeypatch.setattr(tmux, "SOCKET", f"lockstep-test-{time.monotonic_ns()}")
-    monkeypatch.setattr(claims, "TMUX", ("tmux", "-L", tmux.SOCKET))
+    monkeypatch.setattr(claims, "SOCKET", f"lockstep-test-{time.monotonic_ns()}")
+    monkeypatch.setattr(claims, "TMUX", ("tmux", "-L", claims.SOCKET))
     yield Real()
-    subprocess.run(["tmux", "-L", tmux.SOCKET, "kill-server"], capture_output=True, check=False)
+    subprocess.run(["tmux", "-L", claims.SOCKET, "kill-server"], capture_output=True, check=False)
 
 
 def start(module, name, argv, folder):
@@ -63,29 +63,29 @@ def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path
     folder = tmp_path / "with space"
     folder.mkdir()
     if supervised:
-        (folder / tmux.SUPERVISED).touch()
+        (folder / claims.SUPERVISED).touch()
     trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
     start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], folder)
     await_until((folder / "ready").exists, 60, "the session")
     assert tmux.end(module, "a-w0", 20) == "ended"
-    assert (tmux.MARK in (folder / "seen").read_text().split()) is supervised
+    assert (claims.MARK in (folder / "seen").read_text().split()) is supervised
 
 
 def test_the_wish_is_left_before_the_end(module, tmp_path):
     """By it a supervisor tells a user's wish from the end of its host."""
     start(module, "a-w0", ["sleep", "60"], tmp_path)
-    module.params |= {"state": "absent", "grace": 1, "mark": str(tmp_path / tmux.MARK)}
+    module.params |= {"state": "absent", "grace": 1, "mark": str(tmp_path / claims.MARK)}
     assert ended(tmux_session.main)["changed"] is True
-    assert (tmp_path / tmux.MARK).is_file()
+    assert (tmp_path / claims.MARK).is_file()
 
 
 @pytest.mark.parametrize("supervised", [True, False])
 def test_supervisor_that_returns_finds_the_wish_to_end(supervised, tmp_path):
     """A supervisor that returns later finds that it was asked to end. Its host goes down, or restarts, while somebody stops the run."""
     if supervised:
-        (tmp_path / tmux.SUPERVISED).touch()
-    options = {"name": "a-w0", "argv": None, "chdir": "/", "state": "absent", "grace": 1, "mark": str(tmp_path / tmux.MARK)}
+        (tmp_path / claims.SUPERVISED).touch()
+    options = {"name": "a-w0", "argv": None, "chdir": "/", "state": "absent", "grace": 1, "mark": str(tmp_path / claims.MARK)}
     absent = Module({"/usr/bin/tmux": (1, "", "no server")}, **options)
     tmux_session.AnsibleModule = lambda **_: absent
     assert ended(tmux_session.main) == {"changed": False, "ended": "absent"}
-    assert (tmp_path / tmux.MARK).exists() is supervised
+    assert (tmp_path / claims.MARK).exists() is supervised

@@ -9,9 +9,7 @@ import pytest
 
 from tests.unit.conftest import ROOT, load_file
 from tests.unit.fake_module import Module, ended, failed, load
-from trainer.host.claims import session_command, session_name
-from trainer.host.process import MARK
-from trainer.supervision.supervisor import FILE
+from trainer.host.claims import MARK, SUPERVISED, session_command, session_name
 
 PROGRAM = ROOT / "roles" / "recovery" / "files" / "resume.py"
 resume, resume_service = load_file(PROGRAM, "resume"), load("resume_service")
@@ -35,7 +33,7 @@ class Host:
         self.write(json.dumps({"history": {}, "session": words}))
 
     def write(self, text):
-        (self.folder / FILE).write_text(text)
+        (self.folder / SUPERVISED).write_text(text)
         for path in (self.root, *self.root.rglob("*")):
             os.chown(path, USER, -1, follow_symlinks=False)
 
@@ -77,7 +75,7 @@ def test_a_supervisor_that_was_there_is_started_once(host, capsys):
 def test_the_command_is_the_one_that_supervisors_write():
     """And those that wait for their turn."""
     assert resume.session("a-w0", "/srv/a") == session_command("a-w0", "/srv/a")
-    assert resume.FILE == FILE
+    assert resume.FILE == SUPERVISED
     assert resume.ENDED[0] == MARK
 
 
@@ -164,17 +162,24 @@ def folder_link(host):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda host: os.chown(host.folder / FILE, USER + 1, -1), "belongs to another user"),
+        (lambda host: os.chown(host.folder / SUPERVISED, USER + 1, -1), "belongs to another user"),
         (lambda host: os.chown(host.folder / "run_worker.sh", USER + 1, -1), "belongs to another user"),
         (lambda host: os.chown(host.folder, USER + 1, -1), "belongs to another user"),
-        (lambda host: (host.folder / FILE).chmod(0o666), "others may write it"),
+        (lambda host: (host.folder / SUPERVISED).chmod(0o666), "others may write it"),
         (lambda host: (host.folder / "run_worker.sh").chmod(0o770), "others may write it"),
         (lambda host: host.folder.chmod(0o777), "others may write it"),
-        (lambda host: link(host.folder / FILE, host.shared), "symbolic link"),
+        (lambda host: link(host.folder / SUPERVISED, host.shared), "symbolic link"),
         (lambda host: link(host.folder / "run_worker.sh", "/bin/true"), "symbolic link"),
         (folder_link, "a link leads to it"),
         (lambda host: (host.folder / "run_worker.sh").unlink(), "No such file"),
-        (lambda host: ((host.folder / FILE).unlink(), os.mkfifo(host.folder / FILE), os.chown(host.folder / FILE, USER, -1)), "is no file"),
+        (
+            lambda host: (
+                (host.folder / SUPERVISED).unlink(),
+                os.mkfifo(host.folder / SUPERVISED),
+                os.chown(host.folder / SUPERVISED, USER, -1),
+            ),
+            "is no file",
+        ),
     ],
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.trainer.supervision.supervised import CANCELLED, NAMES, PREEMPTED, SUCCEEDED, Run, post
-from trainer.host.process import LET_IN, MARK
+from trainer.host.claims import MARK, SUPERVISED
+from trainer.host.process import LET_IN
 from trainer.rundir.phases import Phase
 from trainer.supervision import supervisor as product
 from trainer.supervision.child import Pulse
 from trainer.supervision.restart_policy import Elasticity, Limits
-from trainer.supervision.supervisor import FILE, HANGUP_S, MISSED_S, SAVE_S, SIGNALLED, TELL_S, Asked, Supervisor
+from trainer.supervision.supervisor import HANGUP_S, MISSED_S, SAVE_S, SIGNALLED, TELL_S, Asked, Supervisor
 from trainer.supervision.supervisor import MADE_ROOM as ROOM_WAS_MADE
 
 ELASTIC = {"elastic": Elasticity(wait=2.0, least=1)}
@@ -37,7 +38,7 @@ def test_a_run_without_faults_ends_with_its_workers(begin):
     run = begin()
     run.all_do(1, SUCCEEDED)
     assert run.ends() == [0, 0]
-    assert not any((own / FILE).exists() for own in run.folders)
+    assert not any((own / SUPERVISED).exists() for own in run.folders)
     assert run.log(0) == ""
 
 
@@ -89,9 +90,9 @@ def test_time_counts_from_the_launch(begin):
     """Also for a later supervisor, of a host that restarted."""
     run = begin()
     run.lose(1)
-    state = json.loads((run.folders[1] / FILE).read_text())
+    state = json.loads((run.folders[1] / SUPERVISED).read_text())
     state["history"]["began"] -= 1000.0
-    (run.folders[1] / FILE).write_text(json.dumps(state))
+    (run.folders[1] / SUPERVISED).write_text(json.dumps(state))
     run.begin(1)
     run.await_generation(2)
     elapsed = [[run.workers[rank, generation].elapsed for generation in (1, 2)] for rank in (0, 1)]
@@ -169,7 +170,7 @@ def test_a_waiting_supervisor_can_be_asked_to_end(begin):
     run.await_phase(0, Phase.REJOINING)
     ask(run, 0)
     assert run.end(0) == PREEMPTED
-    assert not (run.folders[0] / FILE).exists()
+    assert not (run.folders[0] / SUPERVISED).exists()
 
 
 def test_a_supervisor_passes_a_request_to_end_on(begin):
@@ -177,14 +178,14 @@ def test_a_supervisor_passes_a_request_to_end_on(begin):
     ask(run, 0)
     assert run.end(0) == PREEMPTED
     assert run.workers[0, 1].signals == [signal.SIGTERM]
-    assert not (run.folders[0] / FILE).exists()
+    assert not (run.folders[0] / SUPERVISED).exists()
 
 
 def test_somebody_at_the_terminal_may_end_it(begin):
     run = begin()
     run.signal(0, signal.SIGINT)
     assert run.end(0) == PREEMPTED
-    assert not (run.folders[0] / FILE).exists()
+    assert not (run.folders[0] / SUPERVISED).exists()
     assert (run.folders[0] / MARK).exists(), "its worker tells the others"
 
 
@@ -195,7 +196,7 @@ def test_a_request_that_came_before_starts_nothing(begin):
     (run.folders[1] / MARK).touch()
     run.begin(1)
     assert run.end(1) == PREEMPTED
-    assert not (run.folders[1] / FILE).exists()
+    assert not (run.folders[1] / SUPERVISED).exists()
     assert (1, 2) not in run.workers
 
 
@@ -204,7 +205,7 @@ def test_a_cancelled_run_ends_everywhere(begin):
     run = begin()
     run.all_do(1, CANCELLED)
     assert run.ends() == [PREEMPTED, PREEMPTED]
-    assert not any((own / FILE).exists() for own in run.folders)
+    assert not any((own / SUPERVISED).exists() for own in run.folders)
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
@@ -245,7 +246,7 @@ def test_a_session_ended_by_hand_ends_its_worker(begin, saves, clock):
     assert run.ends() == [PREEMPTED, PREEMPTED]
     assert (clock.monotonic() - began > SAVE_S) == (not saves)
     assert [run.phases(rank)[-1] for rank in (0, 1)] == ["ended", "ended"]
-    assert not any((own / FILE).exists() for own in run.folders)
+    assert not any((own / SUPERVISED).exists() for own in run.folders)
     ends = [json.loads((own / "exit.json").read_text()) for own in run.folders]
     assert [(end["host"], end["rank"], end["exit_code"]) for end in ends] == [("first", 0, PREEMPTED), ("second", 1, PREEMPTED)]
     assert not run.of(1)

@@ -17,9 +17,8 @@ from control.remote.worker_files import read_records
 from tests.ports import free_ports
 from tests.project import await_until
 from trainer.common.errors import PREEMPTED
-from trainer.host.process import MARK
+from trainer.host.claims import MARK, SUPERVISED
 from trainer.rundir.phases import Phase
-from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
 LONG_S = 120
@@ -173,7 +172,7 @@ def test_a_killed_supervisor_ends_its_worker_and_returns(begin):
     for rank in (0, 1):
         run.do(rank, 2, 0)
     assert run.ends() == [0, 0]
-    assert not any((own / FILE).exists() for own in run.folders)
+    assert not any((own / SUPERVISED).exists() for own in run.folders)
     assert "rank 1 (second) was lost with its supervisor, or its host restarted" in run.log(0)
 
 
@@ -225,7 +224,7 @@ def test_a_supervisor_that_waits_hears_a_signal(number, begin):
         (run.folders[0] / MARK).touch()
     run.processes[0].send_signal(number)
     assert run.processes[0].wait(LONG_S) == PREEMPTED
-    assert not (run.folders[0] / FILE).exists()
+    assert not (run.folders[0] / SUPERVISED).exists()
     assert (run.folders[0] / MARK).exists()
 
 

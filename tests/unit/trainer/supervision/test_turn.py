@@ -15,9 +15,8 @@ import pytest
 from tests.unit.trainer.supervision.queued import Hosts
 from trainer.common.errors import PREEMPTED
 from trainer.host import claims
-from trainer.host.process import MARK
-from trainer.supervision.queue import RETURN_S, Called, Place, Turn
-from trainer.supervision.supervisor import FILE
+from trainer.host.claims import MARK, SUPERVISED
+from trainer.supervision.queue import Called, Place, Turn
 
 
 class Threads(Hosts):
@@ -114,7 +113,7 @@ def test_a_run_that_returns_keeps_its_host(hosts):
     for rank in range(2):
         own = hosts.path("now", rank)
         own.mkdir(parents=True)
-        (own / FILE).touch()
+        (own / SUPERVISED).touch()
         hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
         hosts.queue("a", rank, 1)
         hosts.is_told("a", rank, "behind run now")
@@ -129,17 +128,17 @@ def test_a_host_is_not_kept_for_ever(hosts, clock):
     for rank in range(2):
         own = hosts.path("now", rank)
         own.mkdir(parents=True)
-        (own / FILE).touch()
+        (own / SUPERVISED).touch()
         hosts.claim(rank).write_text(json.dumps(hosts.content("now", rank)))
         hosts.queue("a", rank, 1)
     hosts.have_started("a")
-    assert RETURN_S <= clock.monotonic() - began < RETURN_S + 20
+    assert claims.RETURN_S <= clock.monotonic() - began < claims.RETURN_S + 20
 
 
 def test_which_workers_return(tmp_path, monkeypatch):
     claim = {"folder": str(tmp_path)}
     assert not claims.returns(claim)
-    (tmp_path / FILE).touch()
+    (tmp_path / SUPERVISED).touch()
     assert claims.returns(claim)
     monkeypatch.chdir(tmp_path)
     assert not claims.returns({}), "versions before wrote no folder"
@@ -251,6 +250,6 @@ def test_it_is_cancelled(hosts, where, number):
     hosts.clock.join(worker)
     assert hosts.ends["a", 0] == PREEMPTED
     assert not hosts.entry("a", 0, 1).exists()
-    assert not (hosts.path("a", 0) / FILE).exists()
+    assert not (hosts.path("a", 0) / SUPERVISED).exists()
     left = claims.read(str(hosts.claim(0)))
     assert left == (hosts.content("now", 0) if where == "in the queue" else None)

@@ -16,9 +16,8 @@ from tests.project import await_until
 from tests.unit.trainer.supervision.queued import Hosts
 from trainer.common.errors import FAILED, PREEMPTED, RESTART
 from trainer.host import claims
-from trainer.host.process import MARK
+from trainer.host.claims import MARK, SUPERVISED
 from trainer.rundir.phases import Phase
-from trainer.supervision.supervisor import FILE
 
 ROOT = Path(__file__).parents[4]
 TMUX = """#!/bin/sh
@@ -97,7 +96,7 @@ def test_on_free_hosts_a_run_starts(hosts):
         assert not hosts.entry("a", rank, 1).exists()
         assert claims.read(str(hosts.claim(rank))) == hosts.content("a", rank)
         # Neither a supervisor follows that would go on with it, nor are signals blocked for the worker.
-        assert not (hosts.path("a", rank) / FILE).exists()
+        assert not (hosts.path("a", rank) / SUPERVISED).exists()
         assert (hosts.path("a", rank) / "started").read_text() == ""
 
 
@@ -108,7 +107,7 @@ def test_for_a_supervisor_its_file_stays(hosts):
     for process in hosts.processes:
         assert process.wait(60) == 0
     for rank in range(2):
-        written = json.loads((hosts.path("a", rank) / FILE).read_text())
+        written = json.loads((hosts.path("a", rank) / SUPERVISED).read_text())
         assert written["session"] == claims.session_command(hosts.session("a", rank), str(hosts.path("a", rank)))
 
 
@@ -128,21 +127,21 @@ def test_a_cancelled_run_gives_up_its_place(hosts):
     """When it is started again."""
     for rank in range(2):
         hosts.queue("a", rank, 1, begin=False)
-        (hosts.path("a", rank) / FILE).write_text("{}")
+        (hosts.path("a", rank) / SUPERVISED).write_text("{}")
         (hosts.path("a", rank) / MARK).touch()
         assert hosts.begin("a", rank, 1).wait(60) == PREEMPTED
         assert not hosts.started("a", rank)
         assert not hosts.entry("a", rank, 1).exists()
-        assert not (hosts.path("a", rank) / FILE).exists()
+        assert not (hosts.path("a", rank) / SUPERVISED).exists()
 
 
 def test_a_run_taken_back_does_not_start(hosts):
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
-    (hosts.path("a", 0) / FILE).write_text("{}")
+    (hosts.path("a", 0) / SUPERVISED).write_text("{}")
     assert hosts.begin("a", 0, 1).wait(60) == FAILED
     assert not hosts.started("a", 0)
-    assert not (hosts.path("a", 0) / FILE).exists()
+    assert not (hosts.path("a", 0) / SUPERVISED).exists()
 
 
 def test_a_script_is_not_started_for_ever(hosts):
@@ -150,9 +149,9 @@ def test_a_script_is_not_started_for_ever(hosts):
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
     hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
-    (hosts.path("a", 0) / FILE).write_text("{}")
+    (hosts.path("a", 0) / SUPERVISED).write_text("{}")
     assert hosts.begin("a", 0, 1).wait(60) == 0
-    assert not (hosts.path("a", 0) / FILE).exists()
+    assert not (hosts.path("a", 0) / SUPERVISED).exists()
 
 
 def test_it_keeps_its_place_through_a_restart(hosts):
@@ -166,7 +165,7 @@ def test_it_keeps_its_place_through_a_restart(hosts):
     process.terminate()
     assert process.wait(60) == PREEMPTED
     assert hosts.entry("a", 0, 1).exists()
-    assert (hosts.path("a", 0) / FILE).exists()
+    assert (hosts.path("a", 0) / SUPERVISED).exists()
     # The host is back.
     hosts.end_session("now", 0)
     hosts.begin("a", 0, 1)
@@ -208,7 +207,7 @@ def test_after_its_turn_a_supervisor_keeps_its_history(hosts):
     hosts.queue("a", 0, 1, begin=False)
     hosts.entry("a", 0, 1).unlink()
     hosts.claim(0).write_text(json.dumps(hosts.content("a", 0)))
-    kept = hosts.path("a", 0) / FILE
+    kept = hosts.path("a", 0) / SUPERVISED
     kept.write_text('{"history": 1}')
     assert hosts.begin("a", 0, 1, arguments=["-c", "", "trainer.supervision"]).wait(60) == 0
     assert kept.read_text() == '{"history": 1}'

@@ -111,7 +111,7 @@ def test_resumed_run_keeps_its_free_ports(monkeypatch):
         other = free_ports.choose(hosts(), "a", before)
         assert other[0] != before[0]
         assert other[1] == before[1]
-        monkeypatch.setattr(free_ports, "_sessions", lambda: [f"{session_name('a', 0)}-0123ab"])
+        monkeypatch.setattr(free_ports.claims, "sessions", lambda: [f"{session_name('a', 0)}-0123ab"])
         assert free_ports.choose(hosts(), "a", before) == before
     assert free_ports.choose(hosts(), "b", before) != before
 

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import types
 
-from control.remote import tmux
+import lockstep_tmux as tmux
 
 
 def test_killed_session_has_ended_when_its_processes_have(monkeypatch):
