@@ -22,7 +22,7 @@ from trainer.supervision.child import Pulse, Start
 from trainer.supervision.post import Post
 from trainer.supervision.rejoin import PAUSE_S, Address, Caller, Door, Visit
 from trainer.supervision.restart_policy import FINAL, Report
-from trainer.supervision.supervisor import AGAIN_S, Supervisor, say
+from trainer.supervision.supervisor import AGAIN_S, Order, Supervisor, say
 
 ENDED = {DONE: b"F", PREEMPTED: b"P"}
 """Message of the chief's supervisor when its worker has ended for good, by exit code."""
@@ -109,7 +109,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
             self._clock.sleep(AGAIN_S)
 
     def _is_over(self) -> bool:
-        return self._stop_asked or self._hung_up or self._attendance.over
+        return bool(self._signalled) or self._attendance.over
 
     def _as_the_chief(self, report: Report) -> Report:
         """The report of a worker that was ended because the chief's has ended."""
@@ -131,7 +131,7 @@ class WorkerSupervisor(AsynchronousSupervisor):
         attendance = self._attendance
         if attendance.over:
             return why or LEFT
-        if self._stop_asked and not (self._is_asked() and attendance.present):
+        if self._stop_asked and not (self._order is Order.CANCEL and attendance.present):
             return why or "was asked to end"
         if not attendance.present and self._clock.monotonic() - attendance.since > self._post.rejoin_wait:
             return why or f"the chief was not there for {self._post.rejoin_wait:.0f} s"

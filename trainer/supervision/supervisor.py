@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,39 @@ class History:
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
+class State(Enum):
+    """What a supervisor does."""
+
+    MEETING = auto()
+    """Agrees with the others on the next generation."""
+    WAITING = auto()
+    """The same, where a signal ends the wait for the others."""
+    TRAINING = auto()
+    """Has a worker."""
+    ENDED = auto()
+
+
+FOLLOWING = {
+    State.MEETING: (State.WAITING, State.MEETING, State.TRAINING, State.ENDED),
+    State.WAITING: (State.MEETING,),
+    State.TRAINING: (State.MEETING, State.ENDED),
+    State.ENDED: (),
+}
+"""The states that may follow each; a spare that stands by meets the others once more."""
+
+
+class Order(Enum):
+    """What signals ask of a supervisor, and a file that says whether somebody sent them."""
+
+    GO_ON = auto()
+    RETURN = auto()
+    """Only the tmux server is gone: end, and start again in a new session."""
+    GO_DOWN = auto()
+    """The host goes down: end, to be started again at its boot. Then both signals come, in any order."""
+    CANCEL = auto()
+    """Somebody ends the run."""
+
+
 class Asked(KeyboardInterrupt):
     """This supervisor was asked to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
 
@@ -110,9 +144,13 @@ class Supervisor:
         """Ranks of lost hosts that are to join the next generation."""
         self._enough_at = math.inf
         """Since when those that are there are enough to go on, on this process' clock."""
-        self._hung_up_at = math.inf
-        """When the terminal ended, on this process' clock."""
-        self._stop_asked = self._waiting = False
+        self._signalled: dict[int, float] = {}
+        """When each signal came last, on this process' clock; SIGHUP is the end of the terminal."""
+        self._state = State.MEETING
+        self._ended = self._report(LOST, LONG_AGO, "")
+        """How this worker ended, for the others."""
+        self._code = PREEMPTED
+        """This process' exit code."""
 
     def run(self) -> int:
         """Supervise to the end of the run; return the exit code of the last worker."""
@@ -123,22 +161,39 @@ class Supervisor:
 
     def supervise(self) -> int:
         """As `run`, without handlers of signals, which only a process' main thread can have."""
-        if self._is_asked():
+        if self._order is Order.CANCEL:
             return self._end(PREEMPTED)
-        report = self._report(LOST, LONG_AGO, "") if self._history.generation or self._stands_by() else None
-        while True:
-            if report is not None:
-                code = self._meet(report)
-                if code is not None:
-                    return self._end(code)
-            if self._stands_by():
-                report = self._report(LOST, LONG_AGO, "")
-                continue
-            report = self._train()
-            if self._hung_up or self._stop_asked or report.code == DONE or self._is_cancelled(report):
-                return self._end(report.code if report.code in FINAL else PREEMPTED)
-            if report.code == PREEMPTED:
-                report = dataclasses.replace(report, code=RESTART, message=SIGNALLED)
+        if not (self._history.generation or self._stands_by()):
+            self._go_to(State.TRAINING)
+        work = {State.MEETING: self._next_generation, State.TRAINING: self._generation}
+        while self._state in work:
+            self._go_to(work[self._state]())
+        return self._end(self._code)
+
+    def _go_to(self, state: State) -> None:
+        if state not in FOLLOWING[self._state]:
+            raise AssertionError(f"{self._state} is not followed by {state}")
+        self._state = state
+
+    def _next_generation(self) -> State:
+        """Meet the others; what follows."""
+        code = self._meet(self._ended)
+        if code is not None:
+            self._code = code
+            return State.ENDED
+        if not self._stands_by():
+            return State.TRAINING
+        self._ended = self._report(LOST, LONG_AGO, "")
+        return State.MEETING
+
+    def _generation(self) -> State:
+        """Train; what follows."""
+        report = self._train()
+        if self._signalled or report.code == DONE or self._is_cancelled(report):
+            self._code = report.code if report.code in FINAL else PREEMPTED
+            return State.ENDED
+        self._ended = dataclasses.replace(report, code=RESTART, message=SIGNALLED) if report.code == PREEMPTED else report
+        return State.MEETING
 
     def _stands_by(self) -> bool:
         """Return whether other hosts train, and this host stands by to replace a lost one."""
@@ -188,14 +243,15 @@ class Supervisor:
         if self._post.standby and self._standby is None and pulse.longest:
             self._standby = Standby(self._post.standby, self._environment())
         # A host that goes down may send SIGTERM next.
-        if self._must_return() and self._clock.monotonic() - self._hung_up_at >= HANGUP_S:
+        order, without_terminal = self._order, self._clock.monotonic() - self._signalled.get(signal.SIGHUP, math.inf)
+        if order is Order.RETURN and without_terminal >= HANGUP_S:
             return "lost its tmux server"
-        return "saved no state in time" if self._is_asked() and self._clock.monotonic() - self._hung_up_at > SAVE_S else ""
+        return "saved no state in time" if order is Order.CANCEL and without_terminal > SAVE_S else ""
 
     @property
     def _lost_folder(self) -> bool:
         """True if the run directory is to be put back: not that of a host that goes down, nor of a run that is deleted."""
-        return self._folder.is_lost() and not self._hung_up
+        return self._folder.is_lost() and signal.SIGHUP not in self._signalled
 
     def _return_to_folder(self) -> None:
         """Make the removed run directory again. The next worker, which was prepared in it, is gone with it."""
@@ -422,19 +478,19 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _may_be_asked(self) -> Iterator[None]:
-        self._waiting = True
+        self._go_to(State.WAITING)
         try:
             yield
         finally:
-            self._waiting = False
+            self._state = State.MEETING
 
     def _stop(self, number: int, _: Any) -> None:
-        self._stop_asked = True
+        self._signalled[number] = self._clock.monotonic()
         if number == signal.SIGINT:
             # Somebody at the session's terminal.
             with contextlib.suppress(OSError):
                 (self._post.folder / MARK).touch()
-        if self._child is not None and not self._waiting:
+        if self._state is not State.WAITING:
             self._pass_on(number)
         self._break_off()
 
@@ -445,29 +501,30 @@ class Supervisor:
 
     def _hang_up(self, *_: Any) -> None:
         """The session is gone: at somebody's request, or with its tmux server, and this supervisor returns in a new one."""
-        self._hung_up_at = self._clock.monotonic()
-        if self._is_asked():
+        self._signalled[signal.SIGHUP] = self._clock.monotonic()
+        if self._order is Order.CANCEL:
             self._stop(signal.SIGTERM, None)
         else:
             self._break_off()
 
     @property
-    def _hung_up(self) -> bool:
-        return self._hung_up_at < math.inf
+    def _stop_asked(self) -> bool:
+        return bool(self._signalled.keys() - {signal.SIGHUP})
 
     def _break_off(self) -> None:
         """Leave the wait for the others; once, as signals come in pairs."""
-        if self._waiting:
-            self._waiting = False
+        if self._state is State.WAITING:
+            self._go_to(State.MEETING)
             raise Asked
 
-    def _must_return(self) -> bool:
-        """Return whether only the tmux server is gone. A host that goes down sends both signals, in any order."""
-        return self._hung_up and not self._stop_asked and not self._is_asked()
-
-    def _is_asked(self) -> bool:
-        """Return whether the end was requested, perhaps while no supervisor was there."""
-        return (self._post.folder / MARK).exists()
+    @property
+    def _order(self) -> Order:
+        if (self._post.folder / MARK).exists():
+            # Perhaps while no supervisor was there.
+            return Order.CANCEL
+        if self._stop_asked:
+            return Order.GO_DOWN
+        return Order.RETURN if self._signalled else Order.GO_ON
 
     def _return(self) -> int:
         if self._post.session and (error := claims.start_session(self._post.session)):
@@ -477,15 +534,16 @@ class Supervisor:
     def _end(self, code: int) -> int:
         if self._standby is not None:
             self._standby.end()
-        if self._hung_up:
+        if signal.SIGHUP in self._signalled:
             self._clock.sleep(HANGUP_S)
-        if self._must_return():
+        order = self._order
+        if order is Order.RETURN:
             return self._return()
-        if self._stop_asked and not self._is_asked() and code != DONE:
-            # Without a mark the host goes down, and what is started at its boot finds the file.
+        if order is Order.GO_DOWN and code != DONE:
+            # What is started at the host's boot finds the file.
             self._metrics.phase(Phase.DOWN)
             return PREEMPTED
-        if self._hung_up and self._is_asked():
+        if order is Order.CANCEL and signal.SIGHUP in self._signalled:
             self._write_end(code)
         try:
             self._file.unlink(missing_ok=True)
