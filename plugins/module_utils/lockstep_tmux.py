@@ -14,7 +14,7 @@ GONE_S = 15.0
 
 
 def exists(module: Any, name: str) -> bool:
-    """Whether the session exists (that is: whether its command still runs)."""
+    """Return whether the session exists, which means that its command still runs."""
     return _tmux(module, "has-session", "-t", f"={name}")[0] == 0
 
 

@@ -7,7 +7,7 @@ ROOM = "ROOM FOR ANOTHER HOST"
 
 
 class Phase(StrEnum):
-    """What a worker does, in the words of its records and of messages."""
+    """Activity of a worker, in the words of its records and of messages."""
 
     QUEUED = "queued"
     """Waits for its turn; the note names what comes before."""

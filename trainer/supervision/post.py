@@ -15,7 +15,7 @@ from trainer.supervision.restart_policy import Elasticity, Limits
 
 @dataclass(frozen=True)
 class Post:
-    """What a supervisor is responsible for."""
+    """Assignment of a supervisor in its launch."""
 
     folder: Path
     """The worker's part of the run directory."""

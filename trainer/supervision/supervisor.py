@@ -88,12 +88,12 @@ class History:
 
 
 class State(Enum):
-    """What a supervisor does."""
+    """Activity of a supervisor."""
 
     MEETING = auto()
     """Agrees with the others on the next generation."""
     WAITING = auto()
-    """The same, where a signal ends the wait for the others."""
+    """As `MEETING`, where a signal ends the wait for the other supervisors."""
     TRAINING = auto()
     """Has a worker."""
     ENDED = auto()
@@ -109,7 +109,7 @@ FOLLOWING = {
 
 
 class Order(Enum):
-    """What signals ask of a supervisor, and a file that says whether somebody sent them."""
+    """Demand of the signals that came, and of the file that marks them as sent by a person."""
 
     GO_ON = auto()
     RETURN = auto()
