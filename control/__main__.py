@@ -21,20 +21,20 @@ READING: tuple[tuple[str, dict[str, object]], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("control", __doc__)
-    line.add("plan", plan)
-    line.add("parameters", answering("control.runs.planning.examine_model.examine", "load_tensorflow"))
-    line.add("publish", publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *READING)
-    line.add("convert", convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
-    line.add("batch", batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
-    line.add("new-examples", answering("control.runs.predict.prediction_job.prepare", "quiet_tensorflow"))
-    line.add("export", answering("control.serving.saved_model.export", "load_tensorflow"))
-    line.add("serve", serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port", "--memory", "--seconds"), required=True))
-    line.add("serve-engine", serve_engine, ("--folder", PATH), *integers(("--memory", "--channel"), required=True))
-    line.add("index-records", index_records, ("--folder", PATH), ("--out", PATH))
+    line.add("plan", _plan)
+    line.add("parameters", _answering("control.runs.planning.examine_model.examine", "load_tensorflow"))
+    line.add("publish", _publish, ("--source", TEXT), ("--path", {}), ("--packs", PATH), ("--allow-bad-images", FLAG), *READING)
+    line.add("convert", _convert, ("--source", TEXT), ("--path", PATH), ("--out", PATH), ("--digest", {}), ("--check", FLAG))
+    line.add("batch", _batch, ("--config", PATH), *DATA, ("--out", PATH), *integers(("--images", "--number"), required=True))
+    line.add("new-examples", _answering("control.runs.predict.prediction_job.prepare", "quiet_tensorflow"))
+    line.add("export", _answering("control.serving.saved_model.export", "load_tensorflow"))
+    line.add("serve", _serve, ("--folder", PATH), ("--address", TEXT), *integers(("--port", "--memory", "--seconds"), required=True))
+    line.add("serve-engine", _serve_engine, ("--folder", PATH), *integers(("--memory", "--channel"), required=True))
+    line.add("index-records", _index_records, ("--folder", PATH), ("--out", PATH))
     return line.run(argv)
 
 
-def answering(path: str, prepare: str) -> Command:
+def _answering(path: str, prepare: str) -> Command:
     """The command that calls a function, which it imports after one of `trainer.worker.process` has prepared TensorFlow."""
 
     def command(_: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def answering(path: str, prepare: str) -> Command:
     return command
 
 
-def plan(arguments: argparse.Namespace) -> int:
+def _plan(arguments: argparse.Namespace) -> int:
     """Read a request as JSON on standard input and print the plan as JSON."""
     from control.runs.planning import plan as planning
     from control.runs.planning import plan_request
@@ -64,7 +64,7 @@ def plan(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def publish(arguments: argparse.Namespace) -> int:
+def _publish(arguments: argparse.Namespace) -> int:
     """Publish a dataset; print progress lines, then the digest and what was left out as JSON."""
     from control.datasets.listing.registry import open_source
     from control.datasets.publishing import publish as publishing
@@ -80,7 +80,7 @@ def publish(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def convert(arguments: argparse.Namespace) -> int:
+def _convert(arguments: argparse.Namespace) -> int:
     """Rewrite a dataset as TFRecords; print progress lines, then what was written as JSON. `--check`: only read the source."""
     from control.datasets.publishing import to_tfrecords as converting
     from trainer.worker import process
@@ -95,7 +95,7 @@ def convert(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def batch(arguments: argparse.Namespace) -> int:
+def _batch(arguments: argparse.Namespace) -> int:
     """Write the images of one step; print an empty JSON object."""
     from trainer.worker import process
 
@@ -108,7 +108,7 @@ def batch(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     """Serve a model until a signal ends it."""
     from trainer.worker import process
 
@@ -119,8 +119,8 @@ def serve(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def serve_engine(arguments: argparse.Namespace) -> int:
-    """Compute the answers of `serve`, until it closes the channel."""
+def _serve_engine(arguments: argparse.Namespace) -> int:
+    """Compute the answers of `_serve`, until it closes the channel."""
     from trainer.worker import process
 
     process.quiet_tensorflow()
@@ -130,7 +130,7 @@ def serve_engine(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def index_records(arguments: argparse.Namespace) -> int:
+def _index_records(arguments: argparse.Namespace) -> int:
     """Write an index of the images in a folder of TFRecords."""
     from control.datasets.sources import tfrecords
     from trainer.worker import process

@@ -22,19 +22,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command."""
     line = CommandLine("trainer", __doc__)
     numbers = integers(("--gpus", "--direct-port", "--generation", "--parent"), default=0)
-    line.add("train", train, *NODE, *numbers, DEADLINE, ELAPSED, WEIGHTS, ("--server", {"type": int}))
-    line.add("ps", parameter_server, *integers(("--threads", "--parent"), required=True))
+    line.add("train", _train, *NODE, *numbers, DEADLINE, ELAPSED, WEIGHTS, ("--server", {"type": int}))
+    line.add("ps", _parameter_server, *integers(("--threads", "--parent"), required=True))
     paths = (("--job", PATH), ("--root", PATH), *DATA, ("--config-sha256", TEXT), ("--caches", PATH))
-    line.add("slurm", slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
+    line.add("slurm", _slurm, *paths, *integers(["--port"], required=True), *integers(("--threads", "--gpus"), default=0), DEADLINE)
     counts = integers(("--classes", "--batch", "--workers", "--threads"), required=True)
-    line.add("steptime", steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
-    line.add("evaluate", evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
-    line.add("script", script, ("script", {"help": "what is started, and where, as JSON"}))
-    line.add("predict", predict, ("--folder", PATH))
+    line.add("steptime", _steptime, *counts, ("--seconds", {"type": float, "default": 3.0}))
+    line.add("evaluate", _evaluate, *NODE, ("--epochs", TEXT), ("--out", PATH))
+    line.add("script", _script, ("script", {"help": "what is started, and where, as JSON"}))
+    line.add("predict", _predict, ("--folder", PATH))
     return line.run(argv)
 
 
-def train(arguments: argparse.Namespace) -> int:
+def _train(arguments: argparse.Namespace) -> int:
     """Train as one worker of the cluster in TF_CONFIG."""
     from trainer.worker import process
 
@@ -51,7 +51,7 @@ def train(arguments: argparse.Namespace) -> int:
     return code
 
 
-def parameter_server(arguments: argparse.Namespace) -> int:
+def _parameter_server(arguments: argparse.Namespace) -> int:
     """Keep weights for the cluster in TF_CONFIG, until the parent ends."""
     from trainer.common.errors import ClusterError
     from trainer.parameter_server import processes
@@ -69,7 +69,7 @@ def parameter_server(arguments: argparse.Namespace) -> int:
     processes.serve(task, arguments.threads)
 
 
-def slurm(arguments: argparse.Namespace) -> int:
+def _slurm(arguments: argparse.Namespace) -> int:
     """Train as one task of a Slurm job, started by srun."""
     from trainer.launch import slurm as task
 
@@ -78,14 +78,14 @@ def slurm(arguments: argparse.Namespace) -> int:
     return task.main(task.NodePaths(*where, arguments.port, threads, arguments.gpus, arguments.start_deadline))
 
 
-def script(arguments: argparse.Namespace) -> int:
+def _script(arguments: argparse.Namespace) -> int:
     """Start a user's own script as one worker of the cluster in TF_CONFIG."""
     from trainer.launch import user_script
 
     return user_script.main(user_script.Script.read(json.loads(arguments.script)))
 
 
-def steptime(arguments: argparse.Namespace) -> int:
+def _steptime(arguments: argparse.Namespace) -> int:
     """Read `config` (YAML) and `spec` (of columns) as JSON from standard input, time a step on this host alone, print JSON."""
     import yaml
 
@@ -104,7 +104,7 @@ def steptime(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def evaluate(arguments: argparse.Namespace) -> int:
+def _evaluate(arguments: argparse.Namespace) -> int:
     """Evaluate snapshots on the test images."""
     from trainer.evaluation import evaluate as evaluating
     from trainer.rundir.metrics_log import METRICS, Metrics
@@ -117,7 +117,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def predict(arguments: argparse.Namespace) -> int:
+def _predict(arguments: argparse.Namespace) -> int:
     """Predict the examples of a folder with the snapshot in it."""
     from trainer.rundir.metrics_log import METRICS, Metrics
     from trainer.worker import process

@@ -24,15 +24,15 @@ def _of(name: str, rows: Sequence[Row]) -> dict[str, Any]:
         "fault": name,
         "times": len(rows),
         "restarts": sum(row.notice_s is not None for row in rows),
-        "notice_s": middle(row.notice_s for row in rows),
-        "next_step_s": middle(following),
+        "notice_s": _middle(row.notice_s for row in rows),
+        "next_step_s": _middle(following),
         "worst_s": max(following, default=None),
         "repeated": round(statistics.median(row.repeated for row in rows)),
         "equal": sum(row.equal is True for row in rows),
     }
 
 
-def middle(values: Iterable[float | None]) -> float | None:
+def _middle(values: Iterable[float | None]) -> float | None:
     """The median of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
@@ -59,7 +59,7 @@ def parts(rows: Sequence[Row]) -> str:
     """Parts of the time from a fault to the next step: medians over the restarts."""
     restarted = [row for row in rows if row.notice_s is not None]
     columns = {"notice": "notice_s", **{stage: f"{stage.replace(' ', '_')}_s" for stage in STAGES}}
-    seconds = [_s(middle(getattr(row, field) for row in restarted)) for field in columns.values()]
+    seconds = [_s(_middle(getattr(row, field) for row in restarted)) for field in columns.values()]
     return text.table(["of a restart, s", *columns], [["median", *seconds]])
 
 

@@ -108,7 +108,7 @@ def tmux_killed(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def frozen(scene: Scene, host: str) -> Iterator[None]:
+def _frozen(scene: Scene, host: str) -> Iterator[None]:
     """The worker is stopped, and goes on if it still lives."""
     pid = scene.pid(host, "worker")
     scene.lab.on(host, "kill", "-STOP", str(pid))
@@ -135,7 +135,7 @@ def cut(*chains: str) -> Fault:
 
 
 @contextlib.contextmanager
-def disk_full(scene: Scene, _: str) -> Iterator[None]:
+def _disk_full(scene: Scene, _: str) -> Iterator[None]:
     """The chief's folder of states has no room, nor what was in it."""
     chief, folder = scene.hosts[0], f"{scene.folder}/state"
     scene.lab.on(chief, "mount", "-t", "tmpfs", "-o", "size=4k,mode=0777", "tmpfs", folder)
@@ -168,7 +168,7 @@ def restarted(scene: Scene, host: str) -> None:
 
 
 @contextlib.contextmanager
-def powered_off(scene: Scene, host: str) -> Iterator[None]:
+def _powered_off(scene: Scene, host: str) -> Iterator[None]:
     """The node's power goes."""
     scene.lab.engine.ask("kill", scene.lab.containers[host])
     try:
@@ -192,7 +192,7 @@ def watcher_killed(scene: Scene, _: str) -> float:
 
 
 @contextlib.contextmanager
-def out_of_memory(scene: Scene, host: str) -> Iterator[float]:
+def _out_of_memory(scene: Scene, host: str) -> Iterator[float]:
     """The node has no memory left, and its kernel kills the largest process: the worker."""
     pid, began = scene.pid(host, "worker"), time.time()
     with scene.lab.memory(host, ROOM):
@@ -208,7 +208,7 @@ def _runs(scene: Scene, host: str, pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def shared_folder_gone(scene: Scene, host: str) -> Iterator[float]:
+def _shared_folder_gone(scene: Scene, host: str) -> Iterator[float]:
     """The node's shared folder is not mounted, and its worker must start again."""
     path = scene.lab.on(host, "findmnt", "-rno", "TARGET", "-t", "fuse.glusterfs").split()[0]
     scene.lab.on(host, "umount", "--lazy", path)
@@ -225,19 +225,19 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "all-killed": (all_workers_killed, CHIEF),
     "supervisor-killed": (_killed("supervisor"), OTHER),
     "tmux-killed": (tmux_killed, OTHER),
-    "worker-frozen": (_lasting(FROZEN_S, frozen), OTHER),
+    "worker-frozen": (_lasting(FROZEN_S, _frozen), OTHER),
     "network-cut": (_lasting(CUT_S, cut("input", "output")), OTHER),
     "deaf": (_lasting(CUT_S, cut("input")), OTHER),
     "slow-link": (_lasting(SLOW_S, lambda scene, host: scene.lab.link(host, "1mbit")), OTHER),
-    "disk-full": (_lasting(FULL_S, disk_full), CHIEF),
+    "disk-full": (_lasting(FULL_S, _disk_full), CHIEF),
     "state-corrupted": (state_corrupted, OTHER),
     "state-cut-short": (state_cut_short, OTHER),
     "node-restarted": (restarted, OTHER),
     "chief-node-restarted": (restarted, CHIEF),
-    "node-off": (_lasting(OFF_S, powered_off), OTHER),
+    "node-off": (_lasting(OFF_S, _powered_off), OTHER),
     "watcher-killed": (watcher_killed, CHIEF),
-    "out-of-memory": (out_of_memory, OTHER),
-    "folder-gone": (_lasting(CUT_S, shared_folder_gone), OTHER),
+    "out-of-memory": (_out_of_memory, OTHER),
+    "folder-gone": (_lasting(CUT_S, _shared_folder_gone), OTHER),
 }
 """By name: the fault, and whom it befalls."""
 

@@ -18,20 +18,20 @@ def numbers(listed: str) -> tuple[int, ...]:
 def main() -> int:
     """Run one command."""
     line = CommandLine("benchmarks.node", __doc__)
-    line.add("loader", time_loaders, *BENCHMARK, *DATA, ("--loaders", TEXT), *integers(["--limit"]))
+    line.add("loader", _time_loaders, *BENCHMARK, *DATA, ("--loaders", TEXT), *integers(["--limit"]))
     several = (("--devices", TEXT), ("--batches", TEXT), *integers(["--threads"], required=True), ("--model", {"type": PATH["type"]}))
-    line.add("inference", time_inference, *BENCHMARK, *several)
+    line.add("inference", _time_inference, *BENCHMARK, *several)
     return line.run()
 
 
-def time_loaders(arguments: argparse.Namespace) -> int:
+def _time_loaders(arguments: argparse.Namespace) -> int:
     """Time passes over a published dataset by number of loaders; writes results.json."""
     wanted = loader.Wanted(numbers(arguments.loaders), arguments.passes, arguments.limit)
     loader.run(arguments.config, published(arguments), wanted, arguments.out)
     return DONE
 
 
-def time_inference(arguments: argparse.Namespace) -> int:
+def _time_inference(arguments: argparse.Namespace) -> int:
     """Time the predictions of a snapshot (or a new model) by devices and batch size; writes results.json."""
     from trainer.worker import process
 

@@ -11,7 +11,7 @@ SPARE = 0.1
 """Idle cores below this fraction of the busy ones are too few for another device."""
 
 
-def answer(groups: Sequence[Group], batches: Sequence[int], timed: Mapping[str, Any], cpus: float) -> str:
+def _answer(groups: Sequence[Group], batches: Sequence[int], timed: Mapping[str, Any], cpus: float) -> str:
     """One sentence: whether the most devices are faster than the fewest, and why.
 
     Args:
@@ -76,4 +76,4 @@ def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any], cpus: float) ->
     picture = Picture(title, "batch", "batch size (images, logarithmic)", panels, logarithmic=True)
     deeper = benchmark.command("benchmarks/inference.yml", {"config": "deep_cnn"})
     asked = [group for group in groups if group["batch"] in batches]
-    return Conclusion(asked, "call", [answer(groups, batches, timed, cpus)], record, picture, ("another model", deeper))
+    return Conclusion(asked, "call", [_answer(groups, batches, timed, cpus)], record, picture, ("another model", deeper))

@@ -13,14 +13,14 @@ UNSURE = 0.10
 """A gain above this fraction that repeats can't confirm leaves the question open; it does not rule out more loaders."""
 
 
-def fastest(groups: Sequence[Group]) -> Group:
+def _fastest(groups: Sequence[Group]) -> Group:
     """The row with the highest median images/s."""
     return max(groups, key=lambda group: group.images_per_s.median)
 
 
-def enough(groups: Sequence[Group]) -> Group:
+def _enough(groups: Sequence[Group]) -> Group:
     """The fewest loaders within `GAIN` of the fastest, or within `UNSURE` if passes differ by that much."""
-    best = fastest(groups)
+    best = _fastest(groups)
     return next(row for row in groups if _gain(row, best) < GAIN or (_gain(row, best) < UNSURE and _alike(row, best)))
 
 
@@ -32,9 +32,9 @@ def _alike(row: Group, best: Group) -> bool:
     return len(row.seconds.values) > 1 and not differ(row.seconds, best.seconds)
 
 
-def answer(groups: Sequence[Group], cores: int) -> str:
+def _answer(groups: Sequence[Group], cores: int) -> str:
     """How many loaders are enough, and how many training uses by default."""
-    first, best = groups[0], enough(groups)
+    first, best = groups[0], _enough(groups)
     rate = f"{best.images_per_s.median:,.0f} images/s"
     speed = rate if best is first else f"{rate}, {_gain(first, best) + 1:.2f} times those of {first['loaders']}"
     few = count(best["loaders"], "loader")
@@ -43,14 +43,14 @@ def answer(groups: Sequence[Group], cores: int) -> str:
     elif best is groups[-1]:
         sentence = f"The most loaders measured are the fastest: {few}, {speed}; more may be faster still."
     else:
-        sentence = f"{few} {'is' if best['loaders'] == 1 else 'are'} enough: {speed}; {_more(best, fastest(groups))}."
+        sentence = f"{few} {'is' if best['loaders'] == 1 else 'are'} enough: {speed}; {_more(best, _fastest(groups))}."
     return f"{sentence}{_open(groups)} Training takes {cores} here (the cores) unless data.loaders says otherwise."
 
 
 def _open(groups: Sequence[Group]) -> str:
     """A warning if fewer loaders are much slower but passes differ by as much."""
-    best = fastest(groups)
-    fewer = [row for row in groups if row["loaders"] < enough(groups)["loaders"]]
+    best = _fastest(groups)
+    fewer = [row for row in groups if row["loaders"] < _enough(groups)["loaders"]]
     if not any(_alike(row, best) for row in fewer):
         return ""
     passes = len(best.seconds.values)
@@ -62,7 +62,7 @@ def _more(best: Group, most: Group) -> str:
     return f"more bring less than {GAIN:.0%}" if gain < GAIN else f"what more bring ({gain:.0%}) is within what passes differ by"
 
 
-def cached(decoded_mb: float, limit_mb: int) -> str:
+def _cached(decoded_mb: float, limit_mb: int) -> str:
     """Sentence on whether training would decode these images on the fly at all."""
     takes = f"Decoded, all images take {decoded_mb:,.0f} MB"
     if decoded_mb > limit_mb:
@@ -85,6 +85,6 @@ def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any]) -> Conclusion:
     }
     panels = {"time per pass (s)": lambda group: group.seconds, "images/s": lambda group: group.images_per_s}
     picture = Picture(f"Passes over {timed['images']:,} JPEG images by loader workers", "loaders", "loader workers (threads)", panels)
-    train = benchmark.command("train.yml", {"dataset": "FOLDER", "set": f"data.loaders={enough(groups)['loaders']}"})
-    sentences = [answer(groups, timed["cores"]), cached(timed["decoded_mb"], bench["cache_limit_mb"])]
+    train = benchmark.command("train.yml", {"dataset": "FOLDER", "set": f"data.loaders={_enough(groups)['loaders']}"})
+    sentences = [_answer(groups, timed["cores"]), _cached(timed["decoded_mb"], bench["cache_limit_mb"])]
     return Conclusion(groups, "pass", sentences, record, picture, ("train with as many", train))

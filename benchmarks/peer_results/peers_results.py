@@ -125,7 +125,7 @@ def telling(lines: Sequence[str]) -> str:
 STORE = store.Store(Row)
 
 
-class Range(NamedTuple):
+class _Range(NamedTuple):
     """A figure over the rounds."""
 
     least: float
@@ -155,9 +155,9 @@ class Point:
         chosen = sorted({row.chosen for row in self.rows} - {""})
         return f"{self.system} ({', '.join(chosen)})" if chosen else self.system
 
-    def of(self, column: str) -> Range:
+    def of(self, column: str) -> _Range:
         """A column of its rows."""
-        return Range.of(getattr(row, column) for row in self.rows)
+        return _Range.of(getattr(row, column) for row in self.rows)
 
     @property
     def images_per_s(self) -> float:
@@ -214,21 +214,21 @@ class Results:
         """A system with one worker, which is measured at only one link."""
         return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
 
-    def ratio(self, point: Point, other: Point | None) -> Range | None:
+    def ratio(self, point: Point, other: Point | None) -> _Range | None:
         """Ratio of images/s between two points over the rounds that have both."""
         return _ratio(point, {row.round: row for row in other.rows} if other else {})
 
-    def times_best(self, point: Point) -> Range | None:
+    def times_best(self, point: Point) -> _Range | None:
         """Ratio of images/s to the fastest peer of each round."""
         return _ratio(point, self.best_by_round(point.link, point.workers))
 
 
-def _ratio(point: Point, theirs: Mapping[int, Row]) -> Range | None:
+def _ratio(point: Point, theirs: Mapping[int, Row]) -> _Range | None:
     ratios = [(row.images_per_s or 0.0) / (theirs[row.round].images_per_s or math.inf) for row in point.rows if row.round in theirs]
-    return Range.of(ratios) if ratios else None
+    return _Range.of(ratios) if ratios else None
 
 
-def block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
+def _block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
     """Table cells of one block; systems without numbers are last."""
     ideal, points = results.best(link, workers, IDEAL), results.at(link, workers)
     tried = dict.fromkeys(row.system for row in results.rows if (row.link, row.workers) == (link, workers))
@@ -276,7 +276,7 @@ def shown_link(link: str) -> str:
 
 def terminal_table(results: Results, link: str, workers: int) -> str:
     """One block for the terminal: the first column left-aligned, numbers right-aligned."""
-    table = [HEADER, *block_rows(results, link, workers)]
+    table = [HEADER, *_block_rows(results, link, workers)]
     first, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
     return "\n".join([heading(link, workers), *("  " + "  ".join(line) for line in lines)])
@@ -354,7 +354,7 @@ def failures(results: Results) -> list[str]:
     return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in headings.items()]
 
 
-def unequal(results: Results) -> list[str]:
+def _unequal(results: Results) -> list[str]:
     """Systems whose workers did not end with equal weights although they train together."""
     systems = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
     return sorted(set(systems))
@@ -363,13 +363,13 @@ def unequal(results: Results) -> list[str]:
 def markdown(results: Results, record: Mapping[str, Any], tables: Sequence[str] = ()) -> str:
     """The text of table.md: what was measured where, sentences, tables (also those of `parts`), failures, systems."""
     lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
-    lines += [f"- {line}" for line in described(record)]
+    lines += [f"- {line}" for line in _described(record)]
     lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
     for link, workers in results.blocks:
-        lines += [f"## {heading(link, workers)}", "", _markdown_table(block_rows(results, link, workers)), ""]
+        lines += [f"## {heading(link, workers)}", "", _markdown_table(_block_rows(results, link, workers)), ""]
     lines += [line for table in tables for line in ("```", table, "```", "")]
     lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
-    problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in unequal(results)]
+    problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in _unequal(results)]
     lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
     lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in results.systems), ""]
     return "\n".join(lines)
@@ -396,7 +396,7 @@ def _versions(record: Mapping[str, Any], system: str) -> str:
     return " (" + ", ".join(f"{name} {version}" for name, version in versions.items()) + ")" if versions else ""
 
 
-def described(record: Mapping[str, Any]) -> list[str]:
+def _described(record: Mapping[str, Any]) -> list[str]:
     """Model, data, hosts and settings, for display."""
     settings = record["settings"]
     hosts = [f"{host['name']}: {host['model']}, {host['cpus']:g} CPUs, {host['memory_mb']:,} MB" for host in record["machines"]]

@@ -52,7 +52,7 @@ def gather(environment: str, target: wheels.Target, progress: Progress) -> dict[
     index = gathering.complete() or gathering.gather()
     if environment != HOROVOD:
         return _published(gathering.folder, environment, target, wheels.digest(index), wheels.sums(index, gathering.folder))
-    return _with_built(gathering, index, built(target, gathering.folder, wheels.digest(index), progress))
+    return _with_built(gathering, index, _built(target, gathering.folder, wheels.digest(index), progress))
 
 
 def _lock(path: Path) -> list[wheels.Pin]:
@@ -78,7 +78,7 @@ def _with_built(gathering: wheels.Gathering, index: Mapping[str, Any], wheel: Pa
     return _published(folder, HOROVOD, gathering.target, digest, wheels.sums(dict(index), folder) | {wheel.name: own})
 
 
-def built(target: wheels.Target, folder: Path, digest: str, progress: Progress) -> Path:
+def _built(target: wheels.Target, folder: Path, digest: str, progress: Progress) -> Path:
     """Horovod's wheel for one kind of host, built here against the TensorFlow of these wheels."""
     base = ROOT / "built" / f"{target.key}-{digest}"
     for wheel in base.glob("horovod-*.whl"):

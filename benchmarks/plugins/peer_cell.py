@@ -47,7 +47,7 @@ class ActionModule(Action):
             f"{{ echo {MARK}; cat exit 2>/dev/null; echo {MARK}; cat result.json 2>/dev/null; echo; echo {MARK}; tail -n 30 worker.log; }}"
         )
         output = str(self._low_level_execute_command(script, sudoable=False, executable="/bin/bash")["stdout"])
-        return parse(output)
+        return _parse(output)
 
 
 def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str, str]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str
     return {"environment": environment, "argv": command, "folder": folder, "deadline": job["deadline"]}
 
 
-def parse(output: str) -> dict[str, Any]:
+def _parse(output: str) -> dict[str, Any]:
     """How a worker ended, from the output of the wait: `exit`, `result`, `lines` of its log."""
     parts = [part.strip("\n") for part in output.split(MARK)]
     if len(parts) != 4:

@@ -132,7 +132,7 @@ def measured(folder: Path, spec: Spec, table: Table, batch: int, rounds: int) ->
         yield [name, text.Number(written[name][0], 1), text.Number(written[name][1], 0), text.Number(wall, 2), text.Number(busy, 2)]
 
 
-def in_rows(folder: Path, spec: Spec, table: Table) -> Gather:
+def _in_rows(folder: Path, spec: Spec, table: Table) -> Gather:
     """Lockstep's own files."""
     with Writer(folder, spec, "train") as writer:
         for start in range(0, len(table[0]), BLOCK):
@@ -146,10 +146,10 @@ def in_rows(folder: Path, spec: Spec, table: Table) -> Gather:
     return gather
 
 
-def in_columns(folder: Path, spec: Spec, table: Table) -> Gather:
-    """A NumPy file per column; strings as by `in_rows`, which has a file for them anyway."""
+def _in_columns(folder: Path, spec: Spec, table: Table) -> Gather:
+    """A NumPy file per column; strings as by `_in_rows`, which has a file for them anyway."""
     if spec.leaves[0].dtype == "string":
-        return in_rows(folder, spec, table)
+        return _in_rows(folder, spec, table)
     for number, values in enumerate(table):
         np.save(folder / f"{number}.npy", values)
     mapped = [np.load(folder / f"{number}.npy", mmap_mode="r").view(np.ndarray) for number in range(len(table))]
@@ -181,7 +181,7 @@ def _from_arrow(column: Any, leaf: Leaf) -> Any:
     return flat.to_numpy(zero_copy_only=False).reshape(-1, *leaf.shape)
 
 
-def in_arrow(folder: Path, spec: Spec, table: Table) -> Gather:
+def _in_arrow(folder: Path, spec: Spec, table: Table) -> Gather:
     """Arrow IPC, and pyarrow's own take."""
     opened = _arrow(folder, table, BLOCK)
 
@@ -192,7 +192,7 @@ def in_arrow(folder: Path, spec: Spec, table: Table) -> Gather:
     return gather
 
 
-def in_arrow_for_numpy(folder: Path, spec: Spec, table: Table) -> Gather:
+def _in_arrow_for_numpy(folder: Path, spec: Spec, table: Table) -> Gather:
     """Arrow IPC, whose buffers NumPy gathers from; strings by pyarrow."""
     opened = _arrow(folder, table, None)
     chunks = [column.chunk(0) for column in opened.columns]
@@ -202,7 +202,7 @@ def in_arrow_for_numpy(folder: Path, spec: Spec, table: Table) -> Gather:
     return lambda indices: [values.take(indices, axis=0) for values in mapped]
 
 
-def in_array_record(folder: Path, spec: Spec, table: Table) -> Gather:
+def _in_array_record(folder: Path, spec: Spec, table: Table) -> Gather:
     """ArrayRecord: a record is an example's bytes."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
     from array_record.python.array_record_module import ArrayRecordWriter
@@ -233,11 +233,11 @@ def in_array_record(folder: Path, spec: Spec, table: Table) -> Gather:
 
 
 FORMATS: dict[str, tuple[str, Format]] = {
-    "rows": ("", in_rows),
-    "columns": ("", in_columns),
-    "arrow": ("pyarrow", in_arrow),
-    "arrow-numpy": ("pyarrow", in_arrow_for_numpy),
-    "array-record": ("array_record", in_array_record),
+    "rows": ("", _in_rows),
+    "columns": ("", _in_columns),
+    "arrow": ("pyarrow", _in_arrow),
+    "arrow-numpy": ("pyarrow", _in_arrow_for_numpy),
+    "array-record": ("array_record", _in_array_record),
 }
 """Each format, and the package that it needs."""
 

@@ -197,7 +197,7 @@ class Check:
             except subprocess.TimeoutExpired:
                 return None, ""
             finally:
-                end_command(started)
+                _end_command(started)
 
     def clean(self) -> None:
         """End what still runs for the folder, and remove this check's runs."""
@@ -348,7 +348,7 @@ def cause(output: str) -> str:
     return next((line for mark in marks for line in lines if mark in line), lines[-1] if lines else "no output")[:200]
 
 
-def end_command(started: "subprocess.Popen[str]") -> None:
+def _end_command(started: "subprocess.Popen[str]") -> None:
     """End a command as Ctrl-C does, which takes its launch back; kill it if it does not end."""
     if started.poll() is None:
         os.killpg(started.pid, signal.SIGINT)

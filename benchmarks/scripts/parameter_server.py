@@ -52,7 +52,7 @@ def half(lab: Lab) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def slow_link(lab: Lab) -> Iterator[None]:
+def _slow_link(lab: Lab) -> Iterator[None]:
     """Each node sends at 100 Mbit/s."""
     with contextlib.ExitStack() as stack:
         for host in lab.containers:
@@ -60,7 +60,7 @@ def slow_link(lab: Lab) -> Iterator[None]:
         yield
 
 
-CASES: dict[str, Case] = {"even": lambda _: contextlib.nullcontext(), "half": half, "slow-link": slow_link}
+CASES: dict[str, Case] = {"even": lambda _: contextlib.nullcontext(), "half": half, "slow-link": _slow_link}
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def main() -> None:
                 print(f"round {number + 1}, {case}, {way}: {rows[-1].per_s} per second", flush=True)
             draw(curves, case, FOLDER / f"{case}-{number}.png")
     if any(stale.values()):
-        draw_staleness(stale, FOLDER / "staleness.png")
+        _draw_staleness(stale, FOLDER / "staleness.png")
     script.record(FOLDER / "rows.csv", rows)
     header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
     print(text.table(header, rows))
@@ -140,7 +140,7 @@ def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
         axes.legend()
 
 
-def draw_staleness(calls: Mapping[str, Mapping[int, int]], path: Path) -> None:
+def _draw_staleness(calls: Mapping[str, Mapping[int, int]], path: Path) -> None:
     """How many calls had which staleness, by case."""
     with plotting.picture(path) as figure:
         axes = plotting.one_panel(figure, "How stale the gradients are", "asynchronous training", "share of all calls")

@@ -76,12 +76,12 @@ def trained(workers: int, more: list[str]) -> float:
     run = f"predicted-{workers}"
     delete(ROOT, run, more)
     play(ROOT, "train.yml", run, [*more, "-e", f"workers={workers}"])
-    rate = steady_rate(ROOT / "runs" / run)
+    rate = _steady_rate(ROOT / "runs" / run)
     delete(ROOT, run, more)
     return rate
 
 
-def steady_rate(folder: Path) -> float:
+def _steady_rate(folder: Path) -> float:
     """images/s of the median step after `FIRST`, by the chief's records; LockstepError if there are none."""
     rate = typical_rate([record for record in chief_records(folder) if record["kind"] == "steps" and record["step"] >= FIRST])
     if rate is None:

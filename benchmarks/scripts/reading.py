@@ -102,7 +102,7 @@ def _decode(indices: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     return np.stack([fit(_readers[0].image(int(index)), size) for index in indices])
 
 
-class Unchecked(image_cache.PackReader):
+class _Unchecked(image_cache.PackReader):
     """The reader without the check."""
 
     def _record(self, index: int) -> bytes:
@@ -116,12 +116,12 @@ def digests(given: argparse.Namespace, folder: Path) -> str:
     published = pictures.published(folder / "pictures", given.images)
     data = (published.folder / manifest.FILE).read_bytes()
     seconds = medians([lambda: None, lambda: hashlib.sha256(data).hexdigest()], given.rounds, time.process_time)
-    rows = [decoding(published, size, given.rounds) for size in (SMALL, LARGE)]
+    rows = [_decoding(published, size, given.rounds) for size in (SMALL, LARGE)]
     rows.append([f"digest of a manifest of {len(data) / 1e6:.1f} MB", *(text.Number(value * 1000, 2) for value in seconds), "ms"])
     return text.table(["what", "without", "with", "unit"], [*rows, started(folder, given.rounds)])
 
 
-def decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
+def _decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
     """Images read and decoded by one loader."""
     contents = manifest.load(published)
     images, indices = image_cache.Decoded(published.folder, contents, "train", size, 1), np.arange(len(contents.train.files))
@@ -130,7 +130,7 @@ def decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
         images._reader = reader
         images.pixels(indices)
 
-    readers = [kind(published.folder, contents, "train") for kind in (Unchecked, image_cache.PackReader)]
+    readers = [kind(published.folder, contents, "train") for kind in (_Unchecked, image_cache.PackReader)]
     seconds = medians([functools.partial(read, reader) for reader in readers], rounds, time.process_time)
     return [f"decode to {size[0]}x{size[1]}", *(text.Number(len(indices) / value, 0) for value in seconds), "images/s"]
 

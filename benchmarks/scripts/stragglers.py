@@ -54,7 +54,7 @@ Slowed = Callable[[Lab, str], "contextlib.AbstractContextManager[None]"]
 
 
 @contextlib.contextmanager
-def busy_process(lab: Lab, host: str) -> Iterator[None]:
+def _busy_process(lab: Lab, host: str) -> Iterator[None]:
     """Another process computes on the node."""
     process = int(lab.on(host, "sh", "-c", "python3 -c 'while True: pass' >/dev/null 2>&1 & echo $!"))
     try:
@@ -63,12 +63,12 @@ def busy_process(lab: Lab, host: str) -> Iterator[None]:
         lab.on(host, "kill", str(process))
 
 
-def slow_link(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
+def _slow_link(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
     """The node sends at 50 Mbit/s."""
     return lab.link(host, "50mbit")
 
 
-def slow_disk(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
+def _slow_disk(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
     """The node reads 3 MB/s, and what its worker has not yet used is not in memory."""
     device = subprocess.run(["findmnt", "-no", "MAJ:MIN", "-T", "/var"], check=True, capture_output=True, text=True).stdout.strip()
     # podman's own option for this does nothing in version 1 of control groups.
@@ -95,7 +95,7 @@ BLOCKS = {"blkio": ("blkio.throttle.read_bps_device", "3000000", "0"), "": ("io.
 """File that limits reading, the limit, and no limit; by controller, which has no name in version 2 of control groups."""
 
 
-def little_memory(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
+def _little_memory(lab: Lab, host: str) -> contextlib.AbstractContextManager[None]:
     """The node's memory holds what can't be given back, and little more."""
     return lab.memory(host, ROOM)
 
@@ -105,7 +105,7 @@ ROOM = 160 * 2**20
 
 
 @dataclass(frozen=True)
-class Case:
+class _Case:
     """How a host is slowed, and how the training is set for it."""
 
     slowed: Slowed
@@ -124,14 +124,14 @@ class Case:
 
 
 CASES = {
-    EVEN: Case(lambda *_: contextlib.nullcontext()),
-    "quota": Case(Lab.half_the_cpus),
-    "load": Case(busy_process),
+    EVEN: _Case(lambda *_: contextlib.nullcontext()),
+    "quota": _Case(Lab.half_the_cpus),
+    "load": _Case(_busy_process),
     # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
-    "link": Case(slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
+    "link": _Case(_slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
     # After more steps a worker would have read all images: they are few.
-    "disk": Case(slow_disk, before=False, steps=36, profile_every=1),
-    "memory": Case(little_memory, before=False),
+    "disk": _Case(_slow_disk, before=False, steps=36, profile_every=1),
+    "memory": _Case(_little_memory, before=False),
 }
 
 

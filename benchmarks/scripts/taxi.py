@@ -50,7 +50,7 @@ def main() -> None:
     probabilities = {
         "a tip if paid by card": is_paid(test_x, GROUPS["card"]).astype(float),
         "logistic regression": regression(x, y.ravel(), test_x),
-        f"{given.run}, epoch {epoch}": np.ravel(model.predict(as_tensors(test_x), batch_size=1024, verbose=0)),
+        f"{given.run}, epoch {epoch}": np.ravel(model.predict(_as_tensors(test_x), batch_size=1024, verbose=0)),
     }
     rows = []
     for group, payment in GROUPS.items():
@@ -101,7 +101,7 @@ def auc(positive: np.ndarray, probability: np.ndarray) -> float:
     return float((rankdata(probability)[positive].sum() - positives * (positives + 1) / 2) / (positives * (len(positive) - positives)))
 
 
-def as_tensors(x: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
+def _as_tensors(x: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """The columns as Keras takes them."""
     return {name: tf.constant(column.tolist()) if column.dtype.kind == "U" else tf.constant(column) for name, column in x.items()}
 

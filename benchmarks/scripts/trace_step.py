@@ -101,7 +101,7 @@ def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
     task = common.Task(rank, addresses, given.steps, 0, 0.0, BATCH, threads, "", given.out)
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(task)
     common.CHUNK = given.steps
-    Direct.all_reduce = annotated(Direct.all_reduce, tf.profiler.experimental.Trace)  # type: ignore[method-assign]
+    Direct.all_reduce = _annotated(Direct.all_reduce, tf.profiler.experimental.Trace)  # type: ignore[method-assign]
     trained = lockstep.lockstep(task, {"model": {"name": given.model}, "reduction": {"name": given.reduction}})
     run = functools.partial(trained.run, given.steps)
     run()
@@ -112,7 +112,7 @@ def train(given: argparse.Namespace, rank: int, addresses: list[str]) -> None:
         run()
 
 
-def annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:
+def _annotated(work: Callable[..., Any], trace: Callable[[str], Any]) -> Callable[..., Any]:
     """The function with its own span in the trace."""
 
     def call(*arguments: Any) -> Any:

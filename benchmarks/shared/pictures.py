@@ -66,10 +66,10 @@ def _write(folder: Path, count: int, seed: int, number: int) -> None:
     split, index = ("train", number) if number < count else ("test", number - count)
     # Numbered separately, so that a larger folder begins with the same pictures.
     rng = np.random.default_rng([seed, int(split == "test"), index])
-    picture(rng).save(folder / split / f"person-{index % CLASSES}" / f"{index:06d}.jpg", quality=QUALITY)
+    _picture(rng).save(folder / split / f"person-{index % CLASSES}" / f"{index:06d}.jpg", quality=QUALITY)
 
 
-def picture(rng: np.random.Generator) -> Image.Image:
+def _picture(rng: np.random.Generator) -> Image.Image:
     """A blurred background, an oval with two dark spots, a fine texture: it compresses like a photograph (11 kB)."""
     width, height = (int(side) for side in rng.integers(SIDES[0], SIDES[1] + 1, 2))
     image = _noise(rng, 6, (width, height))

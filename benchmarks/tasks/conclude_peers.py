@@ -23,17 +23,17 @@ def conclude_peers(task: Task) -> dict[str, Any]:
     if results is None:
         raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
     changed = table.read_text(encoding="utf-8") != before
-    return {"if_interrupted": None, "changed": changed, "show_last": shown(results, peers)}
+    return {"if_interrupted": None, "changed": changed, "show_last": _shown(results, peers)}
 
 
 def conclude(peers: dict[str, Any]) -> Results | None:
     """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
     folder = Path(peers["folder"])
-    rows, measurements = peers_results.STORE.read(folder / ROWS), measured(folder)
+    rows, measurements = peers_results.STORE.read(folder / ROWS), _measured(folder)
     if not any(row.measured for row in rows):
         return None
     results, record = Results(rows), dict(read_json(folder / SUMMARY))
-    record["versions"] = versions(measurements)
+    record["versions"] = _versions(measurements)
     record["sentences"] = peers_results.sentences(results)
     record["points"] = peers_results.summary(results)
     record["failures"] = peers_results.failures(results)
@@ -43,22 +43,22 @@ def conclude(peers: dict[str, Any]) -> Results | None:
     return results
 
 
-def measured(folder: Path) -> list[dict[str, Any]]:
+def _measured(folder: Path) -> list[dict[str, Any]]:
     """Measurements of the workers of every cell."""
     path = folder / MEASUREMENTS
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
-def versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def _versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     """By system, the versions that its first worker last reported."""
     firsts = [(one["cell"].split("-", 3)[3], one["workers"][0]["result"]) for one in measurements]
     return {system: result["versions"] for system, result in firsts if result}
 
 
-def shown(results: Results, peers: dict[str, Any]) -> str:
+def _shown(results: Results, peers: dict[str, Any]) -> str:
     """Tables for one worker and for the most workers, a step's parts, sentences, failures, and the results' folder."""
     blocks = [peers_results.terminal_table(results, *block) for block in results.blocks if block[1] in (1, results.most)]
-    blocks += peers_results.parts(measured(Path(peers["folder"])))
+    blocks += peers_results.parts(_measured(Path(peers["folder"])))
     sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
     folder = project.relative(Path(peers["folder"]))
     pairs = [("all tables", f"{folder}/table.md"), ("picture", f"{folder}/peers.png"), ("measure more", f"{peers['again']}")]

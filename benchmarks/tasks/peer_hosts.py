@@ -33,20 +33,20 @@ def judge(task: Task) -> dict[str, Any]:
         seen, facts = findings.parse(looked[name].get("output", "")), probed[name].get("facts")
         if facts is None:
             raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
-        refuse_busy(name, seen.sessions)
+        _refuse_busy(name, seen.sessions)
         threads = task.arguments.get("threads") or thread_share(hosts, name, max(1, int(facts["cpus"])))
-        hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": machine(host, facts)}
+        hardware[name] = {**_wheels(seen), "threads": int(threads), "machine": _machine(host, facts)}
     if not task.check_mode:
         folder = Path(task.arguments["folder"])
         path, machines = folder / SUMMARY, [one["machine"] for one in hardware.values()]
         record = read_json(path)
         if peers_results.STORE.read(folder / ROWS):
-            machines = continued(record["name"], record.get("machines", []), machines)
+            machines = _continued(record["name"], record.get("machines", []), machines)
         write_json(path, {**record, "machines": machines, "control_cores": os.cpu_count()})
     return {"ansible_facts": {"peers_hosts": hardware}}
 
 
-def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All machines of results that are being extended."""
     by_name = {one["name"]: one for one in [*now, *before]}
     for one in now:
@@ -54,7 +54,7 @@ def continued(name: str, before: list[dict[str, Any]], now: list[dict[str, Any]]
     return [by_name[key] for key in sorted(by_name)]
 
 
-def refuse_busy(host: str, sessions: list[str]) -> None:
+def _refuse_busy(host: str, sessions: list[str]) -> None:
     """Refuse a host on which something is training."""
     others = [session for session in sessions if not session.startswith(SESSION)]
     if others:
@@ -74,7 +74,7 @@ def _wheels(seen: findings.Look) -> dict[str, Any]:
     }
 
 
-def machine(host: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+def _machine(host: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Hardware of a host, for the record."""
     return {
         "name": host["name"],

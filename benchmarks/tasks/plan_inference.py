@@ -21,9 +21,9 @@ CONFIG = "lecture_cnn"
 def plan_inference(task: Task) -> dict[str, Any]:
     """Validate the options, resolve them, show the plan. Returns the facts `bench` and `cluster`: the first host."""
     options = command_line.operator_options("benchmarks/inference", task.task_vars)
-    settings = settings_of(options)
+    settings = _settings_of(options)
     host = plan_command.hosts(task.task_vars)[0]
-    model = model_of(options, project.RUNS)
+    model = _model_of(options, project.RUNS)
     bench = benchmark.new("inference", options, settings, model["config_yaml"], of=model["of"])
     bench["snapshot"] = model["snapshot"]
     pairs = [
@@ -34,7 +34,7 @@ def plan_inference(task: Task) -> dict[str, Any]:
     return benchmark.planned(bench, options, host, pairs)
 
 
-def settings_of(options: dict[str, Any]) -> dict[str, Any]:
+def _settings_of(options: dict[str, Any]) -> dict[str, Any]:
     """Devices, batch sizes, passes."""
     devices = design.numbers("devices", options.get("devices", "1,2"))
     batches = design.numbers("batches", options.get("batches", "32,128,512"))
@@ -43,7 +43,7 @@ def settings_of(options: dict[str, Any]) -> dict[str, Any]:
     return {"devices": devices, "batches": batches, "passes": integer("passes", options.get("passes", 5))}
 
 
-def model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
+def _model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
     """The model that predicts: `of` (for display), `snapshot` (a path, or None) and `config_yaml`.
 
     Without `run` and `config` it is that of the latest run or, if there is none, a new model of the default configuration.

@@ -58,7 +58,7 @@ def plan_loader(task: Task) -> dict[str, Any]:
 def _dataset(task: Task, options: dict[str, Any], limit: int | None) -> str | None:
     """The folder to read; None if it would have to be generated and nothing may be touched."""
     if "dataset" in options:
-        check_folder(str(options["dataset"]))
+        _check_folder(str(options["dataset"]))
         return str(options["dataset"])
     count = max(limit or PICTURES, pictures.CLASSES)
     folder = project.PRIVATE / "benchmarks" / f"pictures-{count}"
@@ -70,7 +70,7 @@ def _dataset(task: Task, options: dict[str, Any], limit: int | None) -> str | No
     return str(folder)
 
 
-def check_folder(dataset: str) -> None:
+def _check_folder(dataset: str) -> None:
     """Refuse datasets that never contain image files; TFRecords may, and their first images show it."""
     if detect(dataset)["source"] in ("idx", "fashion_mnist"):
         raise ConfigError(

@@ -43,12 +43,12 @@ def plan_peers(task: Task) -> dict[str, Any]:
     if not task.check_mode:
         with alone():
             pass
-    asked = wanted(options, len(hosts), is_lab(command_line.inventory()))
+    asked = wanted(options, len(hosts), _is_lab(command_line.inventory()))
     record = _record(options, asked, hosts[: max(asked.workers)])
     all_cells = cells(asked)
     left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
     if not task.check_mode:
-        write_json(Path(record["folder"]) / SUMMARY, {**measured(Path(record["folder"])), **record})
+        write_json(Path(record["folder"]) / SUMMARY, {**_measured(Path(record["folder"])), **record})
     facts = {"peers_plan": {**record, "cells": [asdict(cell) for cell in left]}, "cluster": record["hosts"]}
     shown = _shown(record, asked, len(all_cells), len(left))
     more = {} if task.check_mode else {"if_interrupted": CONTINUES.format(record["again"])}
@@ -66,7 +66,7 @@ def _record(options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]])
         "command": benchmark.command(f"{COMMAND}.yml", options),
         "again": benchmark.command(f"{COMMAND}.yml", {**options, "peers": name}),
         "state": "present",
-        "lab": is_lab(command_line.inventory()),
+        "lab": _is_lab(command_line.inventory()),
         "folder": str(folder),
         "code": peers_wheels.programs().name,
         "hosts": hosts,
@@ -79,18 +79,18 @@ def _record(options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]])
         "settings": asdict(settings(options)),
         "peers_path": options.get("peers_path"),
     }
-    return {**record, **check_same(folder, record)}
+    return {**record, **_check_same(folder, record)}
 
 
-def is_lab(inventory: Path) -> bool:
+def _is_lab(inventory: Path) -> bool:
     """Return whether an inventory is this project's lab, whose links can be limited."""
     lab = project.ROOT / "inventory" / "lab"
     return inventory.resolve() in (lab, lab / "hosts.yml")
 
 
-def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+def _check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """Values kept from an existing folder's summary."""
-    before = measured(folder)
+    before = _measured(folder)
     if not before:
         return {}
     changed = [words for key, words in SAME.items() if before[key] != record[key]]
@@ -105,7 +105,7 @@ def check_same(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measured(folder: Path) -> dict[str, Any]:
+def _measured(folder: Path) -> dict[str, Any]:
     """The summary of a folder with results; empty for any other."""
     path = folder / SUMMARY
     return dict(read_json(path)) if path.is_file() and peers_results.STORE.read(folder / ROWS) else {}

@@ -38,10 +38,10 @@ KEPT = ("configs", "methods", "seeds", *ALIKE)
 
 def run_accuracy(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
-    return RunAccuracy(**vars(task)).run()
+    return _RunAccuracy(**vars(task)).run()
 
 
-class RunAccuracy(Task):
+class _RunAccuracy(Task):
     """The task, with what it keeps while it runs."""
 
     def run(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class RunAccuracy(Task):
         self.comparison = plan(options, plan_command.hosts(self.task_vars))
         folder = Path(self.comparison["folder"])
         left = remaining(self.comparison["trainings"], accuracy_results.STORE.read(folder / ROWS))
-        Display().display(shown(self.comparison, len(left)))
+        Display().display(_shown(self.comparison, len(left)))
         if self.check_mode:
             return {}
         write_json(folder / PLAN, {key: value for key, value in self.comparison.items() if key not in ("trainings", "folder")})
@@ -107,7 +107,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
     for config in named:
         configurations.build(configurations.override(configurations.load(configurations.find(config)), overrides(options)))
-    refuse_compared(str(options.get("set", "")))
+    _refuse_compared(str(options.get("set", "")))
     methods = accuracy_results.methods(str(options.get("methods", "packed,powersgd")))
     seeds = design.numbers("seeds", options.get("seeds", "1-3"))
     workers = integer("workers", options.get("workers", len(hosts)))
@@ -131,7 +131,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     return comparison
 
 
-def refuse_compared(given: str) -> None:
+def _refuse_compared(given: str) -> None:
     """Refuse settings that the comparison itself varies."""
     varied = {key for settings in accuracy_results.METHODS.values() for key in configurations.parse_set(settings)}
     ways = dict.fromkeys(varied, "methods=packed,powersgd-4") | {"seed": "seeds=1-3"}
@@ -161,7 +161,7 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
     summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
     write_json(folder / SUMMARY, {**summary, "compared": accuracy_results.compared(rows)})
-    draw(rows, curves(rows, comparison["name"]), folder / "accuracy.png")
+    draw(rows, _curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [
         ("table", project.relative(folder / "table.md")),
         ("picture", project.relative(folder / "accuracy.png")),
@@ -170,13 +170,13 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     return f"Test accuracy after {text.count(comparison['epochs'], 'epoch')}\n{table}\n\nNext\n{text.fields(pairs)}"
 
 
-def curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
+def _curves(rows: list[Row], name: str) -> dict[Training, list[float]]:
     """Validation accuracy of every epoch, for runs that still exist."""
     histories = {row.trial: read_history(project.RUNS / row.trial.run(name) / "history.csv") for row in rows}
     return {training: [epoch["val_accuracy"] for epoch in history] for training, history in histories.items() if history}
 
 
-def shown(comparison: dict[str, Any], left: int) -> str:
+def _shown(comparison: dict[str, Any], left: int) -> str:
     """The plan."""
     pairs = [
         ("name", comparison["name"]),

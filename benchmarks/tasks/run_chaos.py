@@ -50,10 +50,10 @@ NEWS = 8192
 
 def run_chaos(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
-    return RunChaos(**vars(task)).run()
+    return _RunChaos(**vars(task)).run()
 
 
-class RunChaos(Task):
+class _RunChaos(Task):
     """The task, with what it keeps while it runs."""
 
     def run(self) -> dict[str, Any]:
@@ -63,9 +63,9 @@ class RunChaos(Task):
         self.bench = plan(options, plan_command.hosts(self.task_vars))
         self.folder = benchmark.RESULTS / self.bench["name"]
         rows = STORE.read(self.folder / ROWS)
-        rounds = {number: remaining(scheduled(self.bench, number), rows) for number in range(1, self.bench["rounds"] + 1)}
+        rounds = {number: remaining(_scheduled(self.bench, number), rows) for number in range(1, self.bench["rounds"] + 1)}
         left = {number: faults for number, faults in rounds.items() if faults}
-        Display().display(shown(self.bench, sum(map(len, left.values()))))
+        Display().display(_shown(self.bench, sum(map(len, left.values()))))
         if self.check_mode:
             return {}
         self.lab = lab_nodes.nodes(self.bench["cpus"])
@@ -116,7 +116,7 @@ class RunChaos(Task):
             raise
         summary = run_summary.read_summary(project.RUNS / run)
         equal = code == 0 and summary["weights_sha256"] == self.bench["digest"]
-        workers = {name: read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
+        workers = {name: _read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
         untils = [*(one.began for one in times[1:]), time.time()]
         for begun, until in zip(times, untils, strict=True):
             row = injection.row(begun, until, workers, scene.hosts[0])
@@ -144,7 +144,7 @@ class RunChaos(Task):
         while time.monotonic() - moved < PATIENCE_S:
             if self.ended():
                 raise Interrupted
-            at = newest_step(scene, since)
+            at = _newest_step(scene, since)
             if at >= step:
                 return True
             if at != progress:
@@ -168,7 +168,7 @@ class RunChaos(Task):
         return code
 
 
-def newest_step(scene: Scene, since: float) -> int:
+def _newest_step(scene: Scene, since: float) -> int:
     """The last step that the chief recorded after a time; -1 if none, or if its node can't be asked."""
     chief = scene.hosts[0]
     try:
@@ -179,7 +179,7 @@ def newest_step(scene: Scene, since: float) -> int:
     return next((int(one["step"]) for one in reversed(records) if one["kind"] == "steps" and one["t"] > since), -1)
 
 
-def read_all(path: Path) -> list[dict[str, Any]]:
+def _read_all(path: Path) -> list[dict[str, Any]]:
     """A worker's records; empty if there are none."""
     return read_records(path) if path.is_file() else []
 
@@ -211,7 +211,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     return made | {key: value for key, value in benchmark.earlier("chaos", made, ALIKE).items() if key == "digest"}
 
 
-def scheduled(made: dict[str, Any], number: int) -> list[Injection]:
+def _scheduled(made: dict[str, Any], number: int) -> list[Injection]:
     """The faults of a round."""
     return schedule(made["faults"], made["names"], number, made["seed"], made["spacing"])
 
@@ -231,7 +231,7 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     return f"{table}\n\nNext\n{text.fields(pairs)}"
 
 
-def shown(made: dict[str, Any], left: int) -> str:
+def _shown(made: dict[str, Any], left: int) -> str:
     """The plan."""
     pairs = [
         ("name", made["name"]),

@@ -148,7 +148,7 @@ def override(raw: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 def build(raw: dict[str, Any]) -> Config:
     """A checked `Config` from plain nested dicts; ConfigError for an unknown key, a wrong type or inconsistent values."""
     config: Config = _section(Config, raw, "")
-    check(config)
+    _check(config)
     return config
 
 
@@ -241,7 +241,7 @@ def _describe(options: tuple[Any, ...]) -> str:
     return " or ".join(others.get(option) or names[typing.get_origin(option) or option] for option in options)
 
 
-def check(config: Config) -> None:
+def _check(config: Config) -> None:
     """Refuse values that are out of range or inconsistent (ConfigError)."""
     size, limit, sizes, scale = config.data.image_size, config.data.limit_train, config.train.batch_sizes, config.augment.scale
     for rule, (holds, keys) in RULES.items():

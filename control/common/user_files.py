@@ -28,9 +28,9 @@ def find(variable: str, given: str) -> Function:
     path = Path(file).expanduser()
     if not path.is_file():
         raise ConfigError(f"{variable}={given}: no such file: {path.absolute()}")
-    with naming(f"{variable}={given}"):
-        source = read(path, path.name)
-        modules = imported(path, source)
+    with _naming(f"{variable}={given}"):
+        source = _read(path, path.name)
+        modules = _imported(path, source)
     function = Function(path.name, name, source, str(path.resolve()), modules)
     parameters(variable, function)
     return function
@@ -43,7 +43,7 @@ def model_section(given: str) -> dict[str, str]:
 
 def parameters(variable: str, function: Function) -> ast.arguments:
     """The parameters of a function, from the text of its file; ConfigError if that is not Python or has no such function."""
-    with naming(f"{variable}={function.called}"):
+    with _naming(f"{variable}={function.called}"):
         top = tree(function.file, function.source)
     functions = {node.name: node for node in top.body if isinstance(node, ast.FunctionDef)}
     if function.name not in functions:
@@ -54,7 +54,7 @@ def parameters(variable: str, function: Function) -> ast.arguments:
     return functions[function.name].args
 
 
-def imported(file: Path, source: str) -> dict[str, str]:
+def _imported(file: Path, source: str) -> dict[str, str]:
     """Texts of the modules beside a file that it imports, directly or through one another, by path relative to its folder.
 
     A folder with an `__init__.py` is a module with all `.py` files in it; Python's own modules are never looked for.
@@ -70,7 +70,7 @@ def imported(file: Path, source: str) -> dict[str, str]:
                 key = path.relative_to(file.parent).as_posix()
                 if key in texts:
                     continue
-                texts[key] = read(path, key)
+                texts[key] = _read(path, key)
                 size += len(texts[key].encode())
                 if size > LARGEST:
                     raise ConfigError(
@@ -81,7 +81,7 @@ def imported(file: Path, source: str) -> dict[str, str]:
     return dict(sorted(texts.items()))
 
 
-def read(path: Path, shown: str) -> str:
+def _read(path: Path, shown: str) -> str:
     """A file's text; ConfigError if it is too large or not UTF-8."""
     if path.stat().st_size > LARGEST:
         size = f"{path.stat().st_size:,} bytes; it becomes a part of the run's configuration, so at most {LARGEST:,}"
@@ -127,7 +127,7 @@ def _files(folder: Path, name: str) -> list[Path]:
 
 
 @contextlib.contextmanager
-def naming(given: str) -> Iterator[None]:
+def _naming(given: str) -> Iterator[None]:
     """Begin an error with what was typed."""
     try:
         yield

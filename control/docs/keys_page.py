@@ -31,7 +31,7 @@ SINGLE = {int: "whole number", float: "number", str: "text", bool: "`true` or `f
 SEVERAL = {int: "whole numbers", float: "numbers", str: "texts", bool: "truth values"}
 
 
-def page() -> str:
+def _page() -> str:
     """The page, Markdown."""
     sections = [_section("", Config, "Of the run itself")]
     for field in dataclasses.fields(Config):
@@ -62,7 +62,7 @@ def table(prefix: str, kind: type) -> str:
     Raises:
         LockstepError: a field without a docstring.
     """
-    meanings, hints, rows = docstrings(kind), typing.get_type_hints(kind), []
+    meanings, hints, rows = _docstrings(kind), typing.get_type_hints(kind), []
     for field in dataclasses.fields(kind):
         if dataclasses.is_dataclass(hints[field.name]):
             continue
@@ -78,12 +78,12 @@ def _table(prefix: str, rows: Iterable[tuple[str, Any, Any, str]]) -> str:
     lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, hint, default, meaning in rows:
         # JSON is valid YAML.
-        cells = [f"`{prefix}{name}`", type_name(hint), f"`{json.dumps(default)}`", meaning]
+        cells = [f"`{prefix}{name}`", _type_name(hint), f"`{json.dumps(default)}`", meaning]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def docstrings(kind: type) -> dict[str, str]:
+def _docstrings(kind: type) -> dict[str, str]:
     """The docstring of each field of a dataclass, in one line."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     meanings, name = {}, None
@@ -95,10 +95,10 @@ def docstrings(kind: type) -> dict[str, str]:
     return meanings
 
 
-def type_name(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     """`int | None` as `whole number or null`; `tuple[tuple[float, float], ...]` as `list of lists of 2 numbers`."""
     if isinstance(hint, types.UnionType):
-        return ", or ".join(type_name(option) for option in typing.get_args(hint))
+        return ", or ".join(_type_name(option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         return f"list of {_several(typing.get_args(hint)[0])}"
     return SINGLE[typing.get_origin(hint) or hint]
@@ -117,4 +117,4 @@ def _first_line(kind: Any) -> str:
 
 
 if __name__ == "__main__":
-    write_text(Path(sys.argv[1]), page())
+    write_text(Path(sys.argv[1]), _page())

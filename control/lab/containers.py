@@ -41,7 +41,7 @@ class Engine:
         """Containers of all labs on this machine, including other clones of the project."""
         ids = self.ask("ps", "--all", "--quiet", "--filter", f"label={lab_inventory.OWNER_LABEL}").split()
         inspected = json.loads(self.ask("container", "inspect", *ids)) if ids else []
-        return [as_it_is(lab_inventory.container_facts(each)) for each in inspected]
+        return [_as_it_is(lab_inventory.container_facts(each)) for each in inspected]
 
     def names(self) -> list[str]:
         """Names of all containers."""
@@ -58,7 +58,7 @@ class Engine:
         return [name for name in listed if name.rpartition(":")[0] in (IMAGE, BASE)]
 
 
-def as_it_is(facts: dict[str, Any], proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
+def _as_it_is(facts: dict[str, Any], proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
     """Replace the engine's records with the kernel's state.
 
     `podman update` does not update the recorded limits, and after a machine was cut off containers are still recorded as
@@ -68,7 +68,7 @@ def as_it_is(facts: dict[str, Any], proc: Path = Path("/proc"), groups: Path = P
         return facts
     if facts["id"] not in _groups_of(facts["pid"], proc):
         return {**facts, "running": False, "cut_off": True}
-    return {**facts, "limits": enforced_limits(facts["pid"], proc, groups)}
+    return {**facts, "limits": _enforced_limits(facts["pid"], proc, groups)}
 
 
 def _groups_of(pid: int, proc: Path) -> str:
@@ -78,7 +78,7 @@ def _groups_of(pid: int, proc: Path) -> str:
         return ""
 
 
-def enforced_limits(pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[int]:
+def _enforced_limits(pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """CPU period and quota (microseconds) and memory (bytes) of a process's control group; 0 means no limit."""
     paths = lab_inventory.group_paths((proc / str(pid) / "cgroup").read_text(encoding="utf-8"))
     if "memory" not in paths:
@@ -127,7 +127,7 @@ def find() -> Engine | None:
 def missing_packages(engine: Engine | None, builds: bool) -> list[str]:
     """Debian packages that the lab needs, also to build an image, and this machine lacks."""
     packages = [] if engine else ["podman", "runc"]
-    if engine and engine.name == "podman" and needs_runc() and not shutil.which("runc"):
+    if engine and engine.name == "podman" and _needs_runc() and not shutil.which("runc"):
         packages.append("runc")
     return packages + (["debootstrap"] if builds and not shutil.which("debootstrap") else [])
 
@@ -143,7 +143,7 @@ def needed_conf() -> str:
     if "CONTAINERS_CONF" in os.environ:
         return ""
     files, processes = (resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
-    return lab_inventory.containers_conf(files, processes, _may_raise(files), needs_runc())
+    return lab_inventory.containers_conf(files, processes, _may_raise(files), _needs_runc())
 
 
 def _may_raise(hard: int) -> bool:
@@ -153,7 +153,7 @@ def _may_raise(hard: int) -> bool:
     return subprocess.run(["prlimit", limit, "true"], capture_output=True, check=False).returncode == 0
 
 
-def needs_runc(groups: Path = Path("/sys/fs/cgroup")) -> bool:
+def _needs_runc(groups: Path = Path("/sys/fs/cgroup")) -> bool:
     """Return whether control groups of versions 1 and 2 are mixed, which crun refuses."""
     return (groups / "memory").is_dir()
 

@@ -43,15 +43,15 @@ def settings(options: Mapping[str, Any], cores: int) -> dict[str, Any]:
         raise ConfigError("image=absent: it belongs to the removal of the lab; ansible-playbook lab.yml -e state=absent -e image=absent")
     return {
         "nodes": nodes,
-        "cpus": _cpus(options.get("cpus", default_share(nodes, cores)), nodes, cores),
-        "memory": memory_bytes(options.get("memory", "3g")),
+        "cpus": _cpus(options.get("cpus", _default_share(nodes, cores)), nodes, cores),
+        "memory": _memory_bytes(options.get("memory", "3g")),
         "link": link_rate(options.get("link", "none")),
         "state": state,
         "image": image,
     }
 
 
-def default_share(nodes: int, cores: int) -> float:
+def _default_share(nodes: int, cores: int) -> float:
     """Cores for each node: an even division of the machine, less a little for the control node."""
     return max(SMALLEST_SHARE, math.floor(cores * SHARED_OUT / nodes * 100) / 100)
 
@@ -74,7 +74,7 @@ def _share(value: Any, part: str, cores: int) -> float:
     return share
 
 
-def memory_bytes(value: Any) -> int:
+def _memory_bytes(value: Any) -> int:
     """Bytes of `3g`, `512m` or a plain number of bytes, in whole megabytes: the kernel rounds to pages."""
     parts = re.fullmatch(r"(\d+)([bkmg]?)", str(value).lower())
     size = int(parts[1]) * UNITS[parts[2]] if parts else 0

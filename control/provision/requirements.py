@@ -31,7 +31,7 @@ def lock(file: Path, base: Iterable[Pin], target: Target, kept: Path) -> list[Pi
         raise ConfigError(f"requirements={file}: no such file: {file.absolute()}")
     needed = chosen(base, target)
     fixed = "".join(f"{pin.name}=={pin.version}\n" for pin in needed)
-    asked = "\0".join([file.read_text(encoding="utf-8"), fixed, target.key, target.python, platform(target)])
+    asked = "\0".join([file.read_text(encoding="utf-8"), fixed, target.key, target.python, _platform(target)])
     locked = kept / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.txt"
     if not locked.is_file():
         write_text(locked, _resolved(file, fixed, target))
@@ -44,7 +44,7 @@ def _resolved(file: Path, fixed: str, target: Target) -> str:
         constraints = Path(folder, "lock.txt")
         constraints.write_text(fixed, encoding="utf-8")
         argv = [str(Path(sys.executable).parent / "uv"), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--generate-hashes"]
-        argv += ["--only-binary", ":all:", "--python-version", target.python, "--python-platform", platform(target)]
+        argv += ["--only-binary", ":all:", "--python-version", target.python, "--python-platform", _platform(target)]
         # Nothing is built, so uv needs no Python of the host's version: without this it would download one.
         argv += ["--python", sys.executable]
         wheels = os.environ.get("WHEELS")
@@ -58,7 +58,7 @@ def _resolved(file: Path, fixed: str, target: Target) -> str:
     return done.stdout
 
 
-def platform(target: Target) -> str:
+def _platform(target: Target) -> str:
     """A host as uv names it."""
     return f"{target.machine}-manylinux_2_{max((one for one in GLIBCS if one <= target.glibc), default=GLIBCS[0])}"
 

@@ -113,7 +113,7 @@ def merged(targets: Iterable[Target]) -> list[Target]:
     return sorted(oldest.values())
 
 
-def platforms(target: Target) -> list[str]:
+def _platforms(target: Target) -> list[str]:
     """Options that let pip take wheels for every C library up to the target's."""
     newest = min(target.glibc, NEWEST_GLIBC)
     tags = [f"manylinux_2_{minor}_{target.machine}" for minor in range(newest, OLDEST_GLIBC - 1, -1)]
@@ -201,7 +201,7 @@ class Gathering:
         offline = ["--no-index", "--find-links", str(Path(wheels).resolve())] if wheels else []
         argv = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--progress-bar=off"]
         argv += ["--disable-pip-version-check", "--no-input", "--python-version", self.target.short, "--implementation", "cp"]
-        argv += [*platforms(self.target), *offline, "--dest", str(self.folder), "-r", str(wish)]
+        argv += [*_platforms(self.target), *offline, "--dest", str(self.folder), "-r", str(wish)]
         lines: list[str] = []
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None

@@ -41,7 +41,7 @@ def execute(action: Any, module: str, arguments: dict[str, Any], check_mode: boo
         AnsibleActionFail: the host's Python returned no answer, or one that the module never gives.
     """
     mark = f"lean-{secrets.token_hex(8)}:"
-    sent = payload(module, arguments, mark, check_mode)
+    sent = _payload(module, arguments, mark, check_mode)
     command = f"{shlex.quote(python(action))} -c '{LOADER}'"
     completed = action._low_level_execute_command(command, in_data=sent, executable="/bin/sh")
     answers = [line for line in completed["stdout"].splitlines() if line.startswith(mark)]
@@ -67,7 +67,7 @@ def require(action: Any, module: str, arguments: dict[str, Any]) -> dict[str, An
     return returned
 
 
-def payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
+def _payload(module: str, arguments: dict[str, Any], mark: str, check_mode: bool) -> bytes:
     """Compressed Python source: the stand-in, the module, its imports from this project, its arguments."""
     source = DOCUMENTATION.sub("", (PLUGINS / "modules" / f"{module}.py").read_text(encoding="utf-8"))
     options = {name: {**option, "description": None} for name, option in documented(module, "DOCUMENTATION")["options"].items()}

@@ -65,16 +65,16 @@ def holding(required: Mapping[str, Check]) -> Check:
     def check(value: Any) -> bool:
         if not isinstance(value, dict) or len(value) > FIELDS or not required.keys() <= value.keys():
             return False
-        return all(required.get(name, plain)(one) for name, one in value.items())
+        return all(required.get(name, _plain)(one) for name, one in value.items())
 
     return check
 
 
-def plain(value: Any, depth: int = 3) -> bool:
+def _plain(value: Any, depth: int = 3) -> bool:
     """Return whether a value of unknown meaning is small: a number, a text, a boolean, None, or a few of these."""
     if isinstance(value, (dict, list)):
         inside = [*value, *value.values()] if isinstance(value, dict) else value
-        return depth > 0 and len(inside) <= TEXT and all(plain(one, depth - 1) for one in inside)
+        return depth > 0 and len(inside) <= TEXT and all(_plain(one, depth - 1) for one in inside)
     return value is None or isinstance(value, bool) or number(value) or text(value)
 
 

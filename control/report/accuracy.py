@@ -38,12 +38,12 @@ def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ())
     )
     return [
         Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)], level),
-        Section("The most promising epoch", [Text([*promising(run), PROMISE])], level),
-        Section(f"Test {run.noun}s", [*tested(run), *mistakes], level),
+        Section("The most promising epoch", [Text([*_promising(run), PROMISE])], level),
+        Section(f"Test {run.noun}s", [*_tested(run), *mistakes], level),
     ]
 
 
-def middle(run: Run) -> dict[str, Any]:
+def _middle(run: Run) -> dict[str, Any]:
     """Row of the middle epoch; the earlier of two."""
     return run.history[(len(run.history) - 1) // 2]
 
@@ -67,7 +67,7 @@ def course(run: Run) -> list[str]:
 
 def _moved(run: Run, what: str, key: str) -> str:
     """How a value went from the first to the last epoch; via the middle one if it lies between them."""
-    rows = [run.first, *([middle(run)] if len(run.history) > 2 else []), run.last]
+    rows = [run.first, *([_middle(run)] if len(run.history) > 2 else []), run.last]
     at = [f"{percent(row[key])} (epoch {row['epoch']})" for row in rows]
     first, last = run.first[key], run.last[key]
     if percent(first) == percent(last) or not min(first, last) <= rows[-2][key] <= max(first, last):
@@ -91,18 +91,18 @@ def overfitting(run: Run) -> str:
     return f"No overfitting by the rule: {losses}; meanwhile {train}."
 
 
-def promising(run: Run) -> list[str]:
+def _promising(run: Run) -> list[str]:
     """The best epoch, its lead over the last and the next best, and how much of it may be chance."""
     best, others = run.best, [row for row in run.history if row is not run.best]
     sentences = [f"Epoch {best['epoch']} is the most promising, with a validation accuracy of {percent(best['val_accuracy'])}."]
     if not others:
-        return [*sentences, "It is the only one.", advice(run)]
+        return [*sentences, "It is the only one.", _advice(run)]
     following = best_row(others)
     leads = [_lead(best, following, "the next best")]
     if run.last not in (best, following):
         leads.append(_lead(best, run.last, "the last"))
-    sentences += [f"It lies {listed(leads)}.", advice(run)]
-    return [*sentences, chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], f"validation {run.noun}")]
+    sentences += [f"It lies {listed(leads)}.", _advice(run)]
+    return [*sentences, _chance(best["val_accuracy"], run.cluster["counts"]["validation_images"], f"validation {run.noun}")]
 
 
 def _lead(best: dict[str, Any], other: dict[str, Any], which: str) -> str:
@@ -121,7 +121,7 @@ def unfinished(run: Run) -> str:
     return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {count(asked, 'epoch')}"
 
 
-def advice(run: Run) -> str:
+def _advice(run: Run) -> str:
     """Advice on training longer: one sentence that follows from the verdict."""
     course = run.course
     if course.longer:
@@ -145,13 +145,13 @@ def margin(accuracy: float, images: int) -> float:
     return 2 * math.sqrt(2 * accuracy * (1 - accuracy) / images)
 
 
-def chance(accuracy: float, images: int, what: str) -> str:
+def _chance(accuracy: float, images: int, what: str) -> str:
     """The sentence for `margin`."""
     return f"With {count(images, what)}, differences below {points(margin(accuracy, images))} may be chance (two binomial standard errors)."
 
 
 def _table(run: Run) -> Table:
-    marks, half = dict(run.marked), middle(run)["epoch"]
+    marks, half = dict(run.marked), _middle(run)["epoch"]
     if len(run.history) > 2:
         marks[half] = f"middle, {marks[half]}" if half in marks else "middle"
     rows = [row for row in run.history if row["epoch"] in marks]
@@ -173,16 +173,16 @@ def _table(run: Run) -> Table:
     return Table(some if len(rows) < len(run.history) else "All epochs, as in history.csv", header, cells)
 
 
-def tested(run: Run) -> list[Block]:
+def _tested(run: Run) -> list[Block]:
     """Test results of the first, best and last epoch, and what is missing."""
     if not run.cluster["dataset"]["test"]:
         return [Text([f"The dataset has no test {run.noun}s."])]
-    results, missing = test_sentences(run), untested(run)
+    results, missing = _test_sentences(run), _untested(run)
     evaluated: list[Block] = [Text(results), _test_table(run)] if results else []
     return [*evaluated, *([Text(missing)] if missing else [])]
 
 
-def test_sentences(run: Run) -> list[str]:
+def _test_sentences(run: Run) -> list[str]:
     """Test accuracy of the evaluated epochs; empty if there are none."""
     evaluated = [epoch for epoch in run.marked if epoch in run.tests]
     if not evaluated:
@@ -199,7 +199,7 @@ def test_sentences(run: Run) -> list[str]:
         sentences.append(f"The best epoch is {_against(best['accuracy'], last['accuracy'])} the last.")
     validation = _against(best["accuracy"], run.best["val_accuracy"])
     sentences.append(f"The best epoch's test accuracy is {validation} its validation accuracy, by which it was chosen.")
-    return [*sentences, chance(best["accuracy"], best["images"], f"test {run.noun}")]
+    return [*sentences, _chance(best["accuracy"], best["images"], f"test {run.noun}")]
 
 
 def _against(one: float, other: float) -> str:
@@ -227,7 +227,7 @@ def _test_table(run: Run) -> Table:
     return Table(f"The test {run.noun}s", header, rows)
 
 
-def untested(run: Run) -> list[str]:
+def _untested(run: Run) -> list[str]:
     """Missing test results, and the command that produces them."""
     can = run.testable()
     named, lost = (

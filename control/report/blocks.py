@@ -34,7 +34,7 @@ class Text(Block):
 
 
 @dataclass(frozen=True)
-class Items(Block):
+class _Items(Block):
     """A list."""
 
     items: Sequence[str]

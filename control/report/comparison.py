@@ -30,10 +30,10 @@ def section(runs: Sequence[Run], picture: str) -> Section:
     table = [Table(caption, ["setting", *(code(run.name) for run in runs)], rows)] if differing else []
     alt = f"Curves of {decides.label} of {listed([run.name for run in runs])} over their epochs." if decides else ""
     pictures = [Picture(picture, alt)] if decides else []
-    return Section("Comparison", [Text([better(runs), beside(differing)]), _table(runs), *table, *pictures])
+    return Section("Comparison", [Text([better(runs), _beside(differing)]), _table(runs), *table, *pictures])
 
 
-def shown(decides: Monitor, value: float) -> str:
+def _shown(decides: Monitor, value: float) -> str:
     """A value of a metric: a share as a percentage, anything else to four decimals."""
     return percent(value) if decides.is_share else f"{value:.4f}"
 
@@ -67,15 +67,15 @@ def better(runs: Sequence[Run]) -> str:
     first, second = (runs[index] for index in order[:2])
     one, other = f"{code(first.name)} ({code(first.model)})", f"{code(second.name)} ({code(second.model)})"
     if high == low:
-        return f"{one} and {other} are equal: {shown(decides, high)} {what} in their best epochs."
+        return f"{one} and {other} are equal: {_shown(decides, high)} {what} in their best epochs."
     apart, chance = f"{abs(high - low):.4f}", ""
     if decides.is_share:
         apart, doubt = points(high - low), margin(high, min(images, others))
         chance = f", which may be chance (below {points(doubt)})" if high - low < doubt else ""
-    lead = f"{apart} of {what} in the best epoch ({shown(decides, high)} against {shown(decides, low)})"
+    lead = f"{apart} of {what} in the best epoch ({_shown(decides, high)} against {_shown(decides, low)})"
     if first.cluster["dataset"]["digest"] != second.cluster["dataset"]["digest"]:
         return (
-            f"{one} reaches {shown(decides, high)} {what} in its best epoch, {other} {shown(decides, low)}; these are "
+            f"{one} reaches {_shown(decides, high)} {what} in its best epoch, {other} {_shown(decides, low)}; these are "
             f"{noun(first.spec, second.spec)}s of different datasets, so they do not show which model is better."
         )
     better_than = f"{one} is better than {other} by" if len(runs) == 2 else f"{one} is the best of {len(runs)} runs, before {other} by"
@@ -98,7 +98,7 @@ def _times(ratio: float, of: str, equal: str) -> str:
     return equal if f"{ratio:.2f}" == "1.00" else f"{ratio:.2f} times {of}"
 
 
-def beside(differing: Mapping[str, Sequence[str]]) -> str:
+def _beside(differing: Mapping[str, Sequence[str]]) -> str:
     """Other differences, from `settings.differences`, that keep runs from being compared by their models alone; every setting counts."""
     models = "model.name" in differing
     others = listed(settings.names(differing))
@@ -126,7 +126,7 @@ def _row(run: Run, compared: bool) -> list[str]:
     def cell(values: Mapping[str, Any], metric: str) -> str:
         if metric not in values:
             return "-"
-        return f"{'' if compared else f'{metric_name(metric)} '}{shown(decides, values[metric])}"
+        return f"{'' if compared else f'{metric_name(metric)} '}{_shown(decides, values[metric])}"
 
     rate, seconds = run.summary.get("images_per_s"), run.summary.get("seconds_training")
     return [

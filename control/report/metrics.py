@@ -15,7 +15,7 @@ TIE = "of equals the one with the lower loss, then the earliest, as in summary.j
 """Choice among epochs with equal best values, as part of a sentence."""
 
 
-def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
+def _sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
     """Course of the training, best epoch, test examples.
 
     Args:
@@ -26,13 +26,13 @@ def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ())
     """
     alt = f"Curves of the metrics over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked."
     return [
-        Section("How the metrics changed", [Text(course(run)), Picture(picture, alt), _table(run)], level),
-        Section("The most promising epoch", [Text(promising(run))], level),
-        Section("Test examples", [*tested(run), *mistakes], level),
+        Section("How the metrics changed", [Text(_course(run)), Picture(picture, alt), _table(run)], level),
+        Section("The most promising epoch", [Text(_promising(run))], level),
+        Section("Test examples", [*_tested(run), *mistakes], level),
     ]
 
 
-def course(run: Run) -> list[str]:
+def _course(run: Run) -> list[str]:
     """Each metric's first and last value, with that on the validation examples."""
     values = metric_values(run.last)
     sentences = []
@@ -43,7 +43,7 @@ def course(run: Run) -> list[str]:
     return sentences or ["The model has no metrics."]
 
 
-def promising(run: Run) -> list[str]:
+def _promising(run: Run) -> list[str]:
     """The best epoch, and the rule."""
     decides = run.monitor
     value = f", with a {decides.label} of {run.best[decides.metric]:.4f}" if decides.metric in run.best else ""
@@ -51,7 +51,7 @@ def promising(run: Run) -> list[str]:
     return [f"Epoch {run.best['epoch']} is the most promising{value}.", rule]
 
 
-def tested(run: Run) -> list[Block]:
+def _tested(run: Run) -> list[Block]:
     """Test results of the evaluated epochs."""
     rows = {epoch: run.tests[epoch] for epoch in run.marked if epoch in run.tests}
     if not rows:

@@ -16,7 +16,7 @@ FORBIDDEN = '<>:"|?*\\'
 
 
 @dataclass(frozen=True)
-class OwnFile:
+class _OwnFile:
     """A file of the user's."""
 
     text: str
@@ -28,7 +28,7 @@ class OwnFile:
 class OwnFiles:
     """All of a run's, by name relative to their folder."""
 
-    files: Mapping[str, OwnFile] = field(default_factory=dict)
+    files: Mapping[str, _OwnFile] = field(default_factory=dict)
     dataset: str = ""
     """The dataset's function among them, as NAME:FUNCTION; empty if there is none."""
     missing: str = ""
@@ -86,22 +86,22 @@ def _since(run: Run, function: Function) -> str:
     return "written after the run began, so perhaps not what it read" if changed else "as it was when the run began"
 
 
-def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, OwnFile], dict[str, str]]:
+def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, _OwnFile], dict[str, str]]:
     """The files by name, and each function's; a function whose files differ from others of their names has a folder of its own."""
-    files: dict[str, OwnFile] = {}
+    files: dict[str, _OwnFile] = {}
     names: dict[str, str] = {}
     for what, function in functions.items():
-        texts = {safe(function.file): function.source, **{safe(name): text for name, text in function.modules.items()}}
+        texts = {_safe(function.file): function.source, **{_safe(name): text for name, text in function.modules.items()}}
         folder = "" if all(name not in files or files[name].text == text for name, text in texts.items()) else f"{what}/"
-        names[what] = folder + safe(function.file)
+        names[what] = folder + _safe(function.file)
         for name, text in texts.items():
-            own = described[what] if name == safe(function.file) else ""
+            own = described[what] if name == _safe(function.file) else ""
             before = files[folder + name].what if folder + name in files else ""
-            files[folder + name] = OwnFile(text, "; ".join(filter(None, (before, own))))
-    return {name: OwnFile(one.text, one.what or "a module that these import") for name, one in sorted(files.items())}, names
+            files[folder + name] = _OwnFile(text, "; ".join(filter(None, (before, own))))
+    return {name: _OwnFile(one.text, one.what or "a module that these import") for name, one in sorted(files.items())}, names
 
 
-def safe(name: str) -> str:
+def _safe(name: str) -> str:
     """A relative path with the same look that stays in its folder and that every machine can write."""
     parts = (_safe_part(part) for part in PurePosixPath(name.replace("\\", "/")).parts)
     return "/".join(part for part in parts if part) or "_"

@@ -48,9 +48,9 @@ class Renderer:
     def page(self, report: Report, pictures: Path) -> str:
         """HTML; pictures are read from a folder and embedded."""
         environment = self._environment(True)
-        environment.filters["data_uri"] = lambda name: data_uri(pictures / name)
+        environment.filters["data_uri"] = lambda name: _data_uri(pictures / name)
         environment.filters["shown"] = lambda picture: Markup(shown(picture.file, escape(picture.alt.replace("`", "")), pictures))  # noqa: S704
-        environment.filters["markdown"] = lambda text: Markup(from_markdown(text, pictures))  # noqa: S704 - escapes what it is given
+        environment.filters["markdown"] = lambda text: Markup(_from_markdown(text, pictures))  # noqa: S704 - escapes what it is given
         return environment.get_template("report.html.j2").render(report=report) + "\n"
 
     def _environment(self, html: bool) -> Environment:
@@ -62,20 +62,20 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters |= {"inline": self._html if html else self._markdown, "typed": self.typed, "csp_digest": csp_digest}
+        environment.filters |= {"inline": self._html if html else self._markdown, "typed": self.typed, "csp_digest": _csp_digest}
         return environment
 
     def _html(self, text: str) -> Markup:
         return Markup("").join(
-            Markup("<code>{}</code>").format(self.typed(part)) if is_code else escape(part) for is_code, part in spans(text)
+            Markup("<code>{}</code>").format(self.typed(part)) if is_code else escape(part) for is_code, part in _spans(text)
         )
 
     def _markdown(self, text: str, cell: bool = False) -> str:
-        parts = (f"`{self.typed(part)}`" if is_code else escaped(part) for is_code, part in spans(text))
+        parts = (f"`{self.typed(part)}`" if is_code else _escaped(part) for is_code, part in _spans(text))
         return "".join(part.replace("|", "\\|") if cell and part.startswith("`") else part for part in parts)
 
 
-def spans(text: str) -> Iterator[tuple[bool, str]]:
+def _spans(text: str) -> Iterator[tuple[bool, str]]:
     """The parts of a sentence: whether each is code, and its words. An unpaired backtick is text."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
@@ -85,12 +85,12 @@ def spans(text: str) -> Iterator[tuple[bool, str]]:
             yield number % 2 == 1, part
 
 
-def escaped(text: str) -> str:
+def _escaped(text: str) -> str:
     """Text that Markdown shows literally: without emphasis, links, tables or tags."""
     return SPECIAL.sub(r"\\\1", text.replace("&", "&amp;").replace("`", "'"))
 
 
-def data_uri(path: Path) -> str:
+def _data_uri(path: Path) -> str:
     """A PNG file as a data URI."""
     return PNG + base64.b64encode(path.read_bytes()).decode()
 
@@ -102,20 +102,20 @@ def dark(file: str) -> str:
 
 def shown(file: str, alt: str, pictures: Path) -> str:
     """HTML of a picture that is embedded, with its dark variant if there is one; `alt` is HTML."""
-    image = f'<img src="{data_uri(pictures / file)}" alt="{alt}">'
+    image = f'<img src="{_data_uri(pictures / file)}" alt="{alt}">'
     if not (pictures / dark(file)).is_file():
         return image
     # On paper the page is light.
-    source = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{data_uri(pictures / dark(file))}">'
+    source = f'<source media="screen and (prefers-color-scheme: dark)" srcset="{_data_uri(pictures / dark(file))}">'
     return f"<picture>{source}{image}</picture>"
 
 
-def csp_digest(style: str) -> str:
+def _csp_digest(style: str) -> str:
     """The digest by which a Content-Security-Policy allows this style sheet and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(str(style).encode()).digest()).decode()
 
 
-def from_markdown(text: str, pictures: Path) -> str:
+def _from_markdown(text: str, pictures: Path) -> str:
     """HTML of an analysis in Markdown: tags stay text, tables are in a scrolling box, pictures are embedded."""
     converter = markdown.Markdown(
         extensions=["tables", "fenced_code", "sane_lists"], extension_configs={"tables": {"use_align_attribute": True}}

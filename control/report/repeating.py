@@ -21,7 +21,7 @@ def address(project: Path) -> str | None:
     named = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("urls", {}) if file.is_file() else {}
     every = {name.lower(): url for name, url in named.items()}
     first = next((every[name] for name in ("repository", "source", "homepage") if name in every), None)
-    return public(first or _remote(project))
+    return _public(first or _remote(project))
 
 
 def _remote(project: Path) -> str:
@@ -36,7 +36,7 @@ def _remote(project: Path) -> str:
     return completed.stdout.strip()
 
 
-def public(url: str) -> str | None:
+def _public(url: str) -> str | None:
     """An address without a name and password for the web; None unless another machine could use it."""
     if not url.isprintable() or " " in url:
         return None

@@ -63,16 +63,16 @@ class Request:
 
 def make(request: Request, into: Path) -> None:
     """Write all files of a report into an empty folder: pictures, both pages, the zip."""
-    draw(request, into)
+    _draw(request, into)
     parts = archive.gather(request.subject.name, request.runs, request.sweep, request.project, request.archives)
-    report = compose(request, parts, into)
+    report = _compose(request, parts, into)
     renderer = Renderer(request.project / "templates", request.typed)
     write_text(into / "README.md", renderer.readme(report))
     write_text(into / "index.html", renderer.page(report, into))
     archive.write(into / f"{parts.subject}.zip", archive.entries(parts, into))
 
 
-def draw(request: Request, into: Path) -> None:
+def _draw(request: Request, into: Path) -> None:
     """Draw a report's pictures, and copy those drawn by other commands."""
     (into / "pictures").mkdir()
     for run in request.runs:
@@ -92,7 +92,7 @@ def draw(request: Request, into: Path) -> None:
         plotting.darken(picture, into / dark(f"pictures/{picture.name}"))
 
 
-def compose(request: Request, parts: archive.Parts, into: Path) -> Report:
+def _compose(request: Request, parts: archive.Parts, into: Path) -> Report:
     """Title, summary and sections; `into` has the pictures."""
     runs, several = request.runs, len(request.runs) > 1
     sections = [comparison.section(runs, COMPARED)] if several else []

@@ -20,7 +20,7 @@ ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {
         "dtype": ("powersgd", "half"),
     },
 }
-"""Keys of a section that only some of its methods (its `name`) read."""
+"""Keys of a section that only some of its methods (its `_name`) read."""
 SECTIONS = {"augment": "augmentation", "schedule": "learning rate", "checkpoint": "saved states", "telemetry": "telemetry"}
 """Sections whose names do not read well in a sentence."""
 NONE = "-"
@@ -53,10 +53,10 @@ def names(differing: Mapping[str, Any]) -> list[str]:
     """Keys of `differences` for a sentence; if methods differ, keys that only one of them reads are left out."""
     methods = [section for section in ("model", *ONLY_OF) if f"{section}.name" in differing]
     own = {f"{section}.{key}" for section in methods for key in ONLY_OF.get(section, {})}
-    return [name(key) for key in differing if key not in own and not ("model" in methods and key.startswith("model."))]
+    return [_name(key) for key in differing if key not in own and not ("model" in methods and key.startswith("model."))]
 
 
-def name(key: str) -> str:
+def _name(key: str) -> str:
     """A dotted key for a sentence: `data.image_size` as `image size`; with the section's name if its last word is too vague."""
     section, _, own = key.rpartition(".")
     if own == "name":
@@ -65,7 +65,7 @@ def name(key: str) -> str:
     return words if section in ("", "train", "data") else f"{SECTIONS.get(section, section)} {words}"
 
 
-def beside(run: Run) -> dict[str, str]:
+def _beside(run: Run) -> dict[str, str]:
     """Facts outside the configuration that affect accuracy or speed."""
     cluster, counts = run.cluster, run.cluster["counts"]
     return {
@@ -80,7 +80,7 @@ def beside(run: Run) -> dict[str, str]:
 
 def differences(runs: Sequence[Run]) -> dict[str, list[str]]:
     """All differences between runs: name -> its value in each; settings under their dotted keys, in the configuration's order."""
-    seen = [beside(run) for run in runs]
+    seen = [_beside(run) for run in runs]
     settings = [effective(run) for run in runs]
     order = list(configurations.to_dict(configs.Config()))
     keys = sorted(dict.fromkeys(key for one in settings for key in one), key=lambda key: order.index(key.partition(".")[0]))
@@ -110,10 +110,10 @@ def optimizer(run: Run) -> str:
     parts = [f"{key.replace('_', ' ') if key == 'momentum' else key} {given[f'optimizer.{key}']:g}" for key in own]
     parts += [f"weight decay {given['optimizer.weight_decay']:g}"] if given["optimizer.weight_decay"] else []
     parts += [f"gradients clipped to a norm of {given['optimizer.clip_norm']:g}"] if given["optimizer.clip_norm"] else []
-    return f"{code(method)} with {listed([f'learning rate {rate:g}', *parts])}{schedule(given)}"
+    return f"{code(method)} with {listed([f'learning rate {rate:g}', *parts])}{_schedule(given)}"
 
 
-def schedule(given: Mapping[str, Any]) -> str:
+def _schedule(given: Mapping[str, Any]) -> str:
     """How the learning rate changed; empty if it did not."""
     parts = [f"scaled with the number of workers ({given['schedule.scaling']})"] if given["schedule.scaling"] != "none" else []
     if given["schedule.warmup_epochs"]:

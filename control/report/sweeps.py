@@ -17,7 +17,7 @@ def section(folder: Path) -> Section:
     again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
     block: Block = Text([f"There is no analysis.md of this sweep yet; {again} writes it."])
     if path.is_file():
-        text = demoted(without_title(path.read_text(encoding="utf-8")), 3)
+        text = _demoted(_without_title(path.read_text(encoding="utf-8")), 3)
         text = LOCAL_PICTURE.sub(lambda link: link[1] + copied(folder / link[2]) + link[3], text)
         block = Markdown(text)
     rest = [path for path in pictures(folder) if copied(path) not in text]
@@ -28,7 +28,7 @@ def section(folder: Path) -> Section:
 def short(folder: Path) -> list[str]:
     """The first sentence of analysis.md: its answer."""
     path = folder / "analysis.md"
-    paragraphs = without_title(path.read_text(encoding="utf-8")).split("\n\n") if path.is_file() else []
+    paragraphs = _without_title(path.read_text(encoding="utf-8")).split("\n\n") if path.is_file() else []
     answer = next((paragraph.strip() for paragraph in paragraphs if paragraph.strip()), "")
     return [SENTENCE_END.split(answer)[0].replace("**", "")] if answer else []
 
@@ -43,13 +43,13 @@ def copied(picture: Path) -> str:
     return f"pictures/sweep-{picture.parent.name}-{picture.name}"
 
 
-def without_title(markdown: str) -> str:
+def _without_title(markdown: str) -> str:
     """Markdown without its leading first-level heading; a report has its own."""
     title, _, rest = markdown.lstrip().partition("\n")
     return rest if title.startswith("# ") else markdown
 
 
-def demoted(markdown: str, level: int) -> str:
+def _demoted(markdown: str, level: int) -> str:
     """Markdown with its highest headings moved to `level` and the others with them; code fences are left alone."""
     lines, fenced, headings = markdown.splitlines(), False, []
     for number, line in enumerate(lines):

@@ -118,7 +118,7 @@ def _weights(summary: dict[str, Any]) -> list[str]:
     return [f"{same} (SHA-256 {code(ranks[0][:16])})."]
 
 
-def place(run: Run) -> str:
+def _place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
     hosts = run.cluster["hosts"]
     return f"{len(inventory_hosts.trains(hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
@@ -134,7 +134,7 @@ def _together(run: Run) -> str:
     versions = {(host.get("python"), tuple(sorted((host.get("packages") or {}).items()))) for host in hosts}
     same = "" if _here(run) else ", all of one kind" if len(kinds) == 1 else f", of {len(kinds)} kinds"
     alike = "the same versions" if len(versions) == 1 else "different versions"
-    return f"It ran on {place(run)}." if len(hosts) == 1 else f"It ran on {place(run)}{same}, with {alike} of Python and its packages."
+    return f"It ran on {_place(run)}." if len(hosts) == 1 else f"It ran on {_place(run)}{same}, with {alike} of Python and its packages."
 
 
 def _hosts(run: Run) -> Table:
@@ -157,7 +157,7 @@ def short(run: Run) -> str:
     state = run.summary.get("state") or "no outcome recorded"
     trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
     return (
-        f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {place(run)}{took}: {state}, "
+        f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {_place(run)}{took}: {state}, "
         f"{_best(run)} in epoch {run.best['epoch']}{_restored(run)}."
     )
 

@@ -147,7 +147,7 @@ def predict_request(body: Mapping[str, Any], model: Exported, budget: Budget, wh
     if model.image_size:
         # Decoded as for training, which TensorFlow's own decoder does not do to the last bit.
         return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name, budget)}, by_row)
-    arrays = {leaf.name: array(leaf, columns[leaf.name], budget) for leaf in leaves}
+    arrays = {leaf.name: _array(leaf, columns[leaf.name], budget) for leaf in leaves}
     return Request(asked, arrays, by_row, _block(arrays) if any(leaf.varies for leaf in leaves) else BLOCK)
 
 
@@ -237,7 +237,7 @@ def _kind(value: Any) -> str:
     return "an empty list" if value == [] else names.get(type(value), "null")
 
 
-def array(leaf: Leaf, values: Sequence[Any], budget: Budget) -> np.ndarray:
+def _array(leaf: Leaf, values: Sequence[Any], budget: Budget) -> np.ndarray:
     """Values of an input as `[n, *shape]` in its type; sides that vary are padded with 0 or empty texts, as for training.
 
     Raises:

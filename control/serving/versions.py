@@ -122,7 +122,7 @@ class Model:
 
     def _load(self, number: int) -> Version:
         folder = self.folder / str(number)
-        before = identity(folder)
+        before = _identity(folder)
         try:
             exported, signatures = Exported.read(folder), self._loader(folder)
             if missing := sorted({*exported.signatures} - {*signatures}):
@@ -131,16 +131,16 @@ class Model:
             why = printable(str(error).replace(f"{folder}/", "").replace(str(folder), str(number)).splitlines()[0], LONGEST)
             self._bad[number] = before, f"it can't be loaded: {why}"
             raise LockstepError(f"version {number} of {self.name} can't be loaded: {why}") from None
-        if identity(folder) != before:
+        if _identity(folder) != before:
             raise LockstepError(f"version {number} of {self.name} is being written; try again later")
         return Version(number, exported, signatures, before)
 
     def _is_bad(self, number: int) -> bool:
         """Return whether a version could not be loaded, and has not changed since."""
-        return number in self._bad and self._bad[number][0] == identity(self.folder / str(number))
+        return number in self._bad and self._bad[number][0] == _identity(self.folder / str(number))
 
     def _is_current(self, version: Version) -> bool:
-        return version.identity == identity(self.folder / str(version.number))
+        return version.identity == _identity(self.folder / str(version.number))
 
     def _keep(self, version: Version) -> None:
         self._older[version.number] = version
@@ -148,7 +148,7 @@ class Model:
             del self._older[number]
 
 
-def identity(folder: Path) -> Identity:
+def _identity(folder: Path) -> Identity:
     """Identity of a version's files, which changes with each of them; empty if there is no such folder."""
     found = []
     for path, _, names in os.walk(folder):

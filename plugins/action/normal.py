@@ -10,7 +10,7 @@ from ansible.plugins.action import ActionBase
 from control.remote import modules
 
 
-def ansibles() -> Any:
+def _ansibles() -> Any:
     """Ansible's own `normal`, whose name this file takes once Ansible has loaded it."""
     spec = importlib.util.spec_from_file_location("ansibles_normal", Path(str(action.__file__)).with_name("normal.py"))
     assert spec is not None
@@ -20,7 +20,7 @@ def ansibles() -> Any:
     return module
 
 
-Normal: Any = ansibles().ActionModule
+Normal: Any = _ansibles().ActionModule
 
 
 class ActionModule(Normal):

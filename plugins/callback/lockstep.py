@@ -60,11 +60,11 @@ class CallbackModule(Default):
         self._explained = False
         os.environ["LOCKSTEP_ENTERED"] = repr(process_began())
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
-        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
+        sys.stdout, sys.stderr = _Unbroken(sys.stdout), _Unbroken(sys.stderr)
         atexit.register(self._last_word)
 
     def v2_playbook_on_start(self, playbook):
-        refuse_foreign_environment()
+        _refuse_foreign_environment()
         from control.common.terminal_lines import keeping_ours
 
         sys.stdout.clean = sys.stderr.clean = keeping_ours
@@ -227,7 +227,7 @@ class CallbackModule(Default):
         self._run_under_way = returned.get("run_under_way", self._run_under_way)
 
 
-def with_full_output(name):
+def _with_full_output(name):
     """A method of Ansible's default output that prints only with `-v`."""
 
     def method(self, *arguments):
@@ -245,10 +245,10 @@ for _event in (
     "v2_runner_on_skipped",
     "v2_runner_item_on_skipped",
 ):
-    setattr(CallbackModule, _event, with_full_output(_event))
+    setattr(CallbackModule, _event, _with_full_output(_event))
 
 
-class Unbroken:
+class _Unbroken:
     """Output that may lose its reader (`| head`): the command then finishes its work unseen.
 
     Ansible's results thread ends at a broken pipe, and the command would wait forever. No control sequences pass except the
@@ -291,7 +291,7 @@ def process_began():
     return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def refuse_foreign_environment():
+def _refuse_foreign_environment():
     """End if `.venv` belongs to another copy: its packages and the runs touched would be the other project's."""
     from control.common import project
 
@@ -317,7 +317,7 @@ def refuse_empty_inventory(playbook):
     inventory = plays[0].get_variable_manager()._inventory
     group = inventory.groups.get("workers")
     if group is None or not group.get_hosts():
-        print(f"error: {no_workers(list(context.CLIARGS['inventory']), sorted(inventory.hosts))}", flush=True)
+        print(f"error: {_no_workers(list(context.CLIARGS['inventory']), sorted(inventory.hosts))}", flush=True)
         sys.exit(1)
 
 
@@ -331,7 +331,7 @@ workers:
 inventory/sample shows what else can be set."""
 
 
-def no_workers(sources, hosts):
+def _no_workers(sources, hosts):
     """Message about an inventory without workers: its gap, and the page that documents inventories."""
     from control.common.project import relative
 

@@ -27,7 +27,7 @@ class FilterModule:
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,
-            "checked_code": checked_code_line,
+            "checked_code": _checked_code_line,
             "launched_at": launches.launched_at,
             "dfs_trusted": host_rules.dfs_trusted,
             "firewall_rules": host_rules.firewall_rules,
@@ -36,6 +36,6 @@ class FilterModule:
         }
 
 
-def checked_code_line(program: dict[str, str], arguments: Sequence[object]) -> str:
+def _checked_code_line(program: dict[str, str], arguments: Sequence[object]) -> str:
     """A line of a shell script that runs `program` (`python`, `code`, `sha256`, `caches`), as `checked_code.command` says."""
     return shlex.join(checked_code.command(**program, arguments=arguments))

@@ -46,20 +46,20 @@ def main():
     {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
 
 
-def token_path(module):
+def _token_path(module):
     return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
 
 
 def write(module):
     """Write the token; the user who trains must be able to."""
     path, host = module.params["path"], module.params["host"]
-    check_mounted(module)
+    _check_mounted(module)
     if module.check_mode:
         module.exit_json()
     try:
         if module.params["kind"] == "local":
             os.makedirs(path, exist_ok=True)
-        with open(token_path(module), "w", encoding="utf-8") as stream:
+        with open(_token_path(module), "w", encoding="utf-8") as stream:
             stream.write(module.params["token"])
             stream.flush()
             os.fsync(stream.fileno())
@@ -71,7 +71,7 @@ def write(module):
     module.exit_json()
 
 
-def check_mounted(module):
+def _check_mounted(module):
     """Refuse the empty folder below a missing mount."""
     path = module.params["path"]
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path) and not module.check_mode:
@@ -86,7 +86,7 @@ def read(module):
         module.exit_json()
     deadline = time.monotonic() + PATIENCE_S
     host, writer, path = module.params["host"], module.params["writer"], module.params["path"]
-    while (why := unread(module)) is not None:
+    while (why := _unread(module)) is not None:
         if time.monotonic() > deadline:
             module.fail_json(
                 msg=f"DFS not shared: {host} does not see what {writer} wrote to dfs_path={path} ({why}). Every host must have the same "
@@ -96,19 +96,19 @@ def read(module):
     module.exit_json()
 
 
-def unread(module):
+def _unread(module):
     """Why the token can't be read; None if it can."""
     try:
         os.listdir(module.params["path"])
-        with open(token_path(module), encoding="utf-8") as stream:
+        with open(_token_path(module), encoding="utf-8") as stream:
             return None if stream.read() == module.params["token"] else "it reads something else"
     except OSError as error:
         return error.strerror
 
 
 def forget(module):
-    if os.path.exists(token_path(module)):
-        os.unlink(token_path(module))
+    if os.path.exists(_token_path(module)):
+        os.unlink(_token_path(module))
     module.exit_json()
 
 
@@ -118,7 +118,7 @@ def empty(module):
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
     shared = os.path.join(path, JOBS)
-    jobs = [name for name in sorted(os.listdir(shared)) if holds_files(os.path.join(shared, name))] if JOBS in names else []
+    jobs = [name for name in sorted(os.listdir(shared)) if _holds_files(os.path.join(shared, name))] if JOBS in names else []
     if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
@@ -140,7 +140,7 @@ def empty(module):
     module.exit_json(changed=bool(mine), removed=mine)
 
 
-def holds_files(path):
+def _holds_files(path):
     """Return whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
     return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
 

@@ -68,30 +68,30 @@ def main():
 def present(module):
     """Bring line, mount and owner into place."""
     path, current = module.params["path"], mounted(module.params["path"])
-    check_path(module, current)
+    _check_path(module, current)
     stale = current is not None and (dead(path) or old(module))
-    todo = [] if line_of(module) == wanted_line(module) else ["write the line of /etc/fstab"]
-    todo += [] if at_boot(module) else ["mount at boot"]
+    todo = [] if _line_of(module) == _wanted_line(module) else ["write the line of /etc/fstab"]
+    todo += [] if _at_boot(module) else ["mount at boot"]
     todo += ["mount anew"] if stale else [] if current else ["mount"]
     if current and not stale and not owned(module):
         todo.append("give it to the user")
     if todo and not module.check_mode:
         if "write the line of /etc/fstab" in todo:
-            write_line(module, wanted_line(module))
+            _write_line(module, _wanted_line(module))
         if "mount at boot" in todo:
-            files.replace(UNIT, unit_text(module))
+            files.replace(UNIT, _unit_text(module))
             host.enable(module, UNIT)
         if stale:
             unmount(module)
         if stale or not current:
-            guard(module)
+            _guard(module)
             mount(module)
         if not owned(module):
             give(module)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def check_path(module, current):
+def _check_path(module, current):
     """Refuse to mount over something else."""
     path = module.params["path"]
     if current is not None and current[0] != KIND:
@@ -139,50 +139,50 @@ def old(module):
     return bool(host.older(host.running(is_mount), ACCESS))
 
 
-def wanted_line(module):
+def _wanted_line(module):
     options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
     if module.params["backups"]:
         options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
     return f"{module.params['source']} {escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
 
 
-def line_of(module):
+def _line_of(module):
     """The current line for the path; None if there is none."""
     for line in files.read(FSTAB).splitlines():
-        if is_ours(module, line):
+        if _is_ours(module, line):
             return line
     return None
 
 
-def is_ours(module, line):
+def _is_ours(module, line):
     """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
     words = line.split()
     return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
 
 
-def write_line(module, line):
+def _write_line(module, line):
     """Replace the path's line, add it, or with None remove it; then reload systemd."""
-    kept = [other for other in files.read(FSTAB).splitlines() if not is_ours(module, other)]
+    kept = [other for other in files.read(FSTAB).splitlines() if not _is_ours(module, other)]
     files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
     host.run(module, "systemctl", "daemon-reload")
 
 
-def unit_text(module):
-    return UNIT_TEXT.format(mount=mount_unit(module).replace("\\", "\\\\"))
+def _unit_text(module):
+    return UNIT_TEXT.format(mount=_mount_unit(module).replace("\\", "\\\\"))
 
 
-def mount_unit(module):
+def _mount_unit(module):
     """Name of the unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
     _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
     return out.strip()
 
 
-def at_boot(module):
+def _at_boot(module):
     """Return whether the unit exists and starts at boot."""
-    return files.read(UNIT) == unit_text(module) and host.enabled(module, UNIT)
+    return files.read(UNIT) == _unit_text(module) and host.enabled(module, UNIT)
 
 
-def guard(module):
+def _guard(module):
     """Make the folder below the mount root's, and immutable if possible."""
     path = module.params["path"]
     os.makedirs(path, exist_ok=True)
@@ -201,8 +201,8 @@ def mount(module):
     """Mount, and check that it is mounted."""
     path = module.params["path"]
     log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
-    module.run_command(["systemctl", "reset-failed", mount_unit(module)])
-    code, _, error = module.run_command(["systemctl", "start", mount_unit(module)])
+    module.run_command(["systemctl", "reset-failed", _mount_unit(module)])
+    code, _, error = module.run_command(["systemctl", "start", _mount_unit(module)])
     if code != 0 or mounted(path) is None:
         module.fail_json(
             msg=f"{host.name()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
@@ -224,7 +224,7 @@ def give(module):
 
 def absent(module):
     """Unmount, remove the line, remove the empty folder."""
-    path, current, line = module.params["path"], mounted(module.params["path"]), line_of(module)
+    path, current, line = module.params["path"], mounted(module.params["path"]), _line_of(module)
     todo = ["unmount"] if line and current and current[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
     todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
@@ -234,12 +234,12 @@ def absent(module):
         if "unmount" in todo:
             unmount(module)
         if line:
-            write_line(module, None)
-            remove_folder(path)
+            _write_line(module, None)
+            _remove_folder(path)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def remove_folder(path):
+def _remove_folder(path):
     """Remove the empty folder below the mount."""
     if os.path.isdir(path):
         immutable(path, False)

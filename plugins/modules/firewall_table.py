@@ -112,29 +112,29 @@ def holds(module):
     """Return whether our ports are reserved now and at boot."""
     own = numbers(",".join(module.params["ports"]))
     # A container may not set it; then there is nothing to do.
-    return own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
+    return _own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
 
 
 def reserve(module):
     """Reserve our ports in addition to those that others reserved."""
     own = numbers(",".join(module.params["ports"]))
-    every = spans(own | (numbers(files.read(RESERVED)) - own_ports()))
+    every = spans(own | (numbers(files.read(RESERVED)) - _own_ports()))
     files.replace(SYSCTL, SYSCTL_TEXT.format(own=spans(own), every=every))
-    set_reserved(every)
+    _set_reserved(every)
 
 
 def release():
-    left = numbers(files.read(RESERVED)) - own_ports()
-    set_reserved(spans(left))
+    left = numbers(files.read(RESERVED)) - _own_ports()
+    _set_reserved(spans(left))
     os.unlink(SYSCTL)
 
 
-def set_reserved(ports):
+def _set_reserved(ports):
     with contextlib.suppress(OSError), open(RESERVED, "w", encoding="ascii") as stream:
         stream.write(f"{ports}\n")
 
 
-def own_ports():
+def _own_ports():
     """Our ports, from our file."""
     return numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
 

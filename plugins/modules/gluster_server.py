@@ -58,19 +58,19 @@ def present(module):
         if module.check_mode:
             module.exit_json(changed=True, did=["start glusterd", "make the brick"])
         module.fail_json(msg=f"{host.name()}: glusterd is missing; install it: sudo apt-get install glusterfs-server")
-    todo = wanting(module)
+    todo = _wanting(module)
     if todo and not module.check_mode:
         note(module)
         if "limit ports" in todo:
-            limit_ports(HIGHEST_PORT)
+            _limit_ports(HIGHEST_PORT)
         if "start the daemons anew" in todo:
-            end_old(module)
+            _end_old(module)
         enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
-        make_brick(module)
+        _make_brick(module)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def wanting(module):
+def _wanting(module):
     """List the steps that bring the server to its required state."""
     todo = []
     setting = MAX_PORT.search(files.read(SETTINGS))
@@ -96,7 +96,7 @@ def is_daemon(words):
     return program in ("glusterd", "glusterfsd") or (program == "glusterfs" and any("shd/" in word for word in words))
 
 
-def end_old(module):
+def _end_old(module):
     """End them; the main daemon starts the others when it is started."""
     systemctl(module, "stop", SERVICE)
     pids = old(module)
@@ -123,7 +123,7 @@ def note(module):
     files.write_record(RECORD, before)
 
 
-def limit_ports(number):
+def _limit_ports(number):
     """Write the bricks' highest port into the daemon's settings."""
     files.replace(SETTINGS, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(SETTINGS)))
 
@@ -140,7 +140,7 @@ def enable(module, start, restart):
         time.sleep(0.5)
 
 
-def make_brick(module):
+def _make_brick(module):
     """Make the folder, and check that its file system can hold a brick."""
     brick = module.params["brick"]
     os.makedirs(brick, mode=0o755, exist_ok=True)
@@ -158,14 +158,14 @@ def absent(module):
     if not os.path.exists(RECORD):
         module.exit_json(changed=False, did=[])
     if os.path.isdir(module.params["brick"]):
-        refuse_foreign(module)
+        _refuse_foreign(module)
     if not module.check_mode:
         undo(module, files.record(RECORD))
         files.remove_record(RECORD)
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 
-def refuse_foreign(module):
+def _refuse_foreign(module):
     """Refuse to remove a brick with files that Lockstep did not put there."""
     brick = module.params["brick"]
     foreign = [name for name in sorted(os.listdir(brick)) if name not in FOLDERS and not name.startswith(".")]
@@ -181,7 +181,7 @@ def undo(module, before):
     if before["made_brick"] and os.path.isdir(brick):
         shutil.rmtree(brick)
     if os.path.exists(SETTINGS) and before["max_port"] is not None:
-        limit_ports(before["max_port"])
+        _limit_ports(before["max_port"])
     if module.get_bin_path("glusterd") and not before["enabled"]:
         systemctl(module, "disable", "--now", SERVICE)
 

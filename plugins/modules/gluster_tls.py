@@ -71,16 +71,16 @@ def main():
 
 def certificate(module):
     """Ensure a usable key and certificate."""
-    refuse_foreign(module)
-    refuse_other_volumes(module)
-    todo = [] if usable(module) else ["make a certificate"]
+    _refuse_foreign(module)
+    _refuse_other_volumes(module)
+    todo = [] if _usable(module) else ["make a certificate"]
     if todo and not module.check_mode:
         make(module)
-    text = "" if todo and module.check_mode else files.read(tls_path("pem"))
+    text = "" if todo and module.check_mode else files.read(_tls_path("pem"))
     module.exit_json(changed=bool(todo), did=todo, certificate=text)
 
 
-def tls_path(kind):
+def _tls_path(kind):
     """GlusterFS's own names: pem (certificate), key, ca (trusted certificates)."""
     return os.path.join(FOLDER, f"glusterfs.{kind}")
 
@@ -89,25 +89,25 @@ def link(kind):
     return os.path.join(LINKS, f"glusterfs.{kind}")
 
 
-def linked():
-    return all(os.path.islink(link(kind)) and os.readlink(link(kind)) == tls_path(kind) for kind in KINDS)
+def _linked():
+    return all(os.path.islink(link(kind)) and os.readlink(link(kind)) == _tls_path(kind) for kind in KINDS)
 
 
-def make_links():
+def _make_links():
     os.makedirs(LINKS, exist_ok=True)
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(link(kind))
-        os.symlink(tls_path(kind), link(kind))
+        os.symlink(_tls_path(kind), link(kind))
 
 
-def refuse_foreign(module):
+def _refuse_foreign(module):
     """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
     record = recorded()
-    paths = [ACCESS, *(path for kind in KINDS for path in (tls_path(kind), link(kind)))]
+    paths = [ACCESS, *(path for kind in KINDS for path in (_tls_path(kind), link(kind)))]
     foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
-    if record is not None and not own_certificate(module, record):
-        foreign = [tls_path("pem")]
+    if record is not None and not _own_certificate(module, record):
+        foreign = [_tls_path("pem")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {', '.join(foreign)} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away, "
@@ -115,7 +115,7 @@ def refuse_foreign(module):
         )
 
 
-def refuse_other_volumes(module):
+def _refuse_other_volumes(module):
     """Refuse to close the daemon to clients of other volumes."""
     path = os.path.join(os.path.dirname(ACCESS), "vols")
     others = [name for name in (sorted(os.listdir(path)) if os.path.isdir(path) else []) if name != module.params["volume"]]
@@ -131,9 +131,9 @@ def recorded():
     return files.record(RECORD).get("certificates")
 
 
-def own_certificate(module, record):
+def _own_certificate(module, record):
     """Return whether the existing certificate, if any, was made on this host."""
-    text = files.read(tls_path("pem"))
+    text = files.read(_tls_path("pem"))
     return not text or digest(text) in record
 
 
@@ -141,9 +141,9 @@ def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def usable(module):
+def _usable(module):
     """Return whether the key is root's alone, and the certificate matches it, has the host's name, and is valid for another year."""
-    key, pem = tls_path("key"), tls_path("pem")
+    key, pem = _tls_path("key"), _tls_path("pem")
     if not os.path.isfile(key) or not os.path.isfile(pem):
         return False
     status = os.stat(key)
@@ -175,8 +175,8 @@ def make(module):
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
         remember(digest(files.read(pem)))
-        os.replace(key, tls_path("key"))
-        os.replace(pem, tls_path("pem"))
+        os.replace(key, _tls_path("key"))
+        os.replace(pem, _tls_path("pem"))
     finally:
         shutil.rmtree(work)
 
@@ -187,12 +187,12 @@ def remember(certificate_digest):
 
 def trusted(module):
     """Trust the members, and make GlusterFS use TLS."""
-    path, access = tls_path("ca"), ACCESS
+    path, access = _tls_path("ca"), ACCESS
     before, after = files.read(path), module.params["trusted"]
     todo = [] if before == after else ["trust the members' certificates"]
-    todo += [] if os.path.exists(access) and linked() else ["switch TLS on"]
+    todo += [] if os.path.exists(access) and _linked() else ["switch TLS on"]
     if todo and not module.check_mode:
-        make_links()
+        _make_links()
         # An open connection keeps trusting the certificate that it had; joining or leaving changes none.
         if replaced(before, after) or not os.path.exists(access):
             os.makedirs(os.path.dirname(access), exist_ok=True)
@@ -212,13 +212,13 @@ def absent(module):
     record = recorded()
     if record is None:
         module.exit_json(changed=False, did=[])
-    if not own_certificate(module, record):
-        kept = f"{host.name()}: {tls_path('pem')} has been replaced since; GlusterFS's TLS files are kept"
+    if not _own_certificate(module, record):
+        kept = f"{host.name()}: {_tls_path('pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
             files.remove_record(RECORD)
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
-        for path in (ACCESS, *(path for kind in KINDS for path in (link(kind), tls_path(kind)))):
+        for path in (ACCESS, *(path for kind in KINDS for path in (link(kind), _tls_path(kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         files.remove_if_empty(os.path.dirname(ACCESS))

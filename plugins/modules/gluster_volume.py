@@ -59,9 +59,9 @@ def present(module):
     installed = module.get_bin_path("gluster") is not None
     if module.check_mode and not (installed and gluster(module, "peer", "status")[0] == 0):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
-    strangers = missing_peers(module)
+    strangers = _missing_peers(module)
     existing = volume(module)
-    options = missing_options(module, existing)
+    options = _missing_options(module, existing)
     todo = [f"take in {address}" for address in strangers]
     todo += [] if existing else ["create the volume"]
     todo += ["let the cluster's hosts in"] if not ENCRYPT.keys() >= options.keys() else []
@@ -70,7 +70,7 @@ def present(module):
     if todo and not module.check_mode:
         for address in strangers:
             probe(module, address)
-        wait_for_peers(module)
+        _wait_for_peers(module)
         if not existing:
             create(module)
         if existing and existing["started"] and "encrypt the volume" in todo:
@@ -83,7 +83,7 @@ def present(module):
     module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
 
 
-def missing_options(module, existing):
+def _missing_options(module, existing):
     """Options of the volume that differ from the wanted ones."""
     wanted = {
         "auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]),
@@ -104,7 +104,7 @@ def kept(module, bricks):
     }
 
 
-def missing_peers(module):
+def _missing_peers(module):
     """Servers that are not in the pool yet; this host always is."""
     pool = {module.params["own"], *(name for peer in peers(module) for name in peer["names"])}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
@@ -135,7 +135,7 @@ def probe(module, address):
     remember("peers", address)
 
 
-def wait_for_peers(module):
+def _wait_for_peers(module):
     """Wait until every server takes part."""
     deadline = time.monotonic() + JOIN_S
     while True:
@@ -178,12 +178,12 @@ def absent(module):
     todo += [f"let {address} go" for address in record.get("peers", [])]
     if not module.check_mode:
         if module.get_bin_path("gluster") is not None:
-            dissolve(module, mine, record.get("peers", []))
+            _dissolve(module, mine, record.get("peers", []))
         files.remove_record(RECORD)
     module.exit_json(changed=True, did=todo)
 
 
-def dissolve(module, mine, members):
+def _dissolve(module, mine, members):
     """Stop and delete the volume; servers without any other volume leave the pool."""
     existing = volume(module) if mine else None
     if existing:

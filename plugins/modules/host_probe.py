@@ -83,7 +83,7 @@ def look(module):
         "hostname": socket.gethostname(),
         "user": user(),
         "machine": platform.machine(),
-        "os": os_release(),
+        "os": _os_release(),
         "model": (kernel.text("/proc/device-tree/model") or kernel.cpu_model()).strip("\0"),
         "cores": len(os.sched_getaffinity(0)),
         "cpu_quota": kernel.cpu_quota(),
@@ -139,7 +139,7 @@ def user():
         return str(os.getuid())
 
 
-def os_release():
+def _os_release():
     """The system's display name, as `Debian GNU/Linux 12 (bookworm)`."""
     match = re.search(r'^PRETTY_NAME="?([^"\n]*)', kernel.text("/etc/os-release") or "", re.MULTILINE)
     return match.group(1) if match else platform.system()

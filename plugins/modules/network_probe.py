@@ -67,7 +67,7 @@ LARGEST_CLOCK = 1e12
 ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
-class Unproved(Exception):
+class _Unproved(Exception):
     """The answer does not come from the host that was called."""
 
     def __init__(self, kind, text, final=True):
@@ -121,7 +121,7 @@ def send(sock, op, body=b""):
     sock.sendall(HEAD.pack(op, len(body)) + body)
 
 
-def receive(sock, bound=ANSWER_S):
+def _receive(sock, bound=ANSWER_S):
     """One message: its letter and its body."""
     op, size = take(sock, HEAD, bound)
     if size > CHUNK:
@@ -141,7 +141,7 @@ def push(sock, limit, seconds, bound=ANSWER_S):
         sock.sendall(block)
         sent += size
     send(sock, b"z")
-    receive(sock, bound)
+    _receive(sock, bound)
     return round(sent * 8e-6 / (time.monotonic() - start), 1)
 
 
@@ -184,7 +184,7 @@ class Probe:
             "ring": self.ring,
             "listening": self.listening,
             "leader": None if self.leader is None else self.hosts[self.leader]["name"],
-            "interfaces": mtus(),
+            "interfaces": _mtus(),
             "seconds": round(time.monotonic() - self.start, 3),
         }
 
@@ -308,7 +308,7 @@ class Probe:
                 sock = self.call(peer, number)
                 self.pairs[peer] = {"reachable": True, **self.echo(sock)}
                 return sock
-            except Unproved as error:
+            except _Unproved as error:
                 final, found = error.final, {"kind": error.kind, "error": str(error)}
             except OSError as error:
                 final, found = False, {"kind": kind(error), "error": error.strerror or str(error)}
@@ -331,14 +331,14 @@ class Probe:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
             sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
             self.recognise(peer, *take(sock, HELLO, self.answer_s))
-        except Unproved:
+        except _Unproved:
             self.drop(sock)
             raise
         except OSError as error:
             self.drop(sock)
             if kind(error) == "timeout":
-                raise Unproved("silent", "something accepts the connection and never answers", final=False) from error
-            raise Unproved("stranger", "something else listens there and hangs up", final=False) from error
+                raise _Unproved("silent", "something accepts the connection and never answers", final=False) from error
+            raise _Unproved("stranger", "something else listens there and hangs up", final=False) from error
         return sock
 
     def recognise(self, peer, magic, proof_given, rank):
@@ -346,11 +346,11 @@ class Probe:
         if magic != MAGIC:
             # HTTP/2 begins with a frame of type 4.
             what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
-            raise Unproved("stranger", f"{what} listens there")
+            raise _Unproved("stranger", f"{what} listens there")
         if proof_given != proof(self.nonce, "answer", rank):
-            raise Unproved("other_run", "the probe of another run listens there", final=False)
+            raise _Unproved("other_run", "the probe of another run listens there", final=False)
         if rank != peer:
-            raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
+            raise _Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
 
     def echo(self, sock):
         """Delay (median), and how far the other clock is ahead (from the fastest echo)."""
@@ -358,7 +358,7 @@ class Probe:
         for _ in range(ECHOES):
             before, sent = time.time(), time.monotonic()
             send(sock, b"e")
-            their_clock = struct.unpack("!d", receive(sock)[1])[0]
+            their_clock = struct.unpack("!d", _receive(sock)[1])[0]
             # This host's own answer must stay one that the control node reads.
             if not abs(their_clock) < LARGEST_CLOCK:
                 raise ConnectionResetError("its clock is no time")
@@ -376,13 +376,13 @@ class Probe:
             sock = self.call(self.leader, ports(self.hosts[self.leader])[0])
             send(sock, b"j")
             while True:
-                op, body = receive(sock, wait)
+                op, body = _receive(sock, wait)
                 if op != b"c":
                     return
                 self.obey(*json.loads(body))
                 send(sock, b"r")
                 wait = 4 * self.step_s
-        except (OSError, Unproved) as error:
+        except (OSError, _Unproved) as error:
             self.pairs[self.leader]["error"] = f"lost while measuring: {error}"
 
     def lead(self):
@@ -417,7 +417,7 @@ class Probe:
                 return
             try:
                 send(self.joined[sender], b"c", json.dumps([receiver, ring]).encode())
-                receive(self.joined[sender], self.step_s)
+                _receive(self.joined[sender], self.step_s)
             except OSError:
                 members.discard(sender)
 
@@ -464,7 +464,7 @@ def kind(error):
     return named[0] if named else "no_route" if error.errno in ROUTE else "other"
 
 
-def mtus():
+def _mtus():
     """MTU of each interface except loopback."""
     by_interface = {}
     for name in sorted(set(os.listdir("/sys/class/net")) - {"lo"}):

@@ -71,7 +71,7 @@ def present(module):
     wanted = {"digest": module.params["digest"], "python": version(module, module.params["python"])}
     if stamp(module) == wanted and runs(module):
         module.exit_json()
-    refuse_foreign(module)
+    _refuse_foreign(module)
     if module.check_mode:
         module.exit_json(changed=True)
     begun, path = time.monotonic(), module.params["path"]
@@ -79,14 +79,14 @@ def present(module):
     with alone(module):
         if stamp(module) == wanted and runs(module):
             module.exit_json()
-        refuse_foreign(module)
-        refuse_while_used(module)
+        _refuse_foreign(module)
+        _refuse_while_used(module)
         clear(module)
-        check_disk(module)
+        _check_disk(module)
         mark(module)
         tool = install(module)
-        try_imports(module)
-        write_stamp(module, wanted)
+        _try_imports(module)
+        _write_stamp(module, wanted)
     seconds = round(time.monotonic() - begun, 1)
     shown = f"{host.name()}: Python environment made in {seconds:.0f} s ({tool}): {path}"
     module.exit_json(changed=True, seconds=seconds, tool=tool, show=shown)
@@ -134,10 +134,10 @@ def mark(module):
         os.fsync(stream.fileno())
 
 
-def refuse_foreign(module):
+def _refuse_foreign(module):
     """Refuse to replace or remove what no call of ours made."""
     path = module.params["path"]
-    ours = os.path.lexists(marker(module)) or os.path.lexists(stamp_path(module))
+    ours = os.path.lexists(marker(module)) or os.path.lexists(_stamp_path(module))
     bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
     if os.path.lexists(path) and not ours and not bare:
         module.fail_json(
@@ -162,13 +162,13 @@ def install(module):
         uv = unpacked_uv(module, scratch)
         if uv:
             # uv compares a wheel with its hash while it unpacks it.
-            with_uv(module, uv, [*wish, wheels])
+            _with_uv(module, uv, [*wish, wheels])
             return "uv"
         for name in sorted(module.params["sums"]):
             if name.endswith(".whl"):
                 # pip reads a wheel twice, first to compare it.
                 compared(module, name, scratch)
-        with_pip(module, [*wish, scratch])
+        _with_pip(module, [*wish, scratch])
         return "pip"
 
 
@@ -196,14 +196,14 @@ def again(module):
     return f"Fix: see who can write that folder, rm -r {shlex.quote(module.params['wheels'])}, then provision.yml again, which sends it"
 
 
-def with_uv(module, uv, source):
+def _with_uv(module, uv, source):
     """Faster than pip, and independent of Debian's python3-venv."""
     path = module.params["path"]
     run(module, uv, "venv", "--quiet", "--offline", "--no-project", "--python", module.params["python"], path)
     run(module, uv, "pip", "install", "--quiet", "--offline", "--link-mode", "hardlink", "--python", f"{path}/bin/python", *source)
 
 
-def with_pip(module, source):
+def _with_pip(module, source):
     """Needs Debian's python3-venv. Compiles only what is imported: compiling all takes minutes on a small board."""
     path = module.params["path"]
     run(module, module.params["python"], "-m", "venv", path)
@@ -231,7 +231,7 @@ def starts(program):
         return False
 
 
-def try_imports(module):
+def _try_imports(module):
     """Import what training needs: shows that it works here, and compiles it for the first training."""
     statements = "; ".join(f"import {name}" for name in module.params["modules"])
     # Keras would otherwise write a folder into the user's home.
@@ -245,7 +245,7 @@ def try_imports(module):
         )
 
 
-def refuse_while_used(module):
+def _refuse_while_used(module):
     program = os.path.join(module.params["path"], "bin", "")
     for entry in filter(str.isdigit, os.listdir("/proc")):
         if host.words(entry)[0].startswith(program):
@@ -255,7 +255,7 @@ def refuse_while_used(module):
             )
 
 
-def check_disk(module):
+def _check_disk(module):
     """Refuse if the disk is too small, before anything is written."""
     folder = host.existing(os.path.dirname(module.params["path"]))
     free = shutil.disk_usage(folder).free // 2**20
@@ -281,22 +281,22 @@ def runs(module):
 
 def stamp(module):
     """Record of the environment's inputs; None if the environment was never finished."""
-    return files.parsed(stamp_path(module))
+    return files.parsed(_stamp_path(module))
 
 
-def stamp_path(module):
+def _stamp_path(module):
     return os.path.join(module.params["path"], "lockstep.stamp")
 
 
-def write_stamp(module, wanted):
+def _write_stamp(module, wanted):
     """Write the stamp; the installed files reach the disk first."""
     os.sync()
-    files.replace(stamp_path(module), json.dumps(wanted))
+    files.replace(_stamp_path(module), json.dumps(wanted))
 
 
 def absent(module):
     """Remove the environment and what is beside it; also the folder, if it is then empty."""
-    refuse_foreign(module)
+    _refuse_foreign(module)
     folder = os.path.dirname(module.params["path"])
     mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), marker(module), *leftovers(module)]
     paths = [path for path in mine if os.path.lexists(path)]
@@ -304,7 +304,7 @@ def absent(module):
     may = os.access(os.path.dirname(folder), os.W_OK)
     lonely = os.path.isdir(folder) and may and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
     if (paths or lonely) and not module.check_mode:
-        refuse_while_used(module)
+        _refuse_while_used(module)
         if os.path.lexists(module.params["path"]):
             mark(module)
         for path in [*paths, marker(module)]:

@@ -111,9 +111,9 @@ def main():
 def query(module):
     """Inspect the place, and report on the host."""
     running = tmux.exists(module, module.params["session"])
-    check_root(module)
-    check_disk(module)
-    check_needs(module)
+    _check_root(module)
+    _check_disk(module)
+    _check_needs(module)
     other = None if running else holder(module)
     # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
     state = states(module, may_move=not running and other is None and not module.check_mode)
@@ -122,7 +122,7 @@ def query(module):
 
 def holder(module):
     """Who has a port of this run's worker, or None."""
-    held = claims.read(claim_path(module))
+    held = claims.read(_claim_path(module))
     if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
         return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
     for kind in ("port", "direct_port", "server_port"):
@@ -151,15 +151,15 @@ def start(module):
         prepare(module)
         for file in module.params["files"]:
             files.write(module, file)
-        for path, held in all_claims(module):
+        for path, held in _all_claims(module):
             # An earlier launch's would be valid again with the session.
             if held["session"] == module.params["session"]:
                 os.unlink(path)
         # A claim without a session is void: if killed here, this leaves nothing that holds the port.
-        claim = {**{name: module.params[name] for name in ("run", "launch", "session")}, "folder": worker_folder(module)}
-        files.replace(own_path(module), json.dumps(claim), 0o640)
+        claim = {**{name: module.params[name] for name in ("run", "launch", "session")}, "folder": _worker_folder(module)}
+        files.replace(_own_path(module), json.dumps(claim), 0o640)
         session = module.params["session"]
-        if error := claims.start_session(claims.session_command(session, worker_folder(module)), module.run_command):
+        if error := claims.start_session(claims.session_command(session, _worker_folder(module)), module.run_command):
             module.fail_json(msg=f"{module.params['host']}: tmux could not start session {session}: {error}")
     module.exit_json(changed=True)
 
@@ -167,7 +167,7 @@ def start(module):
 def refuse(module):
     """Fail if the launch was taken back, or another one came first."""
     params = module.params
-    if os.path.exists(revoked_path(module)):
+    if os.path.exists(_revoked_path(module)):
         module.fail_json(msg=f"{params['host']}: this launch of run {params['run']} was taken back meanwhile")
     if tmux.exists(module, params["session"]):
         module.fail_json(
@@ -184,16 +184,16 @@ def refuse(module):
 
 def prepare(module):
     """Make the worker's folders, without the markers of an earlier launch."""
-    for folder in (os.path.dirname(claim_path(module)), os.path.dirname(own_path(module)), worker_folder(module)):
+    for folder in (os.path.dirname(_claim_path(module)), os.path.dirname(_own_path(module)), _worker_folder(module)):
         os.makedirs(folder, exist_ok=True)
     # A run of an earlier version gave everyone access.
-    for folder in (module.params["folder"], worker_folder(module)):
+    for folder in (module.params["folder"], _worker_folder(module)):
         with contextlib.suppress(PermissionError):
             os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
     for stale in (claims.EXIT, claims.MARK, claims.SUPERVISED):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(worker_folder(module), stale))
-    keep_metrics(module)
+            os.unlink(os.path.join(_worker_folder(module), stale))
+    _keep_metrics(module)
     for path, held in claims.listed(module.params["root"], claims.QUEUE):
         # Nothing starts it again after a restart of the host.
         if not tmux.exists(module, held["session"]) and not claims.returns(held):
@@ -205,19 +205,19 @@ def prepare(module):
 
 def report(module):
     """Report whether the launch's worker is alive."""
-    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in own_claims(module)))
+    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in _own_claims(module)))
 
 
 def give_back(module):
     """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
     if module.check_mode:
-        module.exit_json(changed=bool(own_claims(module)))
+        module.exit_json(changed=bool(_own_claims(module)))
     os.umask(files.OTHERS)
     with locked(module):
-        mine = own_claims(module)
+        mine = _own_claims(module)
         if module.params["launch"]:
-            os.makedirs(os.path.dirname(revoked_path(module)), exist_ok=True)
-            files.replace(revoked_path(module), "", 0o640)
+            os.makedirs(os.path.dirname(_revoked_path(module)), exist_ok=True)
+            files.replace(_revoked_path(module), "", 0o640)
         own = [module.params["session"]] if module.params["session"] and not module.params["launch"] else []
         how = [tmux.end(module, session, module.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}]
         for path, _ in mine:
@@ -226,39 +226,39 @@ def give_back(module):
     module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
 
 
-def own_claims(module):
+def _own_claims(module):
     """Paths and contents of this run's claims, or this launch's, on a port or in the queue."""
     params = module.params
-    mine = [(path, held) for path, held in all_claims(module) if held["run"] == params["run"]]
+    mine = [(path, held) for path, held in _all_claims(module) if held["run"] == params["run"]]
     return [(path, held) for path, held in mine if params["launch"] in ("", held.get("launch"))]
 
 
-def all_claims(module):
+def _all_claims(module):
     """Paths and contents of all runs' claims."""
     root = module.params["root"]
     return claims.listed(root, claims.CLAIMS) + claims.listed(root, claims.QUEUE)
 
 
-def own_path(module):
+def _own_path(module):
     """Path of a starting worker's claim: of the port, or of a place in the queue."""
     ticket = module.params["ticket"]
-    return claims.place(module.params["root"], ticket, module.params["port"]) if ticket else claim_path(module)
+    return claims.place(module.params["root"], ticket, module.params["port"]) if ticket else _claim_path(module)
 
 
-def claim_path(module):
+def _claim_path(module):
     return os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
 
 
-def revoked_path(module):
+def _revoked_path(module):
     """Exists if the launch was taken back."""
     return os.path.join(module.params["root"], "locks", f"{module.params['launch']}.revoked")
 
 
-def keep_metrics(module):
+def _keep_metrics(module):
     """Put the records of an earlier launch aside, so that they are not taken for this one's."""
-    current = os.path.join(worker_folder(module), "metrics.jsonl")
+    current = os.path.join(_worker_folder(module), "metrics.jsonl")
     if os.path.exists(current):
-        os.replace(current, os.path.join(worker_folder(module), f"metrics-{int(os.path.getmtime(current))}.jsonl"))
+        os.replace(current, os.path.join(_worker_folder(module), f"metrics-{int(os.path.getmtime(current))}.jsonl"))
 
 
 @contextlib.contextmanager
@@ -275,12 +275,12 @@ def locked(module):
         )
 
 
-def worker_folder(module):
+def _worker_folder(module):
     """This worker's part of the run directory."""
     return os.path.join(module.params["folder"], "workers", module.params["host"])
 
 
-def check_root(module):
+def _check_root(module):
     """Refuse a folder in which every user may put, or replace, what the worker runs."""
     root = module.params["root"]
     if os.path.isdir(root) and os.stat(root).st_mode & stat.S_IWOTH:
@@ -290,7 +290,7 @@ def check_root(module):
         )
 
 
-def check_disk(module):
+def _check_disk(module):
     """Refuse if the worker's disk is nearly full."""
     free = shutil.disk_usage(kernel.existing(module.params["root"])).free // 2**20
     if free < module.params["need_mb"]:
@@ -300,7 +300,7 @@ def check_disk(module):
         )
 
 
-def check_needs(module):
+def _check_needs(module):
     """Refuse if this host does not see what was published: its distributed file system is a different one, or not mounted."""
     for path in module.params["needs"]:
         if denied(path):
@@ -328,7 +328,7 @@ def denied(path):
 def states(module, may_move):
     """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
     report = {"damaged": []}
-    for kind, parent in (("state", module.params["folder"]), ("memory", worker_folder(module))):
+    for kind, parent in (("state", module.params["folder"]), ("memory", _worker_folder(module))):
         folder = os.path.join(parent, kind)
         report[f"newest_{kind}"], broken = sealed.newest_whole(folder)
         for name, reason in broken.items():

@@ -61,14 +61,14 @@ def is_read_only(path: Path) -> bool:
 def shortage(path: Path, error: BaseException, needed: int | None = None) -> str:
     """Path, needed and free bytes, or the number of files where no more fit, for a user whose disk is full."""
     folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
-    free, seen = megabytes(shutil.disk_usage(folder).free), os.statvfs(folder)
+    free, seen = _megabytes(shutil.disk_usage(folder).free), os.statvfs(folder)
     if seen.f_files and not seen.f_favail:
         return f"{path}: {full(error).lower()} for another file ({seen.f_files:,} inodes, none is free; {free} free)"
-    wanted = f"{megabytes(needed)} needed, " if needed is not None else ""
+    wanted = f"{_megabytes(needed)} needed, " if needed is not None else ""
     return f"{path}: {full(error).lower()} ({wanted}{free} free)"
 
 
-def megabytes(count: int) -> str:
+def _megabytes(count: int) -> str:
     """Bytes as `1,234.5 MB`."""
     return f"{count / 1e6:,.1f} MB"
 

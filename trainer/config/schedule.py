@@ -33,8 +33,8 @@ def counts(config: Config, workers: int, train_files: int, held_out: int | None 
     A dataset may itself set some files aside for validation (`held_out`), which overrides `data.validation_split`.
     Without `train.steps_per_epoch`, an epoch sees every training image once, and its last step takes what is left.
     """
-    validation = held_out or validation_count(train_files, config.data.validation_split)
-    images = limited(train_files - validation, config.data.limit_train)
+    validation = held_out or _validation_count(train_files, config.data.validation_split)
+    images = _limited(train_files - validation, config.data.limit_train)
     batch = global_batch(config, workers)
     per_epoch = config.train.steps_per_epoch or math.ceil(images / batch)
     total = config.train.epochs * per_epoch if config.train.steps is None else config.train.steps
@@ -53,12 +53,12 @@ def sharing(config: Config, workers: int) -> int:
     return 1 if config.strategy.asynchronous else workers
 
 
-def validation_count(files: int, fraction: float) -> int:
+def _validation_count(files: int, fraction: float) -> int:
     """Number of images held out of `files`: at least one, never all."""
     return max(1, min(files - 1, round(files * fraction)))
 
 
-def limited(images: int, limit: int | float | None) -> int:
+def _limited(images: int, limit: int | float | None) -> int:
     """Training images that `data.limit_train` leaves of `images`."""
     if limit is None:
         return images

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 BUCKETS, PARTNERS = 2**48, 2**49
-"""Random numbers of `bucketed`, and of `EpochPlan.partners`, are apart from those of `epoch_order`."""
+"""Random numbers of `_bucketed`, and of `EpochPlan.partners`, are apart from those of `epoch_order`."""
 
 
 def held_out_order(examples: int, held_out: int, seed: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def epoch_order(images: int, seed: int, epoch: int, lap: int = 0) -> np.ndarray:
     return rng.permutation(images)
 
 
-def bucketed(order: np.ndarray, lengths: np.ndarray, batch: int, pool: int, rng: np.random.Generator) -> np.ndarray:
+def _bucketed(order: np.ndarray, lengths: np.ndarray, batch: int, pool: int, rng: np.random.Generator) -> np.ndarray:
     """The order `[examples]`, changed so that the examples of a batch have similar lengths and little of it is padding.
 
     Of each `pool` batches in a row, the examples are sorted by length, cut into batches, and both the batches and the examples of each
@@ -62,7 +62,7 @@ class EpochPlan:
     """The global batches of one epoch, and each worker's part of them."""
 
     def __init__(self, images: int, global_batch: int, steps: int, seed: int, epoch: int, lengths: np.ndarray | None = None, pool: int = 1):
-        """Plan an epoch; with `lengths` `[images]` by position, `pool` batches in a row are `bucketed`."""
+        """Plan an epoch; with `lengths` `[images]` by position, `pool` batches in a row are `_bucketed`."""
         self._lengths, self._pool = lengths, pool
         self.images, self.global_batch, self.steps = images, global_batch, steps
         self.steps_before = (epoch - 1) * steps
@@ -111,7 +111,7 @@ class EpochPlan:
         if self._lengths is None:
             return order
         rng = np.random.Generator(np.random.Philox(key=[self._seed, BUCKETS + (self._epoch << 16) + lap]))
-        return bucketed(order, self._lengths, self.global_batch, self._pool, rng)
+        return _bucketed(order, self._lengths, self.global_batch, self._pool, rng)
 
     def _lap(self, first: int, last: int, lap: int) -> np.ndarray:
         if lap not in self._orders:

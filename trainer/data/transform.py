@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def spec_of(config: Config, spec: Spec) -> Spec:
     """The spec of what a step is fed; `spec` is that of the dataset."""
-    return in_pairs(weighed(config, spec)) if config.augment.mixup else weighed(config, spec)
+    return _in_pairs(weighed(config, spec)) if config.augment.mixup else weighed(config, spec)
 
 
 def weighed(config: Config, spec: Spec) -> Spec:
@@ -25,7 +25,7 @@ def weighed(config: Config, spec: Spec) -> Spec:
     return spec if config.train.class_weight is None else class_weight.Weighing(spec, np.ones(0, np.float32)).spec
 
 
-def in_pairs(spec: Spec) -> Spec:
+def _in_pairs(spec: Spec) -> Spec:
     """The spec of examples that each have a partner: in place of every leaf, a list of the example's and the partner's."""
     structure = mapped(lambda number: [2 * number, 2 * number + 1], spec.structure)
     return Spec(structure, tuple(leaf for leaf in spec.leaves for _ in range(2)))

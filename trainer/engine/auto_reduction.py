@@ -48,7 +48,7 @@ def resolve(
         name, reason = settled
         choice = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
     else:
-        choice = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, sending_seconds(cluster, shapes)))
+        choice = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, _sending_seconds(cluster, shapes)))
     if cluster.member.workers > 1:
         transport = TENSORFLOW if cluster.direct is None else DIRECT
         choice = dataclasses.replace(choice, transport=transport, sums=sums_of(asked, choice.name, shapes, transport))
@@ -78,7 +78,7 @@ def overhead_seconds(profiled_call: Callable[..., Any], spec: Spec) -> float:
     return statistics.fmean(parts["compression"] + parts["apply"] for parts in profiles if parts is not None)
 
 
-def sending_seconds(cluster: Cluster, shapes: Shapes) -> float:
+def _sending_seconds(cluster: Cluster, shapes: Shapes) -> float:
     """Seconds of an all-reduce of all gradients in float32, extrapolated from two smaller ones."""
     times = [_shortest(functools.partial(_send, cluster, size)) for size in (SMALL, LARGE)]
     floats = sum(math.prod(shape) for shape in shapes)

@@ -42,7 +42,7 @@ def shares(
     for earlier in before:
         if earlier is not None and len(earlier) == workers:
             return list(earlier), False
-    return balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead)), True
+    return _balanced(global_batch, _measured(cluster, global_batch // workers, seconds, overhead)), True
 
 
 def given(train: Train, workers: int) -> list[int] | None:
@@ -62,19 +62,19 @@ def _measured(cluster: "Cluster", batch: int, seconds: Callable[[int], float], o
     microseconds = cluster.gather([round(1e6 * value) for value in (seconds(small), seconds(batch), overhead())])
     costs = []
     for first, second, more in microseconds / 1e6:
-        fixed, an_image = line(small, first, batch, second)
+        fixed, an_image = _line(small, first, batch, second)
         costs.append((fixed + more, an_image))
     return costs
 
 
-def line(small: int, first: float, large: int, second: float) -> tuple[float, float]:
+def _line(small: int, first: float, large: int, second: float) -> tuple[float, float]:
     """Fixed seconds and seconds per image from two measurements; if noise makes either negative, all time counts per image."""
     an_image = (second - first) / (large - small) if large > small else 0.0
     fixed = second - an_image * large
     return (fixed, an_image) if an_image > 0 and fixed >= 0 else (0.0, second / large)
 
 
-def balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
+def _balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[int]:
     """Numbers of images, at least 1 each, for which all take equally long; `costs`: fixed seconds, and seconds per image, of each."""
     speeds = np.array([1 / an_image for _, an_image in costs])
     fixed = np.array([fixed for fixed, _ in costs])

@@ -25,7 +25,7 @@ def _iterating(iterate: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(iterate)
     def iterated(dataset: tf.data.Dataset) -> Any:
-        if varies(dataset):
+        if _varies(dataset):
             try:
                 with IN_ORDER:
                     # As another dataset: TensorFlow caches the optimized pipeline of one that has been iterated.
@@ -42,7 +42,7 @@ HOOKS = ((tf.data.Dataset, "__iter__", _iterating),)
 """As `whole.HOOKS`."""
 
 
-def varies(dataset: tf.data.Dataset) -> bool:
+def _varies(dataset: tf.data.Dataset) -> bool:
     """Return whether a dataset's elements, or their order, depend on which of its parallel calls comes first."""
     return dataset.options().deterministic is False or any(map(_races, _steps(dataset)))
 

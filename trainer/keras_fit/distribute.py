@@ -87,7 +87,7 @@ class Peers(Agreement):
 
 
 @functools.cache
-def peers() -> Peers | None:
+def _peers() -> Peers | None:
     """This process' connections, made once."""
     connected = Peers.from_environment()
     if connected is not None:
@@ -126,14 +126,14 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
             f"lockstep.distribute(model): Keras' backend is {keras.backend.backend()}, and only TensorFlow's can be distributed; "
             "unset KERAS_BACKEND"
         )
-    connected = connected or peers()
+    connected = connected or _peers()
     if not model.compiled:
         raise LockstepError("lockstep.distribute(model): the model is not compiled, so there is no step yet; call model.compile(...) first")
-    if connected is None or of(model) is not None:
+    if connected is None or _of(model) is not None:
         return model
     if tf_strategy.multi_worker(model):
         tf_strategy.take_out(model)
-    distributed = Distributed(model, connected)
+    distributed = _Distributed(model, connected)
     for kind in KINDS:
         setattr(model, f"{kind}_on_batch", distributed.alone(kind, getattr(model, f"{kind}_on_batch")))
     for kind in KINDS:
@@ -146,12 +146,12 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     return model
 
 
-def of(model: keras.Model) -> "Distributed | None":
+def _of(model: keras.Model) -> "_Distributed | None":
     """Distribution of a model's steps over all workers; None for a model that was not distributed."""
     return vars(model).get(DISTRIBUTED)
 
 
-class Distributed:
+class _Distributed:
     """A model's steps and files as those of one of several workers."""
 
     def __init__(self, model: keras.Model, connected: Peers):
@@ -470,7 +470,7 @@ def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def called(model: keras.Model, *arguments: Any, **named: Any) -> Any:
-        distributed = of(model)
+        distributed = _of(model)
         return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 
     return called
@@ -493,7 +493,7 @@ class _Noting(keras.callbacks.Callback):
 class _Agree(keras.callbacks.Callback):
     """Runs when all others have restored what they restore."""
 
-    def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
+    def __init__(self, distributed: _Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
         """`others`: the user's, on any worker; `noting`: called before them."""
         super().__init__()
         self._noting = noting

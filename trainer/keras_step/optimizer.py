@@ -25,13 +25,13 @@ from trainer.reduction.method import LowRank
 from trainer.user_code.undo import is_users
 
 
-class Configured:
+class _Configured:
     """An update rule whose learning rate comes with each step."""
 
     rate: float | None = None
 
 
-class SGD(Configured):
+class _SGD(_Configured):
     """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
     velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes first. `clip_norm` scales a
@@ -45,20 +45,21 @@ class SGD(Configured):
         """
         self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
         self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
-        self._on_host = {number: HostWeight(self._weights[number], config, self._penalties[number], threads) for number in sorted(low_rank)}
+        weights, penalties = self._weights, self._penalties
+        self._on_host = {number: _HostWeight(weights[number], config, penalties[number], threads) for number in sorted(low_rank)}
         self.slots = [
             self._on_host[number].velocity if number in low_rank else _slot(weight) for number, weight in enumerate(self._weights)
         ]
 
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
-        short = shortening(gradients, self._clip) if self._clip else None
+        short = _shortening(gradients, self._clip) if self._clip else None
         step = rate if short is None else rate * short
         for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
             if number in self._on_host:
                 self._on_host[number].apply(gradient, step, rate)
             elif share := self._penalties[number]:
-                self._apply(weight, self.slots[number], penalised(gradient, short, weight, share), rate, rate)
+                self._apply(weight, self.slots[number], _penalised(gradient, short, weight, share), rate, rate)
             else:
                 self._apply(weight, self.slots[number], gradient, step, rate)
 
@@ -74,7 +75,7 @@ class SGD(Configured):
         )
 
 
-class Adam(Configured):
+class _Adam(_Configured):
     """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
     Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out.
@@ -91,14 +92,14 @@ class Adam(Configured):
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
         config = self._config
-        short = shortening(gradients, config.clip_norm) if config.clip_norm else None
+        short = _shortening(gradients, config.clip_norm) if config.clip_norm else None
         age = self._age + 1.0
         tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
         for weight, mean, square, gradient, share in zip(
             self._weights, self._means, self._squares, gradients, self._penalties, strict=True
         ):
-            full = penalised(multiplied(gradient, weight.shape), short, weight, share)
+            full = _penalised(_multiplied(gradient, weight.shape), short, weight, share)
             if config.weight_decay:
                 tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * config.weight_decay))
             tf.raw_ops.ResourceApplyAdam(
@@ -150,7 +151,7 @@ class OfKeras:
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
         full = [
-            penalised(multiplied(gradient, variable.shape), None, variable.value, share)
+            _penalised(_multiplied(gradient, variable.shape), None, variable.value, share)
             for gradient, variable, share in zip(gradients, self._variables, self._penalties, strict=True)
         ]
         if not self._compiled:
@@ -162,7 +163,7 @@ class OfKeras:
             self._optimizer.apply(full, self._variables)
 
 
-Rule = SGD | Adam | OfKeras
+Rule = _SGD | _Adam | OfKeras
 
 
 def inner(optimizer: Any) -> Any:
@@ -191,7 +192,7 @@ def rate_of(optimizer: Any) -> float:
     return float((rate.value if isinstance(rate, keras.Variable) else rate).numpy())
 
 
-def shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
+def _shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
     """The factor that scales gradients down to a norm of at most `longest`, over all of them."""
     # The left factor's rows are orthonormal, so the product has the norm of the right factor.
     tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]
@@ -216,20 +217,20 @@ def penalties_apart(model: keras.Model) -> Iterator[None]:
         yield
 
 
-def penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
+def _penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
     """A gradient, scaled by `short` if given, with its weight's penalty."""
     shortened = gradient if short is None else gradient * short
     return shortened + weight * share if share else shortened
 
 
-def multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tensor:
+def _multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tensor:
     """A gradient as one tensor, multiplied out if it is low-rank."""
     if isinstance(gradient, LowRank):
         return tf.reshape(tf.matmul(gradient.left, gradient.right, transpose_a=True), shape)
     return gradient
 
 
-class HostWeight:
+class _HostWeight:
     """One weight that compiled loops update, from factors or from a full gradient."""
 
     def __init__(self, weight: Any, config: Optimizer, share: float, threads: int):
@@ -273,9 +274,9 @@ def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Colle
     """The optimizer that a configuration names; Keras' own where ours has no such rule, or would ignore a constraint of a weight."""
     constrained = any(variable.constraint is not None for variable in variables)
     if config.name in ADAM and not constrained:
-        return Adam(config, variables)
+        return _Adam(config, variables)
     if config.name == "sgd" and not constrained:
-        return SGD(config, variables, low_rank, threads)
+        return _SGD(config, variables, low_rank, threads)
     own = {"sgd": ("momentum",), **dict.fromkeys(ADAM, ("beta_1", "beta_2", "epsilon"))}.get(config.name, ())
     arguments = {"learning_rate": config.learning_rate, "weight_decay": config.weight_decay or None, "global_clipnorm": config.clip_norm}
     kinds = {name.lower(): kind for name, kind in vars(keras.optimizers).items()}

@@ -61,7 +61,7 @@ EAGERLY = ProcessWide(tf.config.functions_run_eagerly, tf.config.run_functions_e
 """Lets functions that are traced inside of a step run as they are: what is traced in a trial would count as their first trace."""
 
 
-class Threads:
+class _Threads:
     """Workers that are threads of one process, and exchange arrays when all have come; `alternating` ones run one at a time in between."""
 
     def __init__(self, workers: int, alternating: bool = False, patience_s: float = PATIENCE_S, objects: Sequence[Any] = ()):
@@ -72,7 +72,7 @@ class Threads:
         self._objects = objects
         self._turn: Any = threading.Lock() if alternating else contextlib.nullcontext()
         self._barrier, self._given = threading.Barrier(workers, timeout=patience_s), [list[np.ndarray]()] * workers
-        self.members = [Member(self, rank, workers) for rank in range(workers)]
+        self.members = [_Member(self, rank, workers) for rank in range(workers)]
 
     def exchange(self, rank: int, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """Every worker's arrays, in order of rank."""
@@ -94,12 +94,12 @@ class Threads:
             if mine is not None:
                 mine.restore()
 
-    def run(self, work: Callable[["Member"], Any]) -> list[Any]:
+    def run(self, work: Callable[["_Member"], Any]) -> list[Any]:
         """Run the work of all members, and return their results; raise the first error if one fails."""
         results, errors = [None] * len(self.members), list[BaseException]()
         begun = State(self._objects) if self._objects else None
 
-        def one(member: Member) -> None:
+        def one(member: _Member) -> None:
             try:
                 with self._turn:
                     if begun is not None:
@@ -120,10 +120,10 @@ class Threads:
         return results
 
 
-class Member:
-    """One of several `Threads`: `collective.Arrays`."""
+class _Member:
+    """One of several `_Threads`: `collective.Arrays`."""
 
-    def __init__(self, threads: Threads, rank: int, workers: int):
+    def __init__(self, threads: _Threads, rank: int, workers: int):
         self._threads, self.rank, self.workers = threads, rank, workers
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -141,18 +141,18 @@ class _Part(whole_batch.Step):
     keeps = False
 
 
-def unequal(rows: int) -> tuple[int, int]:
+def _unequal(rows: int) -> tuple[int, int]:
     """Two workers' parts of a made-up batch: what has the same size in both is not of its rows."""
     return rows // 2 + 1, rows - rows // 2 - 1
 
 
-class Rehearsal(whole_batch.Step):
+class _Rehearsal(whole_batch.Step):
     """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
 
     keeps = False
     _static: int
 
-    def __init__(self, layout: whole_batch.Layout, trial: "Trial", counted: bool = False):
+    def __init__(self, layout: whole_batch.Layout, trial: "_Trial", counted: bool = False):
         """As `rehearse`."""
         self._counted, self._real = counted, trial.real
         super().__init__(all_reduce.Alone(), layout, trial.rows)
@@ -207,8 +207,8 @@ class Rehearsal(whole_batch.Step):
         alone = _Part(all_reduce.Alone(), self._layout, self._static)
         with alone(), alone.everything():
             agree = self._try_with(layer, arguments)
-            own = not self._real and any(not whole_batch.of_keras(one) for one in operations(layer))
-            for others in stretched(arguments) if own else ():
+            own = not self._real and any(not whole_batch.of_keras(one) for one in _operations(layer))
+            for others in _stretched(arguments) if own else ():
                 # A number may be an index, which has other bounds.
                 with contextlib.suppress(Exception):
                     agree = self._try_with(layer, others, again=True) and agree
@@ -240,14 +240,14 @@ class Rehearsal(whole_batch.Step):
         while True:
             parts = list[whole_batch.Step]()
 
-            def part(member: Member, parts: list[whole_batch.Step] = parts) -> list[Any]:
-                step = _Part(all_reduce.OnHost(member), layout, self._static, unequal(self._static))
+            def part(member: _Member, parts: list[whole_batch.Step] = parts) -> list[Any]:
+                step = _Part(all_reduce.OnHost(member), layout, self._static, _unequal(self._static))
                 parts.append(step)
                 with step():
                     return self._called(layer, arguments)[0]
 
             try:
-                agree = all(map(expected.equal, Threads(2, alternating=True).run(part)))
+                agree = all(map(expected.equal, _Threads(2, alternating=True).run(part)))
             except whole_batch.SeesAll as error:
                 seeing.add(error.layer)
                 continue
@@ -298,7 +298,7 @@ def _noting(layer: keras.Layer, calls: list[Call]) -> Iterator[None]:
         return noted
 
     with contextlib.ExitStack() as patched:
-        for one in operations(layer):
+        for one in _operations(layer):
             if not whole_batch.of_keras(one) and not any(
                 isinstance(each, (BatchNormalization, *whole_batch.MIXING)) for each in _layers_of(one)
             ):
@@ -471,7 +471,7 @@ def _alike(expected: Any, found: Any, tolerance: float, noise: float = 0.0) -> b
     return bool(np.allclose(one, other, rtol=tolerance, atol=most, equal_nan=True))
 
 
-def operations(layer: keras.Layer) -> list[Operation]:
+def _operations(layer: keras.Layer) -> list[Operation]:
     """All layers in a layer, itself first, and the functions of functional models; in the same order on all workers."""
     layers = list(layer._flatten_layers())
     return [*layers, *(one for parent in layers for one in getattr(parent, "operations", ()) if not isinstance(one, keras.Layer))]
@@ -479,7 +479,7 @@ def operations(layer: keras.Layer) -> list[Operation]:
 
 def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
     """The operations in a layer that may mix rows: by class, the innermost first, then together; the user's own before Keras'."""
-    every = operations(layer)
+    every = _operations(layer)
     for some in ([one for one in every if not whole_batch.of_keras(one)], [one for one in every if whole_batch.of_keras(one)]):
         yield from ({one for one in some if type(one) is kind} for kind in dict.fromkeys(map(type, reversed(some))))
         if some:
@@ -487,7 +487,7 @@ def _candidates(layer: keras.Layer) -> Iterator[set[Operation]]:
     yield set(every)
 
 
-def made_up(specs: Any) -> Any:
+def _made_up(specs: Any) -> Any:
     """`ROWS` rows of a batch's structure: numbers between 0 and 1, whole ones 0 and 1."""
     numbers = np.random.default_rng(0)
 
@@ -509,13 +509,13 @@ def made_up(specs: Any) -> Any:
     return tf.nest.map_structure(leaf, specs)
 
 
-def rows_of(specs: Any) -> int | None:
+def _rows_of(specs: Any) -> int | None:
     """Rows of a batch, where its structure says how many."""
     shapes = [getattr(spec, "shape", None) for spec in tf.nest.flatten(specs)]
     return next((shape[0] for shape in shapes if shape is not None and shape.rank), None)
 
 
-def stretched(data: Any) -> Iterator[Any]:
+def _stretched(data: Any) -> Iterator[Any]:
     """Made-up rows in other bounds, with gaps, and with texts of several words, which may mean nothing.
 
     For code of the user's own: what it mixes may be too small to see between 0 and 1, or 0, or what fills in a number that is missing.
@@ -560,7 +560,7 @@ class Placements:
         # Each sentence once.
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole_batch.Layout()
-        self._trials = list[Trial]()
+        self._trials = list[_Trial]()
         """Trials that a step can take."""
         self._tried_real = False
         self._looks: dict[additive.Additive, Callable[[], None]] = {}
@@ -572,7 +572,7 @@ class Placements:
         """A `train_step` or `test_step` of the model, computed by rows."""
         return additive.Additive(self._model, own, dataclasses.replace(self.layout, kinds=[]))
 
-    def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
+    def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[_Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
 
         Args:
@@ -580,8 +580,8 @@ class Placements:
             specs: of its batches.
             sample: returns the first of them, or None.
         """
-        before, rehearsed, why = set(self.layout.seeing_all), list[Rehearsal](), ""
-        counted, self._trials = rows_of(specs) is not None or bool(self._model.run_eagerly), []
+        before, rehearsed, why = set(self.layout.seeing_all), list[_Rehearsal](), ""
+        counted, self._trials = _rows_of(specs) is not None or bool(self._model.run_eagerly), []
         for make in self._batches(specs, sample):
             try:
                 trial = make()
@@ -590,7 +590,7 @@ class Placements:
                 self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
-        every = operations(self._model)
+        every = _operations(self._model)
         if not rehearsed:
             before.update(every)
             self._all_see_all()
@@ -607,14 +607,14 @@ class Placements:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
-    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "Trial"]]:
+    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "_Trial"]]:
         """Makers of made-up rows, then of real ones if there is code of the user's own, or if the step has not taken the made-up rows."""
-        yield functools.partial(Trial.made_up, specs)
+        yield functools.partial(_Trial.made_up, specs)
         model = self._model
-        own = keras_methods.overridden(model) or additive.unknown(model) or not all(map(whole_batch.of_keras, operations(model)))
+        own = keras_methods.overridden(model) or additive.unknown(model) or not all(map(whole_batch.of_keras, _operations(model)))
         # Once: a validation calls the same layers.
         if (own and not self._tried_real) or self._workers.gather([not self._trials]).any():
-            self._tried_real, real = True, Trial.of(sample())
+            self._tried_real, real = True, _Trial.of(sample())
             # Where workers have different ones, the first step says so.
             same = len(set(self._workers.digests(digest([]) if real is None else real.digest))) == 1
             if real is not None and same:
@@ -636,7 +636,7 @@ class Placements:
         if copies_weights(optimizer, self._model.trainable_variables):
             name = type(inner(optimizer)).__name__
             self._warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
-        for layer in layers if rows_of(specs) is None else ():
+        for layer in layers if _rows_of(specs) is None else ():
             if isinstance(layer, keras.layers.RandomElasticTransform):
                 self._warn(f"{layer.name} {FIRST_IMAGE}")
         if self._workers.member.workers == 1:
@@ -647,14 +647,14 @@ class Placements:
             self._look_up_all(step)
             return False
         rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
-        if self.layout.seeing_all.issuperset(operations(self._model)):
+        if self.layout.seeing_all.issuperset(_operations(self._model)):
             self._look_up_all(step)
         sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
         self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
         with undone(self.own_code()), EAGERLY:
-            may = may and all(adds_up(step, trial) for trial in self._trials)
+            may = may and all(_adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
         if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
             may = self._agree_on_kinds(step, may) and may
@@ -674,12 +674,12 @@ class Placements:
             self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
         return step.layout.kinds is not None
 
-    def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
+    def _look_up(self, step: additive.Additive, trials: Sequence["_Trial"], adds_up: bool) -> None:
         """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
         own, step.layout.kinds = self.own_code(), []
         try:
             with undone(own), EAGERLY:
-                tried = [may_use(step, trial, adds_up, own) for trial in trials]
+                tried = [_may_use(step, trial, adds_up, own) for trial in trials]
             step.layout.kinds = [tuple([_use(each) for each in zip(*gradient, strict=True)]) for gradient in zip(*tried, strict=True)]
         except (Exception, whole_batch.SeesAll):
             self._look_up_all(step)
@@ -690,7 +690,7 @@ class Placements:
         self._all_see_all()
 
     def _all_see_all(self) -> None:
-        self.layout.seeing_all |= {*operations(self._model)}
+        self.layout.seeing_all |= {*_operations(self._model)}
 
     def see_all(self, error: whole_batch.SeesAll) -> None:
         """Note a layer that was found while a step was traced."""
@@ -702,7 +702,7 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
+def rehearse(step: Callable[[Any], Any], trial: "_Trial", layout: whole_batch.Layout, counted: bool = False) -> _Rehearsal:
     """Try a step, which makes all variables that the first one would make.
 
     Args:
@@ -711,13 +711,13 @@ def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole_batch.Lay
         layout: where to add what is found.
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal = Rehearsal(layout, trial, counted)
+    rehearsal = _Rehearsal(layout, trial, counted)
     with rehearsal(), EAGERLY:
         step(trial.data)
     return rehearsal
 
 
-class Trial(NamedTuple):
+class _Trial(NamedTuple):
     """A batch that a step is tried on."""
 
     data: Any
@@ -725,12 +725,12 @@ class Trial(NamedTuple):
     real: bool = False
 
     @classmethod
-    def made_up(cls, specs: Any) -> "Trial":
-        """See `made_up`."""
-        return cls(made_up(specs), ROWS)
+    def made_up(cls, specs: Any) -> "_Trial":
+        """See `_made_up`."""
+        return cls(_made_up(specs), ROWS)
 
     @classmethod
-    def of(cls, batch: Any) -> "Trial | None":
+    def of(cls, batch: Any) -> "_Trial | None":
         """Some rows of a real batch, if there are enough."""
         if batch is None:
             return None
@@ -761,23 +761,23 @@ def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
 
 
-def adds_up(step: additive.Additive, trial: Trial) -> bool:
+def _adds_up(step: additive.Additive, trial: _Trial) -> bool:
     """Return whether two workers' parts of a step add up to the step of one."""
     step = copy.copy(step)
     step.keeps = False
     if not _parts_add_up(step, trial.data, trial.rows):
         return False
-    more = stretched(trial.data) if additive.unknown(step.model) and not trial.real else ()
+    more = _stretched(trial.data) if additive.unknown(step.model) and not trial.real else ()
     return all(_parts_add_up(step, others, trial.rows, may_fail=True) for others in more)
 
 
 def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:
     """`may_fail`: whether the data may mean nothing, which then says nothing."""
 
-    def part(member: Member) -> list[Any]:
+    def part(member: _Member) -> list[Any]:
         group = all_reduce.OnHost(member)
         with _trying(step):
-            every, _ = step.added(group, data, unequal(rows)).summed(group)
+            every, _ = step.added(group, data, _unequal(rows)).summed(group)
         return _numbers(every)
 
     def alone() -> tuple[list[Any], keras.StatelessScope]:
@@ -794,12 +794,12 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
         return False
     expected = _Expected(step.model, numbers, step.model.trainable_variables, lambda: alone()[0])
     try:
-        return all(map(expected.equal, Threads(2, alternating=True).run(part)))
+        return all(map(expected.equal, _Threads(2, alternating=True).run(part)))
     except (Exception, whole_batch.SeesAll):
         return False
 
 
-def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
+def _may_use(step: additive.Additive, trial: _Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
     """Possible uses of each variable that a step looks up, as of `whole_batch.Layout`, by the look-ups of two unequal parts of the step.
 
     Args:
@@ -812,7 +812,7 @@ def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Seque
     def part(group: Any) -> list[list[np.ndarray]]:
         noted, mine = list[list[np.ndarray]](), copy.copy(step)
         mine.keeps, mine.layout = False, dataclasses.replace(step.layout, noted=noted)
-        shares = unequal(trial.rows) if group.workers > 1 else None
+        shares = _unequal(trial.rows) if group.workers > 1 else None
         if adds_up:
             with _trying(mine):
                 mine.added(group, trial.data, shares)
@@ -823,7 +823,7 @@ def may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Seque
 
     with undone(objects):
         alone = part(all_reduce.Alone())
-    here, there = Threads(2, alternating=True, objects=objects).run(lambda member: part(all_reduce.OnHost(member)))
+    here, there = _Threads(2, alternating=True, objects=objects).run(lambda member: part(all_reduce.OnHost(member)))
     return [tuple(_may_be(*one) for one in zip(*gradient, strict=True)) for gradient in zip(alone, here, there, strict=True)]
 
 

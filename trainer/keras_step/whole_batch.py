@@ -260,7 +260,7 @@ class Step:
 
     def parted(self, local: tf.IndexedSlices) -> "Parted":
         """A step's next sparse gradient, in its parts."""
-        number, sizes = next(self._sparse), uses(local)
+        number, sizes = next(self._sparse), _uses(local)
         if self._layout.noted is not None:
             self._layout.noted.append(np.split(np.asarray(local.indices), np.cumsum([int(size) for size in sizes])[:-1]))
         every = self._layout.kinds
@@ -427,7 +427,7 @@ def _once(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.math.unsorted_segment_sum(values, places, tf.size(unique)), unique
 
 
-def uses(gradient: tf.IndexedSlices) -> list[tf.Tensor]:
+def _uses(gradient: tf.IndexedSlices) -> list[tf.Tensor]:
     """Entries of a sparse gradient by use of its variable, in order."""
     return getattr(gradient, USES, None) or [tf.shape(gradient.indices)[0]]
 
@@ -698,7 +698,7 @@ def _collecting(aggregate: Callable[..., Any]) -> Callable[..., Any]:
     def collected(gradients: Sequence[Any]) -> Any:
         total = aggregate(gradients)
         if current() is not None and isinstance(total, tf.IndexedSlices):
-            setattr(total, USES, [size for one in gradients if one is not None for size in uses(one)])
+            setattr(total, USES, [size for one in gradients if one is not None for size in _uses(one)])
         return total
 
     return collected

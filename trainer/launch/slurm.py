@@ -80,13 +80,13 @@ class NodePaths:
         return self.root / "runs" / self.job.name
 
 
-def hostnames(listed: str) -> list[str]:
+def _hostnames(listed: str) -> list[str]:
     """Expand `node[1-3]` to three names, in Slurm's order of tasks."""
     completed = subprocess.run(["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True)
     return completed.stdout.split()
 
 
-def allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], list[str]] = hostnames) -> Allocation:
+def _allocation(environment: Mapping[str, str] = os.environ, expand: Callable[[str], list[str]] = _hostnames) -> Allocation:
     """This task's allocation, as `srun` set it; ClusterError if it was not started so, or there is more than one task per node."""
     try:
         rank, tasks, listed = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]), environment["SLURM_STEP_NODELIST"]
@@ -113,14 +113,14 @@ def _address(node: str, resolve: Callable[[str], str]) -> str:
     return address
 
 
-def check_port(port: int) -> None:
+def _check_port(port: int) -> None:
     """Refuse a port that another program listens on (ClusterError)."""
     if error := ports.taken(port):
         who = ports.holder(port) or "another run, or program,"
         raise ClusterError(f"port {port}: {error.strerror}; {who} has it on this node. Fix: end that, or -e slurm_port=N")
 
 
-def check_config(paths: NodePaths) -> None:
+def _check_config(paths: NodePaths) -> None:
     """Refuse a configuration other than the submitted one (ClusterError)."""
     digest = sha256_file(paths.run / "config.yml")
     if digest != paths.config_sha256:
@@ -130,7 +130,7 @@ def check_config(paths: NodePaths) -> None:
         )
 
 
-def check_number(paths: NodePaths, nodes: int) -> None:
+def _check_number(paths: NodePaths, nodes: int) -> None:
     """Refuse a number of nodes other than planned if the learning rate depends on it (ClusterError)."""
     planned = read_json(paths.job / RUN)["workers"]
     scaling = loading.build(loading.load(paths.run / "config.yml")).schedule.scaling
@@ -143,15 +143,15 @@ def check_number(paths: NodePaths, nodes: int) -> None:
 
 def main(paths: NodePaths) -> int:
     """Train as one task of a job; return the exit code of `trainer.worker.process`, or 128 plus the signal that ended it."""
-    hold = WorkerProcess()
-    task, started = allocation(), time.time()
+    hold = _WorkerProcess()
+    task, started = _allocation(), time.time()
     try:
-        put_others_aside(paths)
+        _put_others_aside(paths)
     except ClusterError as error:
         return _refuse(paths, task, started, error)
     own = part_of(paths.run, task.node)
     own.mkdir(parents=True, exist_ok=True)
-    take(paths, task, own)
+    _take(paths, task, own)
     code = FAILED
     over = threading.Event()
     reporter = threading.Thread(target=_report, args=(paths, task, own, hold, over), daemon=True)
@@ -162,7 +162,7 @@ def main(paths: NodePaths) -> int:
         over.set()
         reporter.join()
         _write_end(own, task, started, code)
-        give_back(paths, task, own)
+        _give_back(paths, task, own)
     return code
 
 
@@ -180,7 +180,7 @@ def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterEr
     return FAILED
 
 
-class WorkerProcess:
+class _WorkerProcess:
     """A task's control of its worker: passes Slurm's stop signal on, even one from before its start, and outlives it."""
 
     def __init__(self) -> None:
@@ -209,14 +209,14 @@ class WorkerProcess:
             self._worker.kill()
 
 
-def _train(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess) -> int:
+def _train(paths: NodePaths, task: Allocation, own: Path, hold: _WorkerProcess) -> int:
     with (own / WORKER_LOG).open("a", encoding="utf-8") as log, _temporary(own) as temporary:
         when = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         print(f"{HEADER}{task.job}.{task.step}, {when}, rank {task.rank}", file=log, flush=True)
         try:
-            check_config(paths)
-            check_port(paths.port)
-            check_number(paths, len(task.nodes))
+            _check_config(paths)
+            _check_port(paths.port)
+            _check_number(paths, len(task.nodes))
             config = json.dumps(tf_config(task, paths.port))
         except ClusterError as error:
             print(f"error: {error}", file=log)
@@ -251,7 +251,7 @@ def worker(paths: NodePaths, task: Allocation) -> list[str]:
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
+def _report(paths: NodePaths, task: Allocation, own: Path, hold: _WorkerProcess, over: threading.Event) -> None:
     """Show this task's progress in the run's shared folder; the chief also copies snapshots there as they appear."""
     records = own / METRICS
     earlier = records.stat().st_size if records.is_file() else 0
@@ -260,7 +260,7 @@ def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, 
         # A share that is full or away, and snapshots that are pruned meanwhile, are tried again.
         with contextlib.suppress(OSError):
             if records.is_file():
-                copy(records, part_of(paths.job, task.node) / METRICS)
+                _copy(records, part_of(paths.job, task.node) / METRICS)
         joining, ended = joining and hold.gave_up is None and not _trains(records, earlier), None
         with contextlib.suppress(OSError):
             ended = _ended_badly(paths, task) if joining else None
@@ -271,7 +271,7 @@ def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, 
             hold.give_up(code)
         with contextlib.suppress(OSError):
             if task.rank == 0 and (paths.run / "checkpoints").is_dir():
-                copy(paths.run / "checkpoints", paths.job / "checkpoints")
+                _copy(paths.run / "checkpoints", paths.job / "checkpoints")
                 _prune(paths)
 
 
@@ -294,10 +294,10 @@ def _trains(records: Path, earlier: int) -> bool:
         return b'"kind": "steps"' in file.read()
 
 
-def put_others_aside(paths: NodePaths) -> None:
+def _put_others_aside(paths: NodePaths) -> None:
     """Rename what an older run of the same name left on this node; ClusterError if something, perhaps that run, has this task's port."""
     if paths.run.is_dir() and _identity(paths.run) not in (None, read_json(paths.job / RUN)["id"]):
-        check_port(paths.port)
+        _check_port(paths.port)
         free = (paths.run.with_name(f"{paths.run.name}.before-{number}") for number in itertools.count(1))
         paths.run.rename(next(path for path in free if not path.exists()))
 
@@ -311,16 +311,16 @@ def _identity(run: Path) -> str | None:
         return None
 
 
-def take(paths: NodePaths, task: Allocation, own: Path) -> None:
+def _take(paths: NodePaths, task: Allocation, own: Path) -> None:
     """Copy what this task lacks: the configuration; for the chief, the newest state; the memory of its reduction."""
     for name in (RUN, "config.yml"):
-        copy(paths.job / name, paths.run / name)
+        _copy(paths.job / name, paths.run / name)
     if task.rank == 0 and _newest(paths.job / "state") > _newest(paths.run / "state", own=True):
         for name in ("state", "history.csv"):
-            copy(paths.job / name, paths.run / name)
+            _copy(paths.job / name, paths.run / name)
     memory = part_of(paths.job, task.node) / "memory"
     if _newest(memory) > _newest(own / "memory", own=True):
-        copy(memory, own / "memory")
+        _copy(memory, own / "memory")
     (own / "exit.json").unlink(missing_ok=True)
     _put_aside(own, task.job)
 
@@ -348,17 +348,17 @@ def _prune(paths: NodePaths) -> None:
     prune(paths.job, policy, read_history(paths.run / "history.csv"), monitor)
 
 
-def give_back(paths: NodePaths, task: Allocation, own: Path) -> None:
+def _give_back(paths: NodePaths, task: Allocation, own: Path) -> None:
     """Copy this task's files to the run's shared folder; unchanged files are not copied again."""
-    copy(own, part_of(paths.job, task.node))
+    _copy(own, part_of(paths.job, task.node))
     if task.rank == 0:
         for name in GIVEN_BACK:
             if (paths.run / name).exists():
-                copy(paths.run / name, paths.job / name)
+                _copy(paths.run / name, paths.job / name)
         _prune(paths)
 
 
-def copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     """Copy new and changed files, of states only intact ones; delete states that are gone from the source, unless one is damaged."""
     files = [source] if source.is_file() else [path for path in sorted(source.rglob("*")) if path.is_file()]
     left = (path for path in files if not path.name.startswith(".part-") and sealed_files.ASIDE not in path.parts)

@@ -88,17 +88,17 @@ def main(script: Script) -> int:
         LockstepError: its archive is missing, or was changed since it was published.
     """
     member = Member.from_environment()
-    unpack(script)
+    _unpack(script)
     output = script.output(member.rank)
     output.mkdir(parents=True, exist_ok=True)
     patience = ANSWER_S if member.workers > 1 else 0.0
-    variables = environment(script, member, os.environ)
+    variables = _environment(script, member, os.environ)
     code = _run([sys.executable, script.main, *script.arguments], script.folder, variables, patience, script.time_limit)
-    keep(script.folder, output, script.outputs)
+    _keep(script.folder, output, script.outputs)
     return code
 
 
-def unpack(script: Script) -> None:
+def _unpack(script: Script) -> None:
     """Put the script's files into its folder; what an earlier start of the run left there stays."""
     try:
         data = script.archive.read_bytes()
@@ -120,7 +120,7 @@ def unpack(script: Script) -> None:
     write_text(unpacked, script.sha256)
 
 
-def environment(script: Script, member: Member, given: Mapping[str, str]) -> dict[str, str]:
+def _environment(script: Script, member: Member, given: Mapping[str, str]) -> dict[str, str]:
     """The script's environment variables, from this process' own."""
     host, _, port = member.addresses[0].rpartition(":")
     package = Path(__file__).parents[1]
@@ -217,7 +217,7 @@ def _family(process: int) -> list[int]:
     return family
 
 
-def keep(folder: Path, output: Path, names: Sequence[str]) -> None:
+def _keep(folder: Path, output: Path, names: Sequence[str]) -> None:
     """Put plain files that a script left below its working directory into its output; nothing through a link; what is missing is named."""
     for name in names:
         source = folder / name

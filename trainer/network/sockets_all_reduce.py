@@ -41,7 +41,7 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Piece:
+class _Piece:
     """A part of one array: elements `start` to `stop`."""
 
     array: int
@@ -49,7 +49,7 @@ class Piece:
     stop: int
 
 
-def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
+def _pieces(sizes: Sequence[int], parts: int) -> list[list[_Piece]]:
     """Cut the concatenated arrays into equal parts (to within one element): a list of pieces per part."""
     total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
     cut = []
@@ -58,7 +58,7 @@ def pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
         inside = (
             (array, max(first - start, 0), min(last - start, size)) for array, (start, size) in enumerate(zip(starts, sizes, strict=False))
         )
-        cut.append([Piece(array, start, stop) for array, start, stop in inside if start < stop])
+        cut.append([_Piece(array, start, stop) for array, start, stop in inside if start < stop])
     return cut
 
 
@@ -90,8 +90,8 @@ class _Route:
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
         sizes = [array.size for array in arrays]
-        everything = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
-        self.summed_by = [everything] * workers if self.one_hop else pieces(sizes, workers)
+        everything = [_Piece(array, 0, size) for array, size in enumerate(sizes) if size]
+        self.summed_by = [everything] * workers if self.one_hop else _pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
         self.outputs = _Outputs(arrays)
@@ -195,7 +195,7 @@ class Direct:
         mine = _cut(sums, route.summed_by[self.rank])
         parts = [_cut(flat, route.summed_by[self.rank]) if rank == self.rank else route.incoming[rank] for rank in range(self.workers)]
         for out, *addends in zip(mine, *parts, strict=True):
-            add_up(addends, out)
+            _add_up(addends, out)
         if not route.one_hop:
             self._swap(dict.fromkeys(self._peers, mine), {peer: _cut(sums, route.summed_by[peer]) for peer in self._peers})
         return [total.reshape(array.shape) for total, array in zip(sums, arrays, strict=True)]
@@ -314,11 +314,11 @@ def _events(sending: _Buffers, receiving: _Buffers) -> int:
     return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
 
-def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
+def _cut(arrays: Arrays, parts: list[_Piece]) -> Arrays:
     return [arrays[piece.array][piece.start : piece.stop] for piece in parts]
 
 
-def add_up(addends: Arrays, out: np.ndarray) -> None:
+def _add_up(addends: Arrays, out: np.ndarray) -> None:
     """Write the sum of arrays, added in order, to `out`; half precision is summed in float32, all else in its own type."""
     if out.dtype.kind in "iu" or out.dtype == np.float64:
         np.add(addends[0], addends[1], out=out)

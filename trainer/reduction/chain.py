@@ -37,7 +37,7 @@ ProfiledReduction = Callable[[list[Any], Stopwatch], list[Any]]
 """`(values, watch)`: called from Python, outside a traced function."""
 
 
-class GraphChain:
+class _GraphChain:
     """Computations in TensorFlow ops; each sum is an op of its own."""
 
     factored = False
@@ -76,7 +76,7 @@ class GraphChain:
         return run
 
 
-class HostChain:
+class _HostChain:
     """Computations on arrays in host memory, and sums over direct connections: two ops.
 
     The first needs only the large gradients. Those of the last layers come first: they are sent while the backward pass continues.
@@ -92,7 +92,7 @@ class HostChain:
     def take(self, values: list[Any]) -> list[Any]:
         """Replace large gradients that are products by their factors; see `GraphChain.take`."""
         sums, *gradients = values
-        return [sums, *(layer_factors(one) if number in self._factors else one for number, one in enumerate(gradients))]
+        return [sums, *(_layer_factors(one) if number in self._factors else one for number, one in enumerate(gradients))]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """`[sums, *gradients]` summed over all workers, from what `take` returned on this one; in replica context."""
@@ -138,7 +138,7 @@ class HostChain:
         return run
 
 
-def layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
+def _layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
     """The factors of a fully connected layer's gradient, `inputsᵀ · gradients of its outputs`; any other gradient unchanged.
 
     Nothing then uses the product itself, so TensorFlow prunes it from the traced function. If anything lies between
@@ -152,9 +152,9 @@ def layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
     return LowRank(*op.inputs)
 
 
-Chain = GraphChain | HostChain
+Chain = _GraphChain | _HostChain
 
 
 def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
     """The chain of a method: on the host if the method works there."""
-    return HostChain(method, connections) if method.low_rank and connections else GraphChain(method, all_reduce)
+    return _HostChain(method, connections) if method.low_rank and connections else _GraphChain(method, all_reduce)

@@ -36,13 +36,13 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
     if not large:
         return plain()
     if setting.on_host:
-        return HostPowerSGD(large, config, setting).method()
+        return _HostPowerSGD(large, config, setting).method()
     from trainer.reduction.powersgd_tf import OpsPowerSGD
 
     return OpsPowerSGD(large, list(shapes), config, setting).method()
 
 
-class Matrix:
+class _Matrix:
     """State between steps for one large gradient; factors are transposed."""
 
     def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
@@ -66,7 +66,7 @@ class Matrix:
         self.start.array[...] = np.where(some, right[self.recycled :] / np.where(some, length[self.recycled :], 1), self._first)
 
 
-class HostPowerSGD:
+class _HostPowerSGD:
     """PowerSGD in compiled loops over arrays in host memory."""
 
     def __init__(self, large: dict[int, tuple[int, int]], config: Reduction, setting: Setting):
@@ -75,7 +75,7 @@ class HostPowerSGD:
         # whatever a worker's gradient has outside that basis stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
         self._matrices = [
-            Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
+            _Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
             for number, matrix in large.items()
         ]
         self._crew = RowPool(setting.threads)
@@ -94,7 +94,7 @@ class HostPowerSGD:
             if isinstance(gradient, LowRank):
                 self._crew.run(project_product, parts, error, gradient, *memory)
             else:
-                self._crew.run(kernels().project, parts, error, gradient.reshape(error.shape), 0, *memory)
+                self._crew.run(_kernels().project, parts, error, gradient.reshape(error.shape), 0, *memory)
         return [], [self._as_sent(matrix.projected) for matrix in self._matrices]
 
     def reproject(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -103,10 +103,10 @@ class HostPowerSGD:
         for matrix, left in zip(self._matrices, arrays[-count:], strict=True):
             # The new left factors, made orthonormal, follow the reused ones.
             matrix.left.array[matrix.recycled :] = left
-            kernels().orthonormalise(matrix.left.array, matrix.recycled)
+            _kernels().orthonormalise(matrix.left.array, matrix.recycled)
             parts = self._crew.parts(*matrix.error.shape)
             sums = [np.zeros(matrix.right.shape, np.float32) for _ in parts]
-            self._crew.run(kernels().reproject, parts, matrix.error.array, matrix.left.array, each=[(part,) for part in sums])
+            self._crew.run(_kernels().reproject, parts, matrix.error.array, matrix.left.array, each=[(part,) for part in sums])
             matrix.right.assign(np.add.reduce(sums))
         return [matrix.left.array for matrix in self._matrices], [*arrays[:-count], *(matrix.right.array for matrix in self._matrices)]
 
@@ -114,9 +114,9 @@ class HostPowerSGD:
         """Returns `[*left factors, sums, *small gradients, *right factors]` and prepares the next step."""
         for matrix, right in zip(self._matrices, arrays[-len(self._large) :], strict=True):
             if matrix.recycled:
-                by = kernels().principal(right)
+                by = _kernels().principal(right)
                 for factors in (matrix.left.array, matrix.right.array, right):
-                    kernels().turn(by, factors)
+                    _kernels().turn(by, factors)
             matrix.begin_at(right)
         return arrays, []
 
@@ -128,16 +128,16 @@ def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank,
     for begin in range(first, last, len(block)):
         end = min(begin + len(block), last)
         rows = block[: end - begin]
-        product(gradient, begin, end, rows)
-        kernels().project(begin, end, error, rows, begin, *memory)
+        _product(gradient, begin, end, rows)
+        _kernels().project(begin, end, error, rows, begin, *memory)
 
 
-def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
+def _product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
     """Write rows `begin` to `end` of a gradient given as factors to `out`."""
     np.matmul(gradient.left[:, begin:end].T, gradient.right, out=out)
 
 
-def kernels() -> Any:
+def _kernels() -> Any:
     """The compiled loops; importing numba is deferred to their first use."""
     from trainer.reduction import kernels as compiled
 

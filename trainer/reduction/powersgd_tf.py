@@ -10,7 +10,7 @@ from trainer.reduction.fixed_sum import fixed_sum, fixed_sums
 from trainer.reduction.method import NEGLIGIBLE, Method, Setting
 
 
-class OfEachDevice:
+class _OfEachDevice:
     """A variable with a separate value on each device of this worker, saved and restored with an extra leading axis."""
 
     def __init__(self, values: np.ndarray):
@@ -44,10 +44,10 @@ class OpsPowerSGD:
         self._small = [number for number in range(len(shapes)) if number not in large]
         firsts = [start(number, rank_of(matrix, config), matrix[1], setting.seed).T for number, matrix in large.items()]
         recycled = [factors_of(matrix, config) - first.shape[1] for matrix, first in zip(large.values(), firsts, strict=True)]
-        self._errors = [OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
-        self._starts = [OfEachDevice(first) for first in firsts]
+        self._errors = [_OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
+        self._starts = [_OfEachDevice(first) for first in firsts]
         self._recycled = [
-            OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
+            _OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
         ]
         self._firsts = [tf.constant(first) for first in firsts]
 
@@ -69,7 +69,7 @@ class OpsPowerSGD:
         """Sends every Q; what this worker did not send becomes its error."""
         count = len(self._large)
         matrices, rest, lefts = values[:count], values[count:-count], values[-count:]
-        lefts = [orthonormal(left, kept.variable) for left, kept in zip(lefts, self._recycled, strict=True)]
+        lefts = [_orthonormal(left, kept.variable) for left, kept in zip(lefts, self._recycled, strict=True)]
         rights = [tf.matmul(matrix, left, transpose_a=True) for matrix, left in zip(matrices, lefts, strict=True)]
         for error, matrix, left, right in zip(self._errors, matrices, lefts, rights, strict=True):
             error.variable.assign(matrix - tf.matmul(left, right, transpose_b=True))
@@ -83,13 +83,13 @@ class OpsPowerSGD:
         remembered = zip(self._large, self._recycled, self._starts, self._firsts, strict=True)
         for (number, kept, begin, first), left, right in zip(remembered, lefts, rights, strict=True):
             gradients[number] = tf.reshape(tf.matmul(left, right, transpose_b=True), self._shapes[number])
-            by = principal(right) if kept.variable.shape[1] else tf.eye(right.shape[1])
+            by = _principal(right) if kept.variable.shape[1] else tf.eye(right.shape[1])
             kept.variable.assign(tf.matmul(left, by)[:, : kept.variable.shape[1]])
-            begin.variable.assign(unit(tf.matmul(right, by), first))
+            begin.variable.assign(_unit(tf.matmul(right, by), first))
         return [sums, *(gradients[number] for number in range(len(self._shapes)))], []
 
 
-def orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
+def _orthonormal(left: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
     """The columns of `kept`, then those of `left`, as `kernels.orthonormalise`; one that adds nothing to the span becomes 0."""
     columns: list[tf.Tensor] = tf.unstack(tf.cast(kept, tf.float64), axis=1)
     for column in tf.unstack(tf.cast(left, tf.float64), axis=1):
@@ -109,14 +109,14 @@ def _length(tensor: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(fixed_sum(tf.square(tensor)))
 
 
-def principal(right: tf.Tensor) -> tf.Tensor:
+def _principal(right: tf.Tensor) -> tf.Tensor:
     """Orthogonal matrix that makes the columns of `right` orthogonal, the longest first (as `kernels.principal`, transposed)."""
     columns = tf.transpose(tf.cast(right, tf.float64))
     _, vectors = tf.linalg.eigh(tf.stack([fixed_sums(columns * column) for column in tf.unstack(columns)]))
     return tf.cast(tf.reverse(vectors, [1]), tf.float32)
 
 
-def unit(right: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+def _unit(right: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
     """The last columns, as many as `first` has, scaled to length 1; an empty column starts at random again."""
     last = right[:, right.shape[1] - first.shape[1] :]
     length = tf.sqrt(fixed_sums(tf.transpose(tf.square(last))))[tf.newaxis]

@@ -76,14 +76,14 @@ def build_model(config: Config, classes: int, spec: Spec) -> tuple[keras.Model, 
     keras.utils.set_random_seed(config.seed % 2**32)
     model = models.build(config.model, config.data.image_size, classes)
     if config.train.last_layers is not None:
-        freeze(model, config.train.last_layers)
+        _freeze(model, config.train.last_layers)
     if not model.compiled:
         return worker_step.compile_classifier(model, image_augmentation.soft(config)), False
     worker_step.build(model, spec)
     return model, True
 
 
-def freeze(model: keras.Model, last: int) -> None:
+def _freeze(model: keras.Model, last: int) -> None:
     """Let only the last layers that have weights train; a model within the model counts as one layer.
 
     Raises:

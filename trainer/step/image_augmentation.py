@@ -58,31 +58,31 @@ def make(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -
     def augment(batch: Batch) -> tuple[Any, ...]:
         images, labels, *weights = batch.data
         if not config.mixup:
-            return changed(config, seed, batch, images), smoothed(tf.one_hot(labels, classes)) if smoothing else labels, *weights
-        share = shares(config.mixup, seed, batch)
-        seen = [changed(config, seed, batch, image, partner) for partner, image in enumerate(images)]
+            return _changed(config, seed, batch, images), smoothed(tf.one_hot(labels, classes)) if smoothing else labels, *weights
+        share = _shares(config.mixup, seed, batch)
+        seen = [_changed(config, seed, batch, image, partner) for partner, image in enumerate(images)]
         hot = [tf.one_hot(label, classes) for label in labels]
-        return mixed(share, seen), smoothed(mixed(share, hot)), *(mixed(share, pair) for pair in weights)
+        return _mixed(share, seen), smoothed(_mixed(share, hot)), *(_mixed(share, pair) for pair in weights)
 
     return augment
 
 
-def changed(config: Augment, seed: int, batch: Batch, images: tf.Tensor, partner: int = 0) -> tf.Tensor:
+def _changed(config: Augment, seed: int, batch: Batch, images: tf.Tensor, partner: int = 0) -> tf.Tensor:
     """Images `[batch, height, width, channels]`, moved and coloured; `partner` 1: those that others are mixed with."""
     if any(getattr(config, name) for name in MOVING):
-        images = moved_images(config, draws(seed, batch, DRAWS, PLACES + partner), images)
+        images = _moved_images(config, _draws(seed, batch, DRAWS, PLACES + partner), images)
     if any(getattr(config, name) for name in COLOURING):
-        images = coloured(config, draws(seed, batch, COLOURS, HUES + partner), tf.cast(images, tf.float32))
+        images = _coloured(config, _draws(seed, batch, COLOURS, HUES + partner), tf.cast(images, tf.float32))
     return images
 
 
-def moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+def _moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Images, each under its transform."""
     smooth = bool(config.rotate or config.scale)
     pixels = tf.cast(images, tf.float32) if smooth else images
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=pixels,
-        transforms=transforms(config, drawn, images.shape[1], images.shape[2]),
+        transforms=_transforms(config, drawn, images.shape[1], images.shape[2]),
         output_shape=images.shape[1:3],
         interpolation="BILINEAR" if smooth else "NEAREST",
         fill_mode="CONSTANT" if config.crop or smooth else "NEAREST",
@@ -90,7 +90,7 @@ def moved_images(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Ten
     )
 
 
-def coloured(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
+def _coloured(config: Augment, drawn: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
     """Float images, 0 to 255, of another brightness, contrast and saturation, in this order, as by torchvision's ColorJitter."""
     factors = 1 + (drawn * 2 - 1) * tf.constant([getattr(config, name) for name in COLOURING])
     brightness, contrast, saturation = (factors[:, number, None, None, None] for number in range(COLOURS))
@@ -109,7 +109,7 @@ def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor
     return tf.clip_by_value(middle + (images - middle) * factor, 0.0, 255.0)
 
 
-def shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
+def _shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
     """Fractions of the images' own values in mixup, from Beta(alpha, alpha), `[batch]`."""
     drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, SHARES), alpha=alpha)
     # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
@@ -117,14 +117,14 @@ def shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
     return tf.gather(tf.math.divide_no_nan(drawn[:, 0], drawn[:, 0] + drawn[:, 1]), batch.places)
 
 
-def mixed(share: tf.Tensor, pair: list[tf.Tensor]) -> tf.Tensor:
+def _mixed(share: tf.Tensor, pair: list[tf.Tensor]) -> tf.Tensor:
     """The mean of `[batch, ...]` and its partners, weighted with `share` `[batch]`."""
     own, other = (tf.cast(one, tf.float32) for one in pair)
     part = tf.reshape(share, [-1, *[1] * (len(own.shape) - 1)])
     return own * part + other * (1 - part)
 
 
-def draws(seed: int, batch: Batch, count: int = DRAWS, stream: int = PLACES) -> tf.Tensor:
+def _draws(seed: int, batch: Batch, count: int = DRAWS, stream: int = PLACES) -> tf.Tensor:
     """Random numbers from 0 to 1, `[batch, count]`."""
     numbers = tf.random.stateless_uniform([tf.cast(batch.total, tf.int32), count], _seed(seed, batch, stream))
     return tf.gather(numbers, batch.places)
@@ -134,7 +134,7 @@ def _seed(seed: int, batch: Batch, stream: int) -> tf.Tensor:
     return tf.stack([tf.constant(seed, tf.int64), tf.cast(batch.number, tf.int64) + stream * APART])
 
 
-def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:
+def _transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf.Tensor:
     """Transforms from pixels of the result to pixels of the image, `[batch, 8]`, as `ImageProjectiveTransformV3` takes them."""
     row, column, mirrored, turn, size = tf.unstack(drawn, axis=1)
     angle = (turn * 2 - 1) * math.radians(config.rotate)
@@ -144,13 +144,13 @@ def transforms(config: Augment, drawn: tf.Tensor, height: int, width: int) -> tf
     side = tf.where(mirrored < 0.5, -1.0, 1.0) if config.flip else tf.ones_like(mirrored)
     middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
     # Around the middle: mirrored, then rotated and scaled, then moved.
-    moved_x = moved(config, column, width) + middle_x - side * (cosine * middle_x - sine * middle_y)
-    moved_y = moved(config, row, height) + middle_y - sine * middle_x - cosine * middle_y
+    moved_x = _moved(config, column, width) + middle_x - side * (cosine * middle_x - sine * middle_y)
+    moved_y = _moved(config, row, height) + middle_y - sine * middle_x - cosine * middle_y
     zeros = tf.zeros_like(row)
     return tf.stack([side * cosine, -side * sine, moved_x, sine, cosine, moved_y, zeros, zeros], axis=1)
 
 
-def moved(config: Augment, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
+def _moved(config: Augment, drawn: tf.Tensor, pixels: int) -> tf.Tensor:
     """Whole pixels by which images are moved along a side of length `pixels`."""
     far = config.crop + math.floor(config.shift * pixels)
     return tf.floor(drawn * (2 * far + 1)) - far

@@ -138,14 +138,14 @@ class Local:
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(shared(_moved(scope, variable), share), [-1]) for variable in self.statistics]
+        kept = [tf.reshape(_shared(_moved(scope, variable), share), [-1]) for variable in self.statistics]
         sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
     @functools.cached_property
     def forward_backward_call(self) -> Callable[..., Any]:
-        """See `make_forward_backward_call`."""
-        return make_forward_backward_call(self)
+        """See `_make_forward_backward_call`."""
+        return _make_forward_backward_call(self)
 
     @property
     def seeds(self) -> list[tf.Variable]:
@@ -174,12 +174,12 @@ class Local:
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
         return [
-            (variable, variable.value + tf.cast(offset(self.cluster.replica(), batch.number), variable.dtype))
+            (variable, variable.value + tf.cast(_offset(self.cluster.replica(), batch.number), variable.dtype))
             for variable in seeds(self.model)
         ]
 
 
-def offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
+def _offset(replica: Any, number: tf.Tensor) -> tf.Tensor:
     """Offset of a device from a random generator's initial state at a step, `[2]` int64."""
     return tf.stack([tf.cast(replica, tf.int64) * SEEDS_APART, tf.cast(number, tf.int64) * DRAWS])
 
@@ -228,13 +228,13 @@ def statistics(model: keras.Model) -> list[keras.Variable]:
     return [variable for variable in every if (kind := tf.as_dtype(variable.dtype)).is_floating or kind.is_integer]
 
 
-def shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+def _shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     """A worker's part of a move of all: whole numbers, such as a count of steps, are shared as floats."""
     part = moved if moved.dtype.is_floating else tf.cast(moved, tf.float32)
     return part * tf.cast(share, part.dtype)
 
 
-def as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """The sum of all workers' parts of a move, in the variable's type."""
     return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
 
@@ -372,7 +372,7 @@ class Parts(Steps):
         count = len(model.trainable_variables)
         self.optimizer.apply(others[:count], rate)
         for variable, moved in zip(self.local.statistics, others[count:], strict=True):
-            move = as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
+            move = _as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
         self.from_chief.take([variable.value for variable in changing(model)])
         # Only these sums outlive the step, and the step after next reuses the memory.
@@ -403,7 +403,7 @@ def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
     return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])
 
 
-def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
+def _make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
     """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
 
     def compute(batch: Batch) -> list[Any]:
@@ -445,7 +445,7 @@ class ProfiledCall:
     def __init__(self, parts: Parts):
         """Trace nothing yet."""
         local, sent = parts.local, parts.reduction
-        self._forward_backward = make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
+        self._forward_backward = _make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
         self._cluster = local.cluster
         self._reduction = sent.profiled(functools.partial(_traced, self._cluster))
         self._apply = _traced(self._cluster, parts.apply)

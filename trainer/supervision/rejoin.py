@@ -45,7 +45,7 @@ class Admitted(Exception):
     """A door has opened."""
 
 
-def door_secret(launch: bytes) -> bytes:
+def _door_secret(launch: bytes) -> bytes:
     """Secret that a newcomer at a door proves to have, from the launch's secret."""
     return hashlib.sha256(b"newcomers" + launch).digest()
 
@@ -64,7 +64,7 @@ class Door(threading.Thread):
     ):
         """Open it; this thread calls `asked` when the first has come."""
         super().__init__(daemon=True)
-        self._place, self._absent, self._asked = (rank, addresses, door_secret(secret)), absent, asked
+        self._place, self._absent, self._asked = (rank, addresses, _door_secret(secret)), absent, asked
         self._closed, self._word, self._clock = threading.Event(), b"", clock
         self.newcomers: set[int] = set()
         """Ranks of the hosts that have come."""
@@ -101,7 +101,7 @@ class Caller(threading.Thread):
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
         """Take who calls, and where all listen."""
         super().__init__(daemon=True)
-        self._place, self._clock, self._over = (rank, addresses, door_secret(secret)), clock, threading.Event()
+        self._place, self._clock, self._over = (rank, addresses, _door_secret(secret)), clock, threading.Event()
 
     def _look(self, connected: Collection[int]) -> bool:
         return bool(connected) or self._over.is_set()

@@ -84,14 +84,14 @@ class Loop(Protocol):
         """Evaluate these batches of the validation; the logs so far."""
 
 
-def load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
+def _load(given: dict[str, str]) -> list[keras.callbacks.Callback]:
     """Run the function, and leave out what `sorted_out` warns of; ConfigError if it fails, or does not return a list of callbacks."""
     every, _ = sorted_out(given)
     return every
 
 
 def sorted_out(given: dict[str, str]) -> tuple[list[keras.callbacks.Callback], list[str]]:
-    """As `load`; also a warning for each callback that is left out."""
+    """As `_load`; also a warning for each callback that is left out."""
     function = Function.of(given)
     with user_function.explaining_errors("callbacks", function):
         made = user_function.load("callbacks", function)()
@@ -152,7 +152,7 @@ def overrides(callbacks: Sequence[keras.callbacks.Callback], hooks: Sequence[str
     return any(not is_default(getattr(one, hook)) for one in callbacks for hook in hooks)
 
 
-def described(callback: keras.callbacks.Callback) -> str:
+def _described(callback: keras.callbacks.Callback) -> str:
     """A callback's class with what it watches and for how long, as `EarlyStopping(monitor=val_loss, patience=3)`."""
     settings = {name: getattr(callback, name, None) for name in WATCHED}
     shown = [f"{name}={value}" for name, value in settings.items() if isinstance(value, str | int | float)]
@@ -169,7 +169,7 @@ class Callbacks(keras.callbacks.CallbackList):
 
     def __init__(self, given: dict[str, str] | None, model: keras.Model, epochs: int, steps: int, is_chief: bool):
         """Load them for a compiled model; `given` is `train.callbacks`, `steps` are those of an epoch."""
-        self._every = load(given) if given else []
+        self._every = _load(given) if given else []
         self._here, self._is_chief = on_worker(self._every, is_chief), is_chief
         super().__init__([*self._here], add_history=True, model=model, epochs=epochs, steps=steps, verbose=0)
         # Without hooks of batches, Keras would call the empty list in another thread after every batch.
@@ -259,7 +259,7 @@ class Callbacks(keras.callbacks.CallbackList):
             before = self._is_ended
             getattr(callback, hook)(number, logs)
             if self._is_ended and not before:
-                self.ended_by = described(callback)
+                self.ended_by = _described(callback)
 
     @property
     def _is_ended(self) -> bool:

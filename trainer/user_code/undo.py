@@ -61,7 +61,7 @@ class State:
         """Restores of an object or a function: its attributes, and what its code uses."""
         self._seen[id(one)] = one
         if not isinstance(one, types.FunctionType):
-            yield self._namespace(vars(one), lambda: attributes(one))
+            yield self._namespace(vars(one), lambda: _attributes(one))
         for function in _functions(one):
             self._seen[id(function)] = function
             yield self._namespace(function.__globals__, functools.partial(_used, function))
@@ -155,7 +155,7 @@ Place = tuple[Any, Any]
 def places(one: Any) -> Iterator[Place]:
     """Where an object keeps what is no list, dict or object of the user's own, but may be in one."""
     seen = set[int]()
-    yield from _places(vars(one), attributes(one), seen)
+    yield from _places(vars(one), _attributes(one), seen)
     for function in _functions(one):
         yield from _places(function.__globals__, _used(function), seen)
 
@@ -177,7 +177,7 @@ def is_users(one: Any) -> bool:
     return type(one).__module__.partition(".")[0] != "keras"
 
 
-def attributes(one: Any) -> dict[str, Any]:
+def _attributes(one: Any) -> dict[str, Any]:
     """Attributes of a layer, a metric or a loss that its own code has set, by name."""
     # TensorFlow's own begin so.
     return {name: value for name, value in vars(one).items() if name not in _by_keras() and not name.startswith("_self_")}

@@ -67,7 +67,7 @@ def _run(variable: str, function: Function) -> types.ModuleType:
     linecache.cache[function.file] = (len(function.source), None, function.source.splitlines(keepends=True), function.file)
     sys.modules[module.__name__] = module
     with explaining_errors(variable, function):
-        install(function.modules, Path(function.path).parent if function.path else None)
+        _install(function.modules, Path(function.path).parent if function.path else None)
         exec(compile(function.source, function.file, "exec"), module.__dict__)  # noqa: S102 - the user asked to run this code
     return module
 
@@ -131,7 +131,7 @@ class _Texts(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
 _TEXTS = _Texts()
 
 
-def install(texts: Mapping[str, str], folder: Path | None) -> None:
+def _install(texts: Mapping[str, str], folder: Path | None) -> None:
     """Let these modules be imported from now on, from their texts.
 
     Raises:

@@ -48,7 +48,7 @@ def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
     given = cluster, job.config, len(job.manifest.classes), job.examples.spec
     built = build_step.build(*given, lambda what: warn(f"model: {what}"), first)
     _check_metrics(job, built.local if isinstance(built, Program) else built, first)
-    engine = of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
+    engine = _of_program(job, built) if isinstance(built, Program) else _Measured(job, cluster, built, before, kept).engine()
     steps = engine.steps
     if not steps.local.l2_in_update and cluster.member.workers > 1:
         mixed_processors.follow(cluster, engine.follow_chief, warn, engine.model.optimizer if steps.adds_up else None)
@@ -70,7 +70,7 @@ def _check_metrics(job: Job, local: worker_step.Local, first: Callable[[], Any])
             keras_metrics.check_sums(model, halves, what, trial)
 
 
-def of_program(job: Job, program: Program) -> Engine:
+def _of_program(job: Job, program: Program) -> Engine:
     """The engine of a model whose step sees the whole batch; ConfigError if batches are to be measured."""
     program.shares = batch_shares.given(job.config.train, program.local.cluster.member.workers)
     if program.shares is None:

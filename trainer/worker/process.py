@@ -161,7 +161,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     stop_asked, room_asked, elapsed = watchdog.stop_asked.is_set, watchdog.room_asked.is_set, launch.elapsed
     job = Job(config, counts, run, manifest, examples["train"], metrics, stop_asked, own, started, elapsed, launch.weights, room_asked)
     if config.train.callbacks:
-        enter_output(launch, member.is_chief)
+        _enter_output(launch, member.is_chief)
     try:
         code = Trainer(job, cluster).run()
     except Exception as error:
@@ -174,7 +174,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
     return code
 
 
-def enter_output(launch: Launch, is_chief: bool) -> None:
+def _enter_output(launch: Launch, is_chief: bool) -> None:
     """Let what callbacks write by relative names be collected: the chief's files are the run's."""
     folder = output_of(launch.run.absolute(), launch.host, is_chief)
     folder.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ class StepLines:
         (took, recent), self._recent = self._recent, np.zeros(2)
         lines = [f"step {step:,}: {recent / took:,.1f} {self._noun}s/s, on average {self._images / self._seconds:,.1f}"]
         if step // (10 * self._every) != (step - steps) // (10 * self._every):
-            lines.append(f"step {step:,}: {shown(dict([*results.items()][:1])).strip()}, learning rate {rate:g}")
+            lines.append(f"step {step:,}: {_shown(dict([*results.items()][:1])).strip()}, learning rate {rate:g}")
         return lines
 
 
@@ -114,17 +114,17 @@ class ProgressLines:
             return []
         line = f"epoch {epoch}/{self._epochs}  step {step:,}/{self._steps:,}"
         if self._detailed:
-            line += f"  {self._images / self._seconds:,.0f} {self._noun}s/s{shown(results)}"
+            line += f"  {self._images / self._seconds:,.0f} {self._noun}s/s{_shown(results)}"
         self._next, self._images, self._seconds = self._clock() + PROGRESS_S, 0.0, 0.0
         return [line]
 
     def epoch(self, row: dict[str, Any]) -> str:
         """The line of a finished epoch."""
         line = f"epoch {row['epoch']}/{self._epochs} done"
-        return f"{line}{shown(metric_values(row))}  {row['seconds']:,.1f} s" if self._detailed else line
+        return f"{line}{_shown(metric_values(row))}  {row['seconds']:,.1f} s" if self._detailed else line
 
 
-def shown(metrics: Mapping[str, float]) -> str:
+def _shown(metrics: Mapping[str, float]) -> str:
     """Metrics as the end of a log line."""
     return "".join(f"  {name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items())
 

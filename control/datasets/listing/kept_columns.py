@@ -221,7 +221,7 @@ def in_order(classes: set[str]) -> list[str]:
     return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
-def kept_files(made: Listing) -> dict[str, Path]:
+def _kept_files(made: Listing) -> dict[str, Path]:
     """The files of a listing, by name."""
     assert made.table is not None
     assert made.folder is not None
@@ -236,7 +236,7 @@ def copy_files(made: Listing, target: Path, progress: Callable[[int, int], None]
     Raises:
         DatasetError: a file has changed since it was written.
     """
-    files, total, done = kept_files(made), sum(map(made.count, SPLITS)), 0
+    files, total, done = _kept_files(made), sum(map(made.count, SPLITS)), 0
     assert made.folder is not None
     sums, size = dict(read_json(made.folder / INDEX)["sums"]), bytes_of(made) or 1
     for name, path in files.items():
@@ -252,7 +252,7 @@ def copy_files(made: Listing, target: Path, progress: Callable[[int, int], None]
 
 def bytes_of(made: Listing) -> int | None:
     """Bytes of a listing's files; None for images."""
-    return None if made.table is None else sum(path.stat().st_size for path in kept_files(made).values())
+    return None if made.table is None else sum(path.stat().st_size for path in _kept_files(made).values())
 
 
 def _contents(value: Any) -> Iterator[bytes]:

@@ -38,7 +38,7 @@ def of_listing(listing: Listing, sizes: Counts) -> list[int]:
     chosen = np.sort(_chosen(held_out_order(table.train, listing.held_out or 0, stratified.SPLIT_SEED), sizes))
     counts = np.zeros(len(listing.classes), np.int64)
     for start in range(0, len(chosen), CHUNK):
-        more = counted(np.asarray(labels[chosen[start : start + CHUNK]]), table.spec.leaves[number])
+        more = _counted(np.asarray(labels[chosen[start : start + CHUNK]]), table.spec.leaves[number])
         counts, more = (np.pad(one, (0, max(len(counts), len(more)) - len(one))) for one in (counts, more))
         counts = counts + more
     return [int(count) for count in counts]
@@ -58,7 +58,7 @@ def _chosen(order: np.ndarray, sizes: Counts) -> np.ndarray:
     return order[sizes.validation_images : sizes.validation_images + sizes.train_images]
 
 
-def counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:
+def _counted(y: np.ndarray, leaf: Leaf) -> np.ndarray:
     """How many examples of `y` each class has, `[classes]`; ConfigError if it holds no numbers of classes."""
     classes = numbers(y)
     whole = leaf.shape not in ((), (1,)) or bool((y.reshape(len(y)) == classes).all())

@@ -44,7 +44,7 @@ def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] 
     earlier, dataset = record.pop("stamps"), place_of(packs, record["manifest"])
     current = _stamps(dataset.folder)
     if current != earlier:
-        if damaged_files(dataset):
+        if _damaged_files(dataset):
             return None
         with contextlib.suppress(OSError):
             write_json(entry, {**record, "stamps": current})
@@ -61,7 +61,7 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     return {path.name: stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
-def damaged_files(dataset: manifest.Published) -> list[str]:
+def _damaged_files(dataset: manifest.Published) -> list[str]:
     """Files of a published dataset that are missing or changed; reads all of them."""
     try:
         sums = manifest.load(dataset).sums
@@ -113,7 +113,7 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
         )
         part.chmod(FOLDER)
         dataset = place_of(packs, result.sha256)
-        if damaged_files(dataset):
+        if _damaged_files(dataset):
             shutil.rmtree(dataset.folder, ignore_errors=True)
             part.rename(dataset.folder)
         return result
@@ -139,7 +139,7 @@ def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
     packed = Manifest(
         digest, listing.classes, None, [], sums, empty, empty, stratified.SPLIT_SEED, [], listing.held_out, table=listing.table
     )
-    return save(packed, part)
+    return _save(packed, part)
 
 
 class _Writer:
@@ -216,7 +216,7 @@ class _Writer:
             excluded=self._bad,
             held_out=held,
         )
-        return save(result, self.part)
+        return _save(result, self.part)
 
 
 def validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | None]:
@@ -230,7 +230,7 @@ def validation_order(train: Records, held: set[str]) -> tuple[np.ndarray, int | 
     return np.concatenate(ordered), len(parts[0])
 
 
-def save(manifest: Manifest, folder: Path) -> Manifest:
+def _save(manifest: Manifest, folder: Path) -> Manifest:
     """Write the manifest into its folder, last: a folder with a manifest is complete. Return it with its digest."""
     if manifest.table is None:
         content = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("excluded", "sha256", "table")}

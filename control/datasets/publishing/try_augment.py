@@ -25,7 +25,7 @@ def check(data: Data, source: Source, listing: Listing) -> None:
     given = data.augment
     if given is None:
         return
-    examples = first_examples(data, source, listing)
+    examples = _first_examples(data, source, listing)
     function = Function.of(given)
     # What it prints must not get between what this process prints.
     with user_function.explaining_errors("dataset", function):
@@ -41,7 +41,7 @@ def check(data: Data, source: Source, listing: Listing) -> None:
             )
 
 
-def first_examples(data: Data, source: Source, listing: Listing) -> Examples:
+def _first_examples(data: Data, source: Source, listing: Listing) -> Examples:
     """The first examples of `train`, before they are published."""
     if listing.table is None:
         return _Images(source, listing, data.image_size)

@@ -25,7 +25,7 @@ BLOCK = 2**24
 HEADER = 4 + 4 * MOST_DIMENSIONS
 
 
-def parse(data: bytes | bytearray, name: str) -> np.ndarray:
+def _parse(data: bytes | bytearray, name: str) -> np.ndarray:
     """An idx file's bytes as a uint8 array of the shape in its header; DatasetError if they are anything else."""
     start, shape = _header(bytes(data[:HEADER]), name)
     expected = math.prod(shape)
@@ -63,7 +63,7 @@ class Idx:
         for split, stem in STEMS.items():
             pair = [self._find(stem, kind) for kind in ("images-idx3", "labels-idx1")]
             files += pair
-            images, numbers = (parse(_bytes(file), str(file)) for file in pair)
+            images, numbers = (_parse(_bytes(file), str(file)) for file in pair)
             self._check(split, images, numbers)
             self._images[split], labels[split] = images, numbers.tolist()
         classes = class_names(f"dataset {self.path}", labels, self._classes)

@@ -98,10 +98,10 @@ class Tables:
         # Before all files are read.
         check_columns(_names(every[0]), self._target, self._features, called)
         wanted = None if self._features is None else {*self._features, *([self._target] if self._target else [])}
-        read = Read(parquet_rows.reader(every, wanted)) if _is_parquet(every[0]) else of_text(every, wanted)
-        texts = texts_of(every, read.texts, self._target) if read.texts else {}
+        read = Read(parquet_rows.reader(every, wanted)) if _is_parquet(every[0]) else _of_text(every, wanted)
+        texts = _texts_of(every, read.texts, self._target) if read.texts else {}
         if self._target is not None and self._target in texts:
-            check_numbers(texts.pop(self._target), self._target, called)
+            _check_numbers(texts.pop(self._target), self._target, called)
         checked.nearly_numbers += [f"{name}: {one.described}" for name, one in texts.items() if one.nearly_numbers]
         draws, held, rows = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2])), 0, 0
         for split in ("train", "validation", "test"):
@@ -146,7 +146,7 @@ def _names(file: Path) -> list[str]:
     return parquet_rows.names(file) if _is_parquet(file) else csv_rows.header(file)
 
 
-def of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
+def _of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
     """Rows of CSV files; the type of a column is one that all its values have.
 
     Raises:
@@ -207,7 +207,7 @@ class Texts:
         return bool(self.first) and self.numbers >= MEANT * self.total
 
 
-def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, Texts]:
+def _texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, Texts]:
     """Findings in CSV files' columns of strings; of columns that are clearly no numbers, except the target, in their first rows only."""
     found, counted = {name: Texts(_Kind()) for name in names}, list(names)
     for file in files:
@@ -221,7 +221,7 @@ def texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) ->
     return found
 
 
-def check_numbers(texts: Texts, name: str, called: str) -> None:
+def _check_numbers(texts: Texts, name: str, called: str) -> None:
     """Refuse strings of a target that are numbers but for a few, which make names of all, and empty ones.
 
     Raises:

@@ -61,7 +61,7 @@ def write(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
     sync(path)
 
 
-def shards(folder: Path) -> dict[str, list[Path]]:
+def _shards(folder: Path) -> dict[str, list[Path]]:
     """The files of each split, by name."""
     files = sorted(path for path in folder.iterdir() if ".tfrecord" in path.name and path.is_file()) if folder.is_dir() else []
     return {split: [path for path in files if path.name.lower().startswith(names)] for split, names in SPLITS.items()}
@@ -79,7 +79,7 @@ class TFRecords:
 
     def scan(self) -> Listing:
         """Count the records and read their labels: every record is read once, and the result is kept while files are untouched."""
-        files = shards(self.path)
+        files = _shards(self.path)
         for split in ("train", "test"):
             if not files[split]:
                 raise DatasetError(f"dataset {self.path}: there is no {split} in it; it needs {LAYOUT}")
@@ -145,7 +145,7 @@ def write_index(folder: Path, out: Path) -> None:
     image, or 0 if it is a file, then the sides in its record.
     """
     index, size = {}, None
-    for split, files in shards(folder).items():
+    for split, files in _shards(folder).items():
         rows: list[tuple[int, int, int, int]] = []
         for number, path in enumerate(files):
             for offset, record, features in read_records(path):

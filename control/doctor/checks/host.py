@@ -20,7 +20,7 @@ LOCAL_TYPES = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "overlay",
 SILENT = "the shared folder does not answer"
 
 
-def python(subject: Subject) -> Iterator[Check]:
+def _python(subject: Subject) -> Iterator[Check]:
     """The worker's Python: installed, of a supported version, with TensorFlow."""
     facts, need = subject.facts["python"], subject.need
     limit = " to ".join(f"{major}.{minor}" for major, minor in PYTHON)
@@ -45,7 +45,7 @@ def tensorflow(packages: dict[str, str]) -> str:
     return packages.get("tensorflow") or packages.get("tensorflow-cpu") or ""
 
 
-def machine(subject: Subject) -> Iterator[Check]:
+def _machine(subject: Subject) -> Iterator[Check]:
     """A processor that TensorFlow is built for."""
     facts, value = subject.facts, subject.facts["machine"]
     level = OK if value in MACHINES else FAIL
@@ -54,7 +54,7 @@ def machine(subject: Subject) -> Iterator[Check]:
     yield subject.check(level, "machine", value, " or ".join(MACHINES), "install a 64-bit system, or leave this host out")
 
 
-def disk(subject: Subject) -> Iterator[Check]:
+def _disk(subject: Subject) -> Iterator[Check]:
     """Free space for the worker's runs."""
     facts, need = subject.facts["disk"], subject.need
     free, needed = facts["free_mb"], max(need.disk_mb, facts.get("need_mb", 0))
@@ -69,7 +69,7 @@ def disk(subject: Subject) -> Iterator[Check]:
     yield subject.check(grade(free, needed, enough), "disk", f"{free:,} MB free", limit, fix)
 
 
-def memory(subject: Subject) -> Iterator[Check]:
+def _memory(subject: Subject) -> Iterator[Check]:
     """Memory still available to a worker, and to a parameter server beside it."""
     facts, need = subject.facts["memory"], subject.need
     needed = need.memory_mb + (need.server_mb if "server_port" in subject.host else 0)
@@ -80,7 +80,7 @@ def memory(subject: Subject) -> Iterator[Check]:
     yield subject.check(grade(free, needed, needed * 5 // 4), "memory", value, limit, fix)
 
 
-def gpus(subject: Subject) -> Iterator[Check]:
+def _gpus(subject: Subject) -> Iterator[Check]:
     """As many GPUs as the inventory says the worker trains on."""
     wanted, names = subject.host.get("gpus", 0), subject.facts.get("gpus") or []
     if wanted:
@@ -89,7 +89,7 @@ def gpus(subject: Subject) -> Iterator[Check]:
         yield subject.check(OK if len(names) >= wanted else FAIL, "GPUs", value, f"at least {wanted}", fix)
 
 
-def clock(subject: Subject) -> Iterator[Check]:
+def _clock(subject: Subject) -> Iterator[Check]:
     """A host's clock against the control node's; only the offset beyond the uncertainty counts.
 
     The host read its clock at the end of a probe of `seconds`, between `before` + `seconds` and `after` by the control node's.
@@ -114,13 +114,13 @@ def span(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
 
 
-def tmux(subject: Subject) -> Iterator[Check]:
+def _tmux(subject: Subject) -> Iterator[Check]:
     """Workers live in tmux."""
     version = subject.facts["tmux"]
     yield subject.check(OK if version else FAIL, "tmux", version or "is missing", fix=subject.on("sudo apt-get install tmux"))
 
 
-def port(subject: Subject) -> Iterator[Check]:
+def _port(subject: Subject) -> Iterator[Check]:
     """The worker's port is free, or held by the resumed run."""
     facts = subject.facts["port"]
     number, state = facts["number"], facts["state"]
@@ -135,7 +135,7 @@ def port(subject: Subject) -> Iterator[Check]:
         yield _busy_port(subject, "port", "worker_port")
 
 
-def other_ports(subject: Subject) -> Iterator[Check]:
+def _other_ports(subject: Subject) -> Iterator[Check]:
     """Also the port to which other workers connect, and a parameter server's; the run that holds the worker's port holds all."""
     for name, variable in (("direct_port", "worker_direct_port"), ("server_port", "worker_port, which the parameter server's follows")):
         facts = subject.facts.get(name)
@@ -153,7 +153,7 @@ def _busy_port(subject: Subject, fact: str, variable: str) -> Check:
     return subject.check(FAIL, "port", f"{number} is held by {holder}", "free", f"end that program, or set another {variable}")
 
 
-def own_name(subject: Subject) -> Iterator[Check]:
+def _own_name(subject: Subject) -> Iterator[Check]:
     """A host whose own name resolves to its loopback must not be addressed by that name."""
     facts, given = subject.facts, str(subject.host["address"])
     own, resolved, called = facts["name"].get("addresses", []), facts["address"].get("addresses", []), facts["hostname"]
@@ -185,7 +185,7 @@ def loopback(address: str) -> bool:
     return _is_ip(address) and ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def dfs(subject: Subject) -> Iterator[Check]:
+def _dfs(subject: Subject) -> Iterator[Check]:
     """The shared folder: mounted, writable, and really the same one."""
     facts, need, limit = subject.facts["dfs"], subject.need, "one folder that all hosts see"
     if facts is None:
@@ -229,7 +229,7 @@ def _read(subject: Subject, path: str) -> dict[str, Any]:
     return next((one for one in subject.facts["tokens"] if one["path"] == path), {"error": "was not checked"})
 
 
-def files(subject: Subject) -> Iterator[Check]:
+def _files(subject: Subject) -> Iterator[Check]:
     """Dataset and code are readable and as published."""
     for path, digest in subject.need.files.items():
         read = _read(subject, path)
@@ -243,7 +243,7 @@ def files(subject: Subject) -> Iterator[Check]:
             yield subject.check(OK, "file", f"{path} {(read.get('sha256') or 'is readable')[:16]}")
 
 
-def throttling(subject: Subject) -> Iterator[Check]:
+def _throttling(subject: Subject) -> Iterator[Check]:
     """A Raspberry Pi that reduces its clock slows every step."""
     facts = subject.facts.get("throttled")
     if facts is not None:
@@ -253,7 +253,7 @@ def throttling(subject: Subject) -> Iterator[Check]:
         yield subject.check(WARN if now or before else OK, "throttling", value, fix=fix)
 
 
-def temperature(subject: Subject) -> Iterator[Check]:
+def _temperature(subject: Subject) -> Iterator[Check]:
     """A processor that is about to throttle."""
     celsius = subject.facts.get("temperature")
     if celsius is not None:
@@ -261,7 +261,7 @@ def temperature(subject: Subject) -> Iterator[Check]:
         yield subject.check(WARN if celsius >= limit else OK, "temperature", f"{celsius:.0f} C", f"below {limit:.0f} C", COOLING)
 
 
-def governor(subject: Subject) -> Iterator[Check]:
+def _governor(subject: Subject) -> Iterator[Check]:
     """A governor that keeps the processor's clock high."""
     governors = subject.facts.get("governors") or []
     if governors:
@@ -269,7 +269,7 @@ def governor(subject: Subject) -> Iterator[Check]:
         yield subject.check(OK if governors == ["performance"] else WARN, "governor", ", ".join(governors), "performance", fix)
 
 
-def load(subject: Subject) -> Iterator[Check]:
+def _load(subject: Subject) -> Iterator[Check]:
     """Other programs that use the processor; in a container, the load is the whole machine's, and a queued run waits for others."""
     average, cores = subject.facts.get("load"), subject.facts["cores"]
     if average is not None and subject.facts.get("cpu_quota") is None:
@@ -282,7 +282,7 @@ def load(subject: Subject) -> Iterator[Check]:
 
 def of_host(subject: Subject) -> Iterator[Check]:
     """All checks of one host's own facts, in the order shown; each yields its findings, none if there is nothing to check."""
-    for check in (python, machine, disk, memory, gpus, clock, tmux, port, other_ports, own_name):
+    for check in (_python, _machine, _disk, _memory, _gpus, _clock, _tmux, _port, _other_ports, _own_name):
         yield from check(subject)
-    for check in (dfs, files, throttling, temperature, governor, load):
+    for check in (_dfs, _files, _throttling, _temperature, _governor, _load):
         yield from check(subject)

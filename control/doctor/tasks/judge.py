@@ -23,7 +23,7 @@ def judge(task: Task) -> dict[str, Any]:
     if fast and all(host.get("port", {}).get("run") == plan.run for host in facts.values()):
         return {}
     hosts = [_host(task, host) for host in plan.posts]
-    need = _requirement(plan, task.arguments["token"], published(facts, task.arguments["files"]))
+    need = _requirement(plan, task.arguments["token"], _published(facts, task.arguments["files"]))
     findings = examine(hosts, facts, network, need)
     document = report.document(findings, facts, network)
     path = _write(task, plan, document, fast)
@@ -72,7 +72,7 @@ def _network(tried: dict[str, dict[str, Any]]) -> Facts | None:
     return measurements if any(result["pairs"] for result in measurements.values()) else None
 
 
-def published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
+def _published(facts: Facts, files: dict[str, str]) -> dict[str, str | None]:
     """Published files, by path with their SHA-256: some host can read them, so all must.
 
     A file that no host has is not published yet; `train.yml` does that.

@@ -26,7 +26,7 @@ def command(task: Task) -> dict[str, Any]:
     environment = {**os.environ, **task.task_vars.get("lab", {}).get("environment", {}), **task.arguments.get("environment", {})}
     line = Line(Display(), command_line.terminal())
     try:
-        code, lines = run(argv, environment, float(task.arguments.get("seconds", 1800)), lambda row: line.update(f"{doing}: {row}"))
+        code, lines = _run(argv, environment, float(task.arguments.get("seconds", 1800)), lambda row: line.update(f"{doing}: {row}"))
     finally:
         line.end()
     if code != 0 and not task.arguments.get("may_fail", False):
@@ -34,7 +34,7 @@ def command(task: Task) -> dict[str, Any]:
     return {"changed": code == 0, "code": code, "lines": lines}
 
 
-def run(argv: list[str], environment: dict[str, str], seconds: float, tell: Callable[[str], None]) -> tuple[int, list[str]]:
+def _run(argv: list[str], environment: dict[str, str], seconds: float, tell: Callable[[str], None]) -> tuple[int, list[str]]:
     """Exit code and lines of a command, ended after `seconds`; every line is passed on as it comes."""
     lines: list[str] = []
     with subprocess.Popen(

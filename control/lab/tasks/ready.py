@@ -30,7 +30,7 @@ def ready(task: Task) -> dict[str, Any]:
             f"no SSH on {names} within {deadline:.0f} s; {node['name']} ({node['address']}): {answer}. "
             f"Look inside: {plan['engine']} logs {node['container']}; {plan['engine']} exec -it {node['container']} bash"
         )
-    return {"changed": False, "show_last": shown(plan)}
+    return {"changed": False, "show_last": _shown(plan)}
 
 
 def _wait(node: dict[str, Any], user: str, inventory: Path, until: float) -> str:
@@ -54,7 +54,7 @@ def _try(node: dict[str, Any], user: str, inventory: Path) -> str:
     return lab_inventory.telling_line(completed.stderr.splitlines()) if completed.returncode != 0 else ""
 
 
-def shown(plan: dict[str, Any]) -> str:
+def _shown(plan: dict[str, Any]) -> str:
     """The lab as a table, and the next commands."""
     asked, cli, where = plan["settings"], "ansible-playbook", shlex.quote(project.relative(Path(plan["inventory"])))
     limits = (lab_inventory.memory_text(asked["memory"]), asked["link"])

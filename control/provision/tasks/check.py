@@ -10,7 +10,7 @@ from control.provision.findings import Look
 def check(task: Task) -> dict[str, Any]:
     """Returns the fact `provision_hosts`: the facts of each host for later stages."""
     seen, plan = task.arguments["seen"], task.arguments["plan"]
-    lost = [unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
+    lost = [_unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
     members = {member["name"]: member for member in plan["members"]}
     looks = {host: findings.parse(one["output"]) for host, one in seen.items() if "output" in one}
     for host, look in looks.items():
@@ -37,13 +37,13 @@ def check(task: Task) -> dict[str, Any]:
 
 def _judge(task: Task, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
     if plan["state"] == "absent":
-        return removal_refusals(host, look, password, plan["kind"])
+        return _removal_refusals(host, look, password, plan["kind"])
     needs_root = findings.needs_root(look, plan["kind"], plan["firewall"])
     need_mb = int(task.arguments["need_gpu_mb" if look.gpus else "need_mb"])
     return findings.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
 
 
-def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
+def _removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
     """Why nothing can be removed from a host now."""
     problem = findings.sudo_refusal(look, password) if findings.removal_needs_root(look, kind) else None
     problems = [f"{host}: {problem}"] if problem else []
@@ -52,6 +52,6 @@ def removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[s
     return problems
 
 
-def unreachable(host: str, why: str) -> str:
+def _unreachable(host: str, why: str) -> str:
     """One line for a host that can't be reached."""
     return f"{host}: can't be reached ({' '.join(why.split())}); see that it is on and that `ssh` gets there, then run this again"

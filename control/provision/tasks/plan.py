@@ -41,12 +41,12 @@ def plan(task: Task) -> dict[str, Any]:
     if state == "present":
         host_rules.check_workers(members)
     for name in names:
-        check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
-    planned["addresses"] = addresses(str(member["address"]) for member in members)
+        _check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
+    planned["addresses"] = _addresses(str(member["address"]) for member in members)
     return {"ansible_facts": {"provision": planned}}
 
 
-def check_paths(host: str, paths: dict[str, str]) -> None:
+def _check_paths(host: str, paths: dict[str, str]) -> None:
     """Refuse folders of a host on which no command could rely.
 
     Raises:
@@ -65,7 +65,7 @@ def check_paths(host: str, paths: dict[str, str]) -> None:
         )
 
 
-def addresses(names: Iterable[str]) -> list[str]:
+def _addresses(names: Iterable[str]) -> list[str]:
     """Addresses of hosts, names resolved on this machine.
 
     Raises:

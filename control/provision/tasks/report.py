@@ -9,7 +9,7 @@ from control.common.task import Task
 def report(task: Task) -> dict[str, Any]:
     """Shows the table at the end."""
     hosts, plan = task.arguments["hosts"], task.arguments["plan"]
-    rows = [row(member["name"], hosts[member["name"]], plan, task.arguments, task.check_mode) for member in plan["members"]]
+    rows = [_row(member["name"], hosts[member["name"]], plan, task.arguments, task.check_mode) for member in plan["members"]]
     header = ["host", "machine", "Python", "packages", "environment", "DFS", "firewall", "after a restart"]
     commands = [
         ("look", "ansible-playbook doctor.yml"),
@@ -22,7 +22,7 @@ def report(task: Task) -> dict[str, Any]:
     return {"show_last": f"{len(rows)} hosts {what} ({system})\n{table}\n\n{text.next_commands(commands)}"}
 
 
-def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any], check: bool = False) -> list[str]:
+def _row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[str, Any], check: bool = False) -> list[str]:
     """One host: what it is, and what was done there, or would be."""
     new = len(arguments["packages"][name].get("installed", []))
     environment = arguments["environments"][name]
@@ -35,12 +35,12 @@ def row(name: str, host: dict[str, Any], plan: dict[str, Any], arguments: dict[s
         "to be made" if check and environment.get("changed") else state,
         f"{plan['kind']} on {arguments['path']}",
         f"{len(plan['addresses'])} addresses" if plan["firewall"] else "off",
-        resumes(arguments["resumes"][name], host),
+        _resumes(arguments["resumes"][name], host),
     ]
 
 
-def resumes(made: dict[str, Any], host: dict[str, Any]) -> str:
-    """Restart of supervised workers after a reboot of the host: `resumes`, `off` or why not."""
+def _resumes(made: dict[str, Any], host: dict[str, Any]) -> str:
+    """Restart of supervised workers after a reboot of the host: `_resumes`, `off` or why not."""
     return str(made.get("resumes") or ("no: it takes root" if host["root_refused"] else "off"))
 
 

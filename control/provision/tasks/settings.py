@@ -14,7 +14,7 @@ CERTIFICATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def dfs(task: Task) -> dict[str, Any]:
     """Adds to the fact `provision`: `kind`, and for GlusterFS `volume`."""
     plan = task.arguments["plan"]
-    kind = check_kind(task.arguments, plan["members"])
+    kind = _check_kind(task.arguments, plan["members"])
     folders = {"dfs_path": str(task.arguments["path"]), **({"dfs_brick": str(task.arguments["brick"])} if kind == "glusterfs" else {})}
     # What an older inventory made must stay removable.
     for host, root in task.arguments["roots"].items() if plan["state"] == "present" else ():
@@ -29,7 +29,7 @@ def dfs(task: Task) -> dict[str, Any]:
     return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
 
 
-def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
+def _check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
     """The kind of the distributed file system, if these hosts can have it."""
     kind = str(arguments["kind"])
     if kind not in host_rules.KINDS:
@@ -59,8 +59,8 @@ def check_kind(arguments: dict[str, Any], members: list[dict[str, Any]]) -> str:
 def firewall(task: Task) -> dict[str, Any]:
     """Warn if there is none. Adds to the fact `provision`: `ports`, and `allowed`, the members' and the inventory's further addresses."""
     plan = task.arguments["plan"]
-    more = [network(address) for address in task.arguments["allow"]]
-    check_users(task.arguments["users"])
+    more = [_network(address) for address in task.arguments["allow"]]
+    _check_users(task.arguments["users"])
     removes = plan["state"] == "absent"
     # What an inventory with a wrong port made must stay removable.
     ports = [] if removes else host_rules.firewall_ports(plan["members"], plan["kind"])
@@ -68,7 +68,7 @@ def firewall(task: Task) -> dict[str, Any]:
     return {"ansible_facts": {"provision": {**plan, "ports": ports, "allowed": [*plan["addresses"], *more]}}, **shown}
 
 
-def network(address: Any) -> str:
+def _network(address: Any) -> str:
     """An address or network as given, if it is one."""
     try:
         ipaddress.ip_network(str(address))
@@ -77,7 +77,7 @@ def network(address: Any) -> str:
     return str(address)
 
 
-def check_users(users: list[Any]) -> None:
+def _check_users(users: list[Any]) -> None:
     """Refuse users that are not numbers: names are not yet known when the rules are loaded at boot."""
     for user in users:
         if not str(user).isdecimal():

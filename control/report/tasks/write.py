@@ -30,13 +30,13 @@ LAST_LINES = 12
 def write(task: Task) -> dict[str, Any]:
     """Find the runs, evaluate, write, show. Changes nothing if the report's source files are the same."""
     options = command_line.operator_options("report", task.task_vars)
-    of_sweep = chosen_sweep(options.get("sweep"))
-    folders = chosen_runs(options.get("run"), of_sweep)
+    of_sweep = _chosen_sweep(options.get("sweep"))
+    folders = _chosen_runs(options.get("run"), of_sweep)
     for folder in folders:
         script_plan.refuse(folder, "report.yml")
     runs, problems = [facts.read(folder) for folder in folders], []
     usual = {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}
-    at_the_top = heading(options.get("set"), runs, usual)
+    at_the_top = _heading(options.get("set"), runs, usual)
     if boolean("evaluate", options.get("evaluate", True)) and not task.check_mode:
         problems = [problem for run in runs if (problem := _evaluate(task, run))]
         runs = [facts.read(folder) for folder in folders]
@@ -54,7 +54,7 @@ def write(task: Task) -> dict[str, Any]:
     return {"changed": bool(changed), "show_last": shown}
 
 
-def heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) -> Heading:
+def _heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) -> Heading:
     """Heading of a report: from `set`, else the first run's configuration, else the inventory's defaults.
 
     Raises:
@@ -109,7 +109,7 @@ def _evaluate(task: Task, run: facts.Run) -> str:
     return f"{why}. The last lines of {project.relative(log)}:\n{last}" if code else ""
 
 
-def chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
+def _chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
     """Folders of the runs selected by `run=A` or `run=A,B,C`, each once; the latest by default.
 
     None if there is no run, only a sweep: its trials are not among the runs.
@@ -124,7 +124,7 @@ def chosen_runs(asked: Any, of_sweep: Path | None = None) -> list[Path]:
     return [latest_run(project.RUNS, name) for name in dict.fromkeys(names)]
 
 
-def chosen_sweep(asked: Any) -> Path | None:
+def _chosen_sweep(asked: Any) -> Path | None:
     """Folder of the requested sweep.
 
     Raises:

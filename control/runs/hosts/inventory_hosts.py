@@ -27,7 +27,7 @@ SERVER = 500
 """Offset of the port of a host's parameter server."""
 
 
-def endpoints(host: dict[str, Any]) -> list[str]:
+def _endpoints(host: dict[str, Any]) -> list[str]:
     """All addresses on which a host's worker listens."""
     return [endpoint(host, kind) for kind in PORTS if kind in host]
 
@@ -38,9 +38,9 @@ def check_hosts(hosts: list[dict[str, Any]]) -> None:
         raise AnsibleFilterError("TF_CONFIG: no hosts; put at least one in the inventory's group `workers`")
     for host in hosts:
         _check_host(host)
-    twice = [where for where, count in Counter(where for host in hosts for where in endpoints(host)).items() if count > 1]
+    twice = [where for where, count in Counter(where for host in hosts for where in _endpoints(host)).items() if count > 1]
     if twice:
-        names = ", ".join(host["name"] for host in hosts if twice[0] in endpoints(host))
+        names = ", ".join(host["name"] for host in hosts if twice[0] in _endpoints(host))
         kinds = "worker_port" if [endpoint(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
         raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
 

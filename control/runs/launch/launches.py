@@ -45,7 +45,7 @@ def record(plan: Plan, published: dict[str, Any], hosts: list[dict[str, Any]], *
         "entered_at": command_line.entered(),
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "revision": revision(),
+        "revision": _revision(),
         "dataset": {**plan.dataset, "digest": published["digest"], "folder_name": published["name"], "manifest": published["manifest"]},
         "code": published["code_name"],
         "code_sha256": published["code_sha256"],
@@ -110,7 +110,7 @@ def is_begun(folder: Path) -> bool:
     return any(launch["folder"] == str(folder) for launch in _begun())
 
 
-def is_noted(launch: dict[str, Any]) -> bool:
+def _is_noted(launch: dict[str, Any]) -> bool:
     """Return whether a launch may have left something."""
     return _note(launch["id"]).is_file()
 
@@ -145,7 +145,7 @@ def take_back(launch: dict[str, Any]) -> str:
         code = Playbook("playbooks/stages/take_back.yml", variables, TAKE_BACK_LOG).run(lambda: time.monotonic() > deadline)
     except Interrupted:
         code = -1
-    complete = code == 0 and not is_noted(launch)
+    complete = code == 0 and not _is_noted(launch)
     lines = ["The launch was taken back: none of its workers is running."]
     if not complete:
         last = [f"  {line}" for line in last_lines(TAKE_BACK_LOG, 5)]
@@ -227,7 +227,7 @@ def launched_at(folder: str) -> float:
     return float(recorded(Path(folder)).get("launched_at", 0))
 
 
-def revision() -> str | None:
+def _revision() -> str | None:
     """The project's git revision, with `+` if there are uncommitted changes; None outside git."""
     argv = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:

@@ -21,11 +21,11 @@ from trainer.rundir.layout import recorded
 
 def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listing: Listing) -> list[str]:
     """Warnings for the user before a new run."""
-    batch, splits = batch_warnings(asked, sizes, given), split_warnings(given, listing)
-    return [*batch, *splits, *listing.warnings, *augment_warnings(asked.data)]
+    batch, splits = _batch_warnings(asked, sizes, given), _split_warnings(given, listing)
+    return [*batch, *splits, *listing.warnings, *_augment_warnings(asked.data)]
 
 
-def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
+def _split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
     """Warnings about the shares that are held out: a dataset has such examples of its own."""
     own = {"validation": listing.held_out is not None, "test": not listing.draws_test}
     examples = f"{noun(listing.table)}s"
@@ -36,7 +36,7 @@ def split_warnings(given: dict[str, Any], listing: Listing) -> list[str]:
     ]
 
 
-def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
+def _batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any]) -> list[str]:
     """Warnings about the batch: another key overrides its size, or there are fewer images."""
     train, warnings = asked.train, []
     if "train.batch_size" in given and train.global_batch not in (None, train.batch_size * sizes.workers):
@@ -54,7 +54,7 @@ def batch_warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any])
     return warnings
 
 
-def augment_warnings(data: configs.Data) -> list[str]:
+def _augment_warnings(data: configs.Data) -> list[str]:
     """A function `augment` that the user may think changes the examples."""
     if data.source != "own" or data.augment is not None:
         return []

@@ -51,7 +51,7 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     by_name, asked = {host["name"]: host for host in [*request.hosts, *request.spares]}, request.options.get("workers")
     before = [host["name"] for host in trains(recorded(existing).get("hosts", []))]
     if asked is not None and not NUMBER.fullmatch(str(asked)):
-        names = named_hosts(str(asked), list(by_name), request.apart)
+        names = _named_hosts(str(asked), list(by_name), request.apart)
         _refuse_elsewhere(str(asked), existing, before, names)
     else:
         number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
@@ -84,7 +84,7 @@ def choose_spares(request: Request, config: Config, hosts: list[dict[str, Any]])
     return spares
 
 
-def named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = ()) -> list[str]:
+def _named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = ()) -> list[str]:
     """The hosts in a list such as `node2,node3`, by rank.
 
     Raises:

@@ -53,7 +53,7 @@ def _has_begun(plan: Plan) -> bool:
     return bool(sealed_files.names(plan.folder / "state"))
 
 
-def keep(run: Path, measured: dict[str, Any]) -> None:
+def _keep(run: Path, measured: dict[str, Any]) -> None:
     """Keep what a run measured, unless an earlier run did; a requested new measurement replaces it.
 
     Args:
@@ -79,7 +79,7 @@ def keep_of(run: Path, record: dict[str, Any]) -> None:
     """Keep what a record of metrics.jsonl says was measured, if it is valid."""
     if record["kind"] in ("reduction", "shares") and record.get("measured"):
         measured = measured_choices.parse({"method": record.get("name"), "shares": record.get("parts")})
-        keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
+        _keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
 
 
 def keep_all(run: Path) -> None:

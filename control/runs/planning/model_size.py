@@ -50,7 +50,7 @@ def warned(warnings: Sequence[str]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Examined:
+class _Examined:
     """The model of a plan."""
 
     size: dict[str, int]
@@ -64,15 +64,15 @@ class Examined:
     warnings: list[str]
 
 
-def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> Examined:
+def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> _Examined:
     """Build the model in a process of its own, or look up what that found before."""
-    found = parameters(config, classes, request, spec, weights)
+    found = _parameters(config, classes, request, spec, weights)
     compiled, takes = found.pop("compiled", None), found.pop("takes", None)
     left, warnings = found.pop("left", []), found.pop("warnings", [])
-    return Examined(found, compiled, takes, left, warnings)
+    return _Examined(found, compiled, takes, left, warnings)
 
 
-def parameters(
+def _parameters(
     config: Config, classes: int, request: Request, spec: dict[str, Any] | None = None, weights: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Exact parameter counts and what the model is compiled with, cached by model, examples and code: Keras takes seconds to import."""

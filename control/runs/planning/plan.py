@@ -28,7 +28,7 @@ from trainer.rundir.schemas import read_history
 
 
 @dataclass(frozen=True)
-class Selection:
+class _Selection:
     """The first phase: which run, on which hosts, with which configuration and dataset."""
 
     name: str
@@ -45,7 +45,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Resolved:
+class _Resolved:
     """The second phase: the configuration with all that follows from hosts and dataset."""
 
     config: Config
@@ -56,7 +56,7 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Checked:
+class _Checked:
     """The third phase: the model, which fits all of it, and the hosts with their roles."""
 
     size: dict[str, int]
@@ -88,7 +88,7 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
         run=selected.name,
         folder=request.runs / selected.name,
         resume=resumes,
-        complete=complete(selected.started, sizes, config.train),
+        complete=_complete(selected.started, sizes, config.train),
         config_name=selected.config_name,
         differing=resolve.differing(selected.config_name, selected.asked, configurations.parse_set(given)) if new else [],
         choice=vars(selected.choice) if selected.choice else None,
@@ -112,19 +112,19 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
     )
 
 
-def _select(request: Request) -> Selection:
+def _select(request: Request) -> _Selection:
     name, existing = new_name.run_name(request)
-    choice, opened = chosen(request) if existing is None and "config" not in request.options else (None, None)
+    choice, opened = _chosen(request) if existing is None and "config" not in request.options else (None, None)
     if choice and "run" not in request.options:
         name = new_name.free_name(request, choice.config)
     asked, config_name = resolve.resolve(request, existing, choice)
     started = existing if recorded(existing) else None
     hosts = host_choice.choose_hosts(request, started)
     source, listing = opened or plan_dataset.open_dataset(asked.data, request.write)
-    return Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
+    return _Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
 
 
-def _resolve(request: Request, selected: Selection, progress: Progress) -> Resolved:
+def _resolve(request: Request, selected: _Selection, progress: Progress) -> _Resolved:
     workers, listing, started = len(selected.hosts), selected.listing, selected.started
     config = resolve.with_global_batch(host_choice.with_batch_sizes(selected.asked, selected.hosts), workers)
     checks.check_model(config, listing)
@@ -140,10 +140,10 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     try_augment.check(config.data, selected.source, listing)
-    return Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
+    return _Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
 
 
-def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked:
+def _check(request: Request, selected: _Selection, resolved: _Resolved) -> _Checked:
     config, listing, hosts = resolved.config, resolved.listing, selected.hosts
     weights = model_size.initial_weights(config, request, selected.started)
     with model_size.warned(listing.warnings):
@@ -162,10 +162,10 @@ def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     checks.check_classes(listing, model.takes, config)
     checks.check_uncompiled(model.compiled, config)
-    return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
+    return _Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
 
 
-def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
+def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
     """The configuration that fits the dataset when the command names none, and that dataset.
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
@@ -185,7 +185,7 @@ def chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
     return preset.Choice(new_name.DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
 
 
-def complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
+def _complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
     """Return whether a run has nothing left to do of all that was requested."""
     summary = run_summary.read_summary(existing) if existing else {}
     if existing is None or summary.get("state") != "SUCCEEDED":

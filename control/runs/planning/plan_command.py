@@ -170,7 +170,7 @@ def make(
 
 def shown(plan: Plan, hostvars: Any, check: bool = False) -> str:
     """The plan for the terminal; the whole one in a `check`, and with `-v`."""
-    every = [*plan.warnings, *shared_addresses(plan.posts, hostvars), *disk_warnings(plan)]
+    every = [*plan.warnings, *_shared_addresses(plan.posts, hostvars), *_disk_warnings(plan)]
     whole = check or bool(context.CLIARGS.get("verbosity"))
     return plan_text.plan(plan, project.relative(plan.folder.parent), every, whole)
 
@@ -185,7 +185,7 @@ def _assigned(name: str, value: Any) -> str:
     return f'{name}="{value}"' if " " in str(value) else f"{name}={value}"
 
 
-def shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
+def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
     """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
     names: dict[str, list[str]] = {}
     for host in chosen:
@@ -200,7 +200,7 @@ def shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[st
             )
 
 
-def disk_warnings(plan: Plan) -> list[str]:
+def _disk_warnings(plan: Plan) -> list[str]:
     """The disk space that a run's weights take here, if less is free; a resumed run already has some of them."""
     folder = next(parent for parent in plan.folder.parents if parent.is_dir())
     needed, free = plan_text.results_mb(plan.needs), shutil.disk_usage(folder).free / 2**20

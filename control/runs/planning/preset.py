@@ -49,13 +49,13 @@ def choose(source: Source, listing: Listing) -> Choice:
         listing: the dataset's contents.
     """
     images = len(listing.files["train"])
-    height, width, channels = usual_shape(source, listing)
+    height, width, channels = _usual_shape(source, listing)
     kind = f"{'grey' if channels == 1 else 'colour'} images of about {width}x{height}"
     if channels == 1 and max(height, width) <= GREY:
         whole = {"train.steps_per_epoch": None} if images < LECTURE_IMAGES else {}
         return Choice(LECTURE, whole, _why(LECTURE, kind))
     small = max(height, width) <= SMALL_SIDE
-    size = [LEAST, LEAST] if small else fitting(height, width)
+    size = [LEAST, LEAST] if small else _fitting(height, width)
     epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(PIXELS / max(1, images * size[0] * size[1]))))
     overrides: dict[str, Any] = {"data.image_size": [*size, channels], "train.epochs": epochs}
     if images < FEW_IMAGES:
@@ -64,13 +64,13 @@ def choose(source: Source, listing: Listing) -> Choice:
     return Choice(config, overrides, _why(config, f"{kind}, scaled to {size[1]}x{size[0]}"))
 
 
-def fitting(height: int, width: int) -> list[int]:
+def _fitting(height: int, width: int) -> list[int]:
     """Height and width of about the same proportions, in multiples of `STEP` from `LEAST` to `LONGEST`."""
     factor = min(1.0, LONGEST / max(height, width))
     return [min(LONGEST, max(LEAST, round(side * factor / STEP) * STEP)) for side in (height, width)]
 
 
-def usual_shape(source: Source, listing: Listing) -> tuple[int, int, int]:
+def _usual_shape(source: Source, listing: Listing) -> tuple[int, int, int]:
     """Median height and width of some images; 3 channels if any of them has colours."""
     if listing.shape is not None:
         height, width, channels = listing.shape

@@ -49,7 +49,7 @@ def asked(options: dict[str, Any], runs: Path) -> bool:
     name = str(options.get("run", "new"))
     check_run_name(name)
     run = runs / name
-    if "run" in options and recorded_section(run):
+    if "run" in options and _recorded_section(run):
         return True
     names = [name for name in ("script", "args", "outputs") if name in options]
     if names and "run" in options and (run / "config.yml").is_file():
@@ -61,7 +61,7 @@ def asked(options: dict[str, Any], runs: Path) -> bool:
     return bool(names)
 
 
-def recorded_section(run: Path | None) -> dict[str, Any]:
+def _recorded_section(run: Path | None) -> dict[str, Any]:
     """`script` in a run's config.yml, as `{"script": {...}}`; empty for a run that trains a model."""
     path = run / "config.yml" if run is not None else None
     raw = configurations.load(path) if path is not None and path.is_file() else {}
@@ -74,7 +74,7 @@ def refuse(run: Path, command: str) -> None:
     Raises:
         ConfigError: this is a script's run.
     """
-    if recorded_section(run):
+    if _recorded_section(run):
         raise ConfigError(
             f"run={run.name}: it runs a script of yours, and {command} needs a run that trains a model; "
             f"what the script left is in runs/{run.name}/output"
@@ -128,7 +128,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 def _section(request: Request, existing: Path | None) -> dict[str, Any]:
     """Section of `script`, `args` and `outputs`; an existing run keeps its script and arguments."""
-    options, before = request.options, recorded_section(existing).get("script")
+    options, before = request.options, _recorded_section(existing).get("script")
     given: dict[str, Any] = {}
     if "script" in options:
         given |= send(str(options["script"]), request.packs.parent / "code" if request.write else None)
@@ -208,14 +208,14 @@ def send(given: str, into: Path | None) -> dict[str, Any]:
         rule = f"no such folder with a {MAIN}" if path.is_dir() else "no such file that ends in .py"
         raise ConfigError(f"script={given}: {rule}; give FILE.py, FOLDER/FILE.py, or a FOLDER with {MAIN}")
     alone = not path.is_dir() and path.parent == Path(".") and "/" not in given
-    files = {main.name: main.resolve()} if alone else collect(main.parent, given)
+    files = {main.name: main.resolve()} if alone else _collect(main.parent, given)
     data = trainer_package.zipped(files)
     if into is not None:
         trainer_package.write(into, "script", data)
     return {"file": given, "main": main.name, "sha256": hashlib.sha256(data).hexdigest(), "files": len(files), "bytes": len(data)}
 
 
-def collect(folder: Path, given: str) -> dict[str, Path]:
+def _collect(folder: Path, given: str) -> dict[str, Path]:
     """All files of a script's folder by name, hidden ones and caches of bytecode left out; ConfigError as `send`."""
     root, files, size = folder.resolve(), dict[str, Path](), 0
     for parent, folders, names in os.walk(root):

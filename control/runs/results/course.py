@@ -42,7 +42,7 @@ class Course:
     @property
     def rise(self) -> float:
         """Prechelt's generalisation loss in percent."""
-        return rise(self.low, self.last)
+        return _rise(self.low, self.last)
 
     @property
     def longer(self) -> bool:
@@ -50,7 +50,7 @@ class Course:
         return self.trend in (Trend.SINGLE, Trend.RISING)
 
 
-def rise(low: Row, last: Row) -> float:
+def _rise(low: Row, last: Row) -> float:
     """By how many percent the validation loss of `last` is above that of `low`."""
     if low["val_loss"] > 0:
         return float((last["val_loss"] / low["val_loss"] - 1) * 100)
@@ -59,7 +59,7 @@ def rise(low: Row, last: Row) -> float:
 
 def _rises(rows: Sequence[Row], low: Row) -> bool:
     """Return whether the last two epochs follow the lowest validation loss, and are well above it."""
-    return low not in rows[-2:] and all(rise(low, row) > OVERFITTING for row in rows[-2:])
+    return low not in rows[-2:] and all(_rise(low, row) > OVERFITTING for row in rows[-2:])
 
 
 def judge(rows: Sequence[Row], asked: str | None = None) -> Course:

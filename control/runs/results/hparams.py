@@ -71,13 +71,13 @@ def write_all(folders: Iterable[Path]) -> tuple[int, list[str]]:
     written, complaints = 0, []
     for folder in folders:
         try:
-            written += begun(folder) and write(folder)
+            written += _begun(folder) and write(folder)
         except LockstepError as error:
             complaints.append(str(error))
     return written, complaints
 
 
-def begun(run: Path) -> bool:
+def _begun(run: Path) -> bool:
     """Return whether a run directory (or a trial's) holds curves for a row."""
     return (run / "logs").is_dir() and (run / "cluster.json").is_file()
 
@@ -122,13 +122,13 @@ def _row(run: Path) -> list[Event]:
     values = hyperparameters(config, len(trains(cluster["hosts"])), cluster.get("compiled"))
     if "reduction" in summary:
         values["reduction.name"] = summary["reduction"]["name"]
-    parts = [_part(metadata.EXPERIMENT_TAG, experiment=experiment(values))]
+    parts = [_part(metadata.EXPERIMENT_TAG, experiment=_experiment(values))]
     parts += [_part(metadata.SESSION_START_INFO_TAG, session_start_info=_start(run.name, values, at))]
     if summary.get("state") in ENDS:
         end = SessionEndInfo(status=ENDS[summary["state"]], end_time_secs=at + summary.get("seconds_total", 0))
         parts += [_part(metadata.SESSION_END_INFO_TAG, session_end_info=end)]
     events = [Event(wall_time=at, file_version="brain.Event:2"), Event(wall_time=at, summary=Summary(value=parts))]
-    for tag, (value, step) in results(summary, accuracy_by_epoch(run / "evaluations.csv")).items():
+    for tag, (value, step) in _results(summary, accuracy_by_epoch(run / "evaluations.csv")).items():
         events.append(Event(wall_time=at, step=step, summary=Summary(value=[_scalar(tag, value)])))
     return events
 
@@ -148,7 +148,7 @@ def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, An
     return {**values, "workers": workers}
 
 
-def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tuple[float, int]]:
+def _results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tuple[float, int]]:
     """Known results of a run: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
     best = summary.get("best") or {}
     values = {
@@ -160,7 +160,7 @@ def results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tupl
     return {tag: (value, step) for tag, (value, step) in values.items() if value is not None and step is not None and math.isfinite(value)}
 
 
-def experiment(values: dict[str, bool | float | str]) -> Experiment:
+def _experiment(values: dict[str, bool | float | str]) -> Experiment:
     """The table's columns. TensorBoard takes one run's columns for all, so every key is listed, whether this run has it or not."""
     kinds = {**dict(_keys()), **{name: _type(type(value)) for name, value in values.items()}}
     columns = [HParamInfo(name=name, type=kinds[name], differs=name in FIRST) for name in sorted(kinds)]

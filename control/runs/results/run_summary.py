@@ -31,7 +31,7 @@ def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, A
     return [host for host in hosts if host["name"] not in lost]
 
 
-def missing_epochs(folder: Path) -> list[int]:
+def _missing_epochs(folder: Path) -> list[int]:
     """Epochs whose snapshots a run keeps, by its history, and that are not here."""
     policy, monitor = snapshots_policy(folder)
     rows, existing = read_history(folder / "history.csv"), set(existing_epochs(folder))
@@ -41,14 +41,14 @@ def missing_epochs(folder: Path) -> list[int]:
 
 def missing_snapshots(folder: Path) -> set[str]:
     """Their names in the run's directory."""
-    return {snapshot_path(folder, epoch).relative_to(folder).as_posix() for epoch in missing_epochs(folder)}
+    return {snapshot_path(folder, epoch).relative_to(folder).as_posix() for epoch in _missing_epochs(folder)}
 
 
 def lost_snapshots(folder: Path, summary: dict[str, Any]) -> str:
     """Sentence on the missing snapshots of a run that has ended; empty if none or all are missing, or some could not be saved."""
     if not has_ended(summary) or summary.get("unsaved") or not existing_epochs(folder):
         return ""
-    epochs = missing_epochs(folder)
+    epochs = _missing_epochs(folder)
     return f"none here of epoch {ranges(epochs)}: removed, or lost with the chief's disk before they were collected" if epochs else ""
 
 

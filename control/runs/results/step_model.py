@@ -91,7 +91,7 @@ class Hosts:
         mbit_s = slowest(pairs, self.network)
         if not mbit_s:
             raise LockstepError(f"no prediction: no bandwidth was measured between the {len(self.names)} hosts; run the doctor again")
-        return carried.bytes * 8e-6 / mbit_s, carried.hops * (longest(pairs, self.network) or 0.0) / 1000 / 2
+        return carried.bytes * 8e-6 / mbit_s, carried.hops * (_longest(pairs, self.network) or 0.0) / 1000 / 2
 
     def _each(self, values: Mapping[str, float]) -> list[float]:
         usual = statistics.median(values.values())
@@ -111,14 +111,14 @@ def curve(hosts: Hosts, images: float, trial: Trial | None = None) -> list[Predi
     """
     every = len(hosts.names)
     shown = trial if trial and every > 1 and trial.method in hosts.methods() else None
-    predictions = [step(hosts.first(workers), images, shown.method if shown else "") for workers in range(1, every + 1)]
+    predictions = [_step(hosts.first(workers), images, shown.method if shown else "") for workers in range(1, every + 1)]
     if shown is None:
         return predictions
     waiting = (shown.step_s - predictions[-1].step_s) / (1 - 1 / every)
     return [predictions[0], *(_waiting(one, waiting * (1 - 1 / one.workers)) for one in predictions[1:])]
 
 
-def step(hosts: Hosts, images: float, method: str = "") -> Prediction:
+def _step(hosts: Hosts, images: float, method: str = "") -> Prediction:
     """A step of these hosts; without a `method`, that of one worker, or the one that `reduction.name: auto` would choose."""
     alone, workers = hosts.alone(), len(hosts.names)
     if workers == 1:
@@ -178,7 +178,7 @@ def slowest(pairs: Pairs, network: Mapping[str, Any]) -> float | None:
     return min(filter(None, values), default=None)
 
 
-def longest(pairs: Pairs, network: Mapping[str, Any]) -> float | None:
+def _longest(pairs: Pairs, network: Mapping[str, Any]) -> float | None:
     """Longest round trip (milliseconds) between these pairs."""
     delays = [_pair(network, host, other).get("rtt_ms") for host, other in pairs]
     return max((delay for delay in delays if delay is not None), default=None)

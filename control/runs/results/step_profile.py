@@ -36,7 +36,7 @@ def read(run: Path) -> dict[str, list[dict[str, Any]]]:
         files = [*sorted(folder.glob("metrics-*.jsonl")), folder / "metrics.jsonl"]
         records = [record for path in files for record in of_worker(read_records(path))]
         if records:
-            samples[folder.name] = full_steps(records)
+            samples[folder.name] = _full_steps(records)
     return samples
 
 
@@ -45,7 +45,7 @@ def of_worker(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "split"]
 
 
-def full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One host's samples without ragged steps: the last step of an epoch takes the remaining images."""
     images = [sample.get("images", 0) for sample in samples]
     return [sample for sample, count in zip(samples, images, strict=True) if count >= WHOLE * max(images)]
@@ -53,7 +53,7 @@ def full_steps(samples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def median(samples: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Milliseconds of every phase, in order: the median over one host's whole steps. Empty without samples."""
-    steps = full_steps(samples)
+    steps = _full_steps(samples)
     return {phase: 1000 * statistics.median(sample[phase] for sample in steps) for phase in PHASES} if steps else {}
 
 
@@ -64,7 +64,7 @@ def medians(samples: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, flo
 
 def own_seconds(samples: Mapping[str, Sequence[dict[str, Any]]]) -> float:
     """Seconds of a step's own work on the host for which all wait (`decisive`): the median over its samples."""
-    own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in full_steps(records)] for host, records in samples.items()}
+    own = {host: [own_work({phase: one[phase] for phase in PHASES}) for one in _full_steps(records)] for host, records in samples.items()}
     return decisive({host: statistics.median(seconds) for host, seconds in own.items()})
 
 
@@ -95,7 +95,7 @@ def _milliseconds(value: float) -> str:
     return f"{value:,.{0 if value >= 10 else 1}f} ms"
 
 
-def table(hosts: dict[str, dict[str, float]]) -> str:
+def _table(hosts: dict[str, dict[str, float]]) -> str:
     """One row per host: milliseconds of every phase, of its own work and of the whole step."""
     return text.table(HEADER, [[host, *(text.Number(value, 1) for value in columns(phases))] for host, phases in hosts.items()])
 
@@ -109,5 +109,5 @@ def shown(hosts: dict[str, dict[str, float]]) -> str:
     """Heading, table and sentence for the terminal; empty if no step has been profiled."""
     if not hosts:
         return ""
-    parts = ["A step in milliseconds (median of the profiled steps)", table(hosts), "  " + sentence(hosts)]
+    parts = ["A step in milliseconds (median of the profiled steps)", _table(hosts), "  " + sentence(hosts)]
     return "\n".join(part for part in parts if part.strip())

@@ -24,7 +24,7 @@ class Traffic:
         return Traffic(self.hops + other.hops, self.messages + other.messages, self.bytes + other.bytes)
 
 
-def traffic(transport: str, size: int, workers: int) -> Traffic:
+def _traffic(transport: str, size: int, workers: int) -> Traffic:
     """One all-reduce of `size` bytes per worker.
 
     `tensorflow`: a ring, 2 (n - 1) hops of size / n (Patarasuk, Yuan, JPDC 69, 2009). `direct`: every worker sends the part that
@@ -40,4 +40,4 @@ def traffic(transport: str, size: int, workers: int) -> Traffic:
 
 def step_traffic(transport: str, sums: Sequence[int], workers: int) -> Traffic:
     """The traffic of all sums of a step, whose sizes are in bytes."""
-    return sum((traffic(transport, size, workers) for size in sums), Traffic())
+    return sum((_traffic(transport, size, workers) for size in sums), Traffic())

@@ -82,7 +82,7 @@ def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> 
     return kept or list(names[:1])
 
 
-def history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
+def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
     """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
     last = _rates(called)
     shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
@@ -112,12 +112,12 @@ def result(
         # A table that grew line by line ends here.
         lines = ["", state] if printed else [state]
     else:
-        lines = [state, "", history(rows, called, summary.get("best"), width), ""]
+        lines = [state, "", _history(rows, called, summary.get("best"), width), ""]
     pairs = []
     if summary.get("best"):
         pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))
     pairs += early(summary)
-    pairs += [("time", duration_text)] if (duration_text := times(summary)) else []
+    pairs += [("time", duration_text)] if (duration_text := _times(summary)) else []
     if summary.get("images_per_s"):
         pairs.append(("speed", f"{summary['images_per_s']:,.0f} {called}s/s in training steps"))
     epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
@@ -125,11 +125,11 @@ def result(
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     pairs += [pair for pair in more if pair[1]]
     if summary.get("lost"):
-        pairs.append(("lost", lost(summary["lost"], summary["workers"])))
+        pairs.append(("lost", _lost(summary["lost"], summary["workers"])))
     if summary.get("took_places"):
         pairs.append(("spares", f"{listed(summary['took_places'])} took the place of a lost host"))
     if digests := summary.get("weights_sha256_by_rank"):
-        pairs.append(("weights", weights(digests, summary["workers"])))
+        pairs.append(("weights", _weights(digests, summary["workers"])))
     if summary.get("inexact_because"):
         pairs.append(("not exact", "; ".join(summary["inexact_because"]) + "; the weights differ a little from those without interruption"))
     if summary.get("unsaved"):
@@ -152,7 +152,7 @@ def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequen
     """The end of a script's run: time, the files that it left, next commands."""
     left = [*output[:SHOWN_FILES], *([f"{len(output) - SHOWN_FILES:,} more"] if len(output) > SHOWN_FILES else [])]
     pairs = [
-        *([("time", duration_text)] if (duration_text := times(summary)) else []),
+        *([("time", duration_text)] if (duration_text := _times(summary)) else []),
         *([("output", f"{', '.join(left)} (in {folder}/output)")] if left else []),
         ("results", folder),
     ]
@@ -160,13 +160,13 @@ def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequen
     return "\n".join([f"{run}: {summary['state']}", fields(pairs), *(["", commands] if commands else [])])
 
 
-def lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
+def _lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
     """Words on the hosts that a run went on without, and when each was last heard."""
     shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
     return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
 
 
-def weights(digests: Sequence[str], workers: int) -> str:
+def _weights(digests: Sequence[str], workers: int) -> str:
     """A sentence on the digests of the weights, one for each of the workers, or one for those that servers keep."""
     if len(set(digests)) > 1:
         return f"DIFFERENT on {len(digests)} workers, which must not happen: sha256 {', '.join(digest[:16] for digest in digests)}"
@@ -174,7 +174,7 @@ def weights(digests: Sequence[str], workers: int) -> str:
     return f"{where} (sha256 {digests[0][:16]})"
 
 
-def times(summary: dict[str, Any]) -> str:
+def _times(summary: dict[str, Any]) -> str:
     """The durations of a run; empty if unknown.
 
     A launch counts from Enter to its end, as the user experiences it: for a short training, more than twice the training time.

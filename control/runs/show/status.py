@@ -97,12 +97,12 @@ def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
     return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
-def run_columns(called: str) -> list[str]:
-    """The header of rows of `run_row`, whose examples are `called` so."""
+def _run_columns(called: str) -> list[str]:
+    """The header of rows of `_run_row`, whose examples are `called` so."""
     return ["run", "state", "launched", "workers", "epochs", "steps", "training", f"{called}s/s", "best epoch"]
 
 
-def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
+def _run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
     """A run as a row in a list; `launched` in seconds since 1970."""
     speed, seconds = summary.get("images_per_s"), summary.get("seconds_training")
     return [
@@ -121,8 +121,8 @@ def run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[
 def listed(names: list[str]) -> str:
     """Runs as a table, with the last state that is known here."""
     records = {name: recorded(project.RUNS / name) for name in names}
-    rows = [run_row(name, run_summary.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
-    return text.table(run_columns(_called(records.values())), rows)
+    rows = [_run_row(name, run_summary.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
+    return text.table(_run_columns(_called(records.values())), rows)
 
 
 def _called(records: Iterable[dict[str, Any]]) -> str:
@@ -141,9 +141,9 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
     elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
     rows = [
-        run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
+        _run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
     ]
-    rows += [run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
+    rows += [_run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
     called = _called(records.values())
     hints = [
         f"{run}: its folder here was deleted; to make it again: ansible-playbook status.yml -e run={run}"
@@ -151,7 +151,7 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
         else f"{run}: to stop it: ansible-playbook stop.yml -e run={run}"
         for run in elsewhere
     ]
-    return "\n".join(["Runs, the latest first", text.table(run_columns(called), rows), *hints]) if rows else ""
+    return "\n".join(["Runs, the latest first", text.table(_run_columns(called), rows), *hints]) if rows else ""
 
 
 def uncollected(jobs: Jobs) -> list[str]:
@@ -217,7 +217,7 @@ def table(
             cells.insert(2, role)
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
-        f"{run}: {overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
+        f"{run}: {_overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
         *_progress(chief, counts, called, snapshots_policy(project.RUNS / run)[1]),
         "",
         text.table(columns, rows),
@@ -244,7 +244,7 @@ COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard",
 SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 
 
-def overall(recorded: str | None, seen: list[dict[str, Any]], alive: str = "RUNNING") -> str:
+def _overall(recorded: str | None, seen: list[dict[str, Any]], alive: str = "RUNNING") -> str:
     """The run's state: `alive` while one of its workers is, otherwise as recorded at the end."""
     if any(look["state"] == "running" for look in seen):
         return alive

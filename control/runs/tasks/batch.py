@@ -52,13 +52,13 @@ def draw(task: Task) -> dict[str, Any]:
     leaves, classes = _batch(plan, published, wanted)
     title, count = f"{plan.dataset['name']}, step {wanted['step']}", len(leaves[0][2])
     columns = "spec" in plan.dataset
-    noun, labels = "rows" if columns else "images", labels_of(leaves, classes, count)
-    lines = [head(leaves if columns else leaves[:1], f"{count} {noun} of step {wanted['step']}")]
-    lines += [table(leaves[: plan_text.SHOWN_COLUMNS])] if columns else []
+    noun, labels = "rows" if columns else "images", _labels_of(leaves, classes, count)
+    lines = [_head(leaves if columns else leaves[:1], f"{count} {noun} of step {wanted['step']}")]
+    lines += [_table(leaves[: plan_text.SHOWN_COLUMNS])] if columns else []
     lines += [f"  and {len(leaves) - plan_text.SHOWN_COLUMNS:,} more columns"] if columns and len(leaves) > plan_text.SHOWN_COLUMNS else []
     stem = f"{plan.dataset['name']}-{Path(plan.config_name).stem}"
     for name, original, seen in leaves if columns else leaves[:1]:
-        pixels = None if original is None else as_pictures(original, seen)
+        pixels = None if original is None else _as_pictures(original, seen)
         if pixels is not None:
             path = project.ROOT / "pictures" / f"{stem}{f'-{_safe(name)}' if columns else ''}.png"
             _draw(path, title, pixels[0], pixels[1], labels)
@@ -79,13 +79,13 @@ def _batch(plan: Plan, published: dict[str, Any], wanted: dict[str, Any]) -> tup
             return [(name, *pair) for name, pair in zip(names, pairs, strict=True)], batch["classes"].tolist()
 
 
-def head(leaves: Sequence[Leaf], what: str) -> str:
+def _head(leaves: Sequence[Leaf], what: str) -> str:
     """The first line: whether originals are shown beside what training sees."""
-    changed = any(original is None or not same(original, seen) for _, original, seen in leaves)
+    changed = any(original is None or not _same(original, seen) for _, original, seen in leaves)
     return f"{what}, original and as training sees them" if changed else f"{what}; training sees them as they are"
 
 
-def labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:
+def _labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> list[str]:
     """Label above each picture: its class, or the value of `y`; empty if that is not a single one."""
     single = [original for name, original, _ in leaves if name in ("label", "y") and original is not None and original.ndim == 1]
     values = single[0] if single else None
@@ -94,26 +94,26 @@ def labels_of(leaves: Sequence[Leaf], classes: Sequence[str], count: int) -> lis
     return [printable(classes[int(value)] if classes else value, 14) for value in values]
 
 
-def table(leaves: Sequence[Leaf]) -> str:
+def _table(leaves: Sequence[Leaf]) -> str:
     """A row for each example: the values of each column as they are and, where they differ, as the model gets them."""
     header, columns = ["row"], []
     for name, original, seen in leaves:
         if original is not None:
             header.append(name)
             columns.append(original)
-        if original is None or not same(original, seen):
+        if original is None or not _same(original, seen):
             header.append(f"{name} in training")
             columns.append(seen)
-    rows = [[number + 1, *(shown(column[number]) for column in columns)] for number in range(len(leaves[0][2]))]
+    rows = [[number + 1, *(_shown(column[number]) for column in columns)] for number in range(len(leaves[0][2]))]
     return text.table([printable(name, WIDEST) for name in header], rows)
 
 
-def same(original: np.ndarray, seen: np.ndarray) -> bool:
+def _same(original: np.ndarray, seen: np.ndarray) -> bool:
     """Return whether training leaves an array unchanged."""
     return np.array_equal(original, seen, equal_nan=original.dtype.kind == "f" and seen.dtype.kind == "f")
 
 
-def shown(value: Any) -> str:
+def _shown(value: Any) -> str:
     """A value in few characters: `[1 2 3 ...] (24)`."""
     array = np.asarray(value)
     if array.ndim == 0:
@@ -123,7 +123,7 @@ def shown(value: Any) -> str:
     return f"[{printable(first, WIDEST)}{more}] ({'x'.join(map(str, array.shape))})"
 
 
-def as_pictures(*several: np.ndarray) -> list[np.ndarray] | None:
+def _as_pictures(*several: np.ndarray) -> list[np.ndarray] | None:
     """Arrays `[n, height, width]`, or with 1 or 3 channels, as pixels from 0 to 255, uint8, on one scale; None if they are no images."""
     arrays = [values[..., None] if values.ndim == 3 else values for values in several]
     for array in arrays:

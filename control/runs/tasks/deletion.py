@@ -21,7 +21,7 @@ def names_several(asked: str) -> bool:
     return any(letter in asked for letter in ",*?")
 
 
-def matching(asked: str) -> list[str]:
+def _matching(asked: str) -> list[str]:
     """Names of the runs here that a list such as `old,test-*` names, in order.
 
     Raises:
@@ -44,7 +44,7 @@ def delete(asked: str, confirmed: bool) -> dict[str, Any]:
     Raises:
         LockstepError: one could not be deleted, and why; the others are gone.
     """
-    names = matching(asked)
+    names = _matching(asked)
     if not confirmed:
         again = ("delete them", f"ansible-playbook playbooks/delete_run.yml -e 'run={asked}' -e confirm=true")
         title = f"{text.count(len(names), 'run')} would be deleted; nothing was"

@@ -24,9 +24,9 @@ def record(task: Task) -> dict[str, Any]:
     if task.check_mode:
         # Workers that would have been ended by now are still running.
         settled = task.arguments["settled"]
-        check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
+        _check_claims(plan, {name: claim | {"running": claim["running"] and name not in settled} for name, claim in claims.items()})
         return {"show_last": f"{plan.run}: would be launched; with --check nothing was started or written"}
-    check_claims(plan, claims)
+    _check_claims(plan, claims)
     folder = plan.folder
     before = recorded(folder)
     under_way = {"run_under_way": plan.run} if project.is_users(folder) else {}
@@ -53,7 +53,7 @@ def _settings(task: Task, name: str) -> dict[str, Any]:
     return {"root": str(variables["worker_root"]), "silence": float(variables.get("worker_silence", task.arguments["silence"]))}
 
 
-def check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
+def _check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
     """Refuse a launch that would mix with an older run of that name, or with one still running on some hosts.
 
     Raises:

@@ -28,7 +28,7 @@ def plan(task: Task) -> dict[str, Any]:
     if command == "playbooks/slurm" and "workers" in options:
         # Slurm chooses the hosts.
         integer("workers", options["workers"])
-    check_lines(options)
+    _check_lines(options)
     kind = str(task.arguments.get("run_kind", "runs"))
     if command == "trial":
         check_name("sweep", kind.partition("/")[2])
@@ -108,7 +108,7 @@ SLURM = {"time": (re.compile(r"[0-9:-]{1,20}"), "1:30:00"), "partition": (re.com
 """Variables that become lines of Slurm's script: their form, and an example."""
 
 
-def check_lines(options: dict[str, Any]) -> None:
+def _check_lines(options: dict[str, Any]) -> None:
     """Refuse what would end a line of the script that Slurm runs.
 
     Raises:

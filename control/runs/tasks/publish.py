@@ -30,7 +30,7 @@ def publish(task: Task) -> dict[str, Any]:
     already_published = plan.dataset["digest"]
     data = plan.config["data"]
     record: dict[str, Any] = plan.dataset | {"excluded": []} if already_published else _publish(data, packs)
-    replanned = {"plan": recounted(without(plan, record), record, packs).fact} if record["excluded"] else {}
+    replanned = {"plan": _recounted(without(plan, record), record, packs).fact} if record["excluded"] else {}
     if plan.expected_digest not in (None, record["digest"]):
         raise LockstepError(
             f"run={plan.run}: its dataset was {plan.expected_digest[:16]}, the one given now is {record['digest'][:16]}: "
@@ -80,7 +80,7 @@ def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def recounted(plan: Plan, record: dict[str, Any], packs: Path) -> Plan:
+def _recounted(plan: Plan, record: dict[str, Any], packs: Path) -> Plan:
     """The plan, whose class weights follow from the images that are left."""
     config = configurations.build(plan.config)
     if config.train.class_weight != configs.BALANCED:

@@ -119,12 +119,12 @@ def _main_group(rows: Sequence[Timing]) -> list[Timing]:
 
     def size(key: tuple[int, int]) -> tuple[int, int, float]:
         finished = [row for row in by_settings[key] if row.measured]
-        return len({row.workers for row in finished}), len(finished), rarity(key[1])
+        return len({row.workers for row in finished}), len(finished), _rarity(key[1])
 
     return by_settings[max(by_settings, key=size)]
 
 
-def rarity(checkpoint_every: int) -> float:
+def _rarity(checkpoint_every: int) -> float:
     """Sort key for checkpoint_every: 0, only at the end of an epoch, is the rarest."""
     return checkpoint_every or math.inf
 
@@ -144,32 +144,32 @@ def study(
         fitted = fit(rows, work, sweep, own, quick, hosts, timed)
     except Refused as refusal:
         return Study(work, measured, None, str(refusal), None, refusal.command)
-    answered = Study(work, measured, fitted, "", advise(fitted))
-    if against := contradiction(answered):
+    answered = Study(work, measured, fitted, "", _advise(fitted))
+    if against := _contradiction(answered):
         more = again(measured, sweep, max(row.repeat for row in measured) + 2)
         return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
     return answered
 
 
-def medians(one: Study) -> dict[int, float]:
+def _medians(one: Study) -> dict[int, float]:
     """Median images/s by number of workers."""
     return {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
 
 
 def medians_in_words(one: Study) -> str:
     """`median images/s by workers: 1: 805, 2: 697`."""
-    return f"median {one.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in medians(one).items())}"
+    return f"median {one.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in _medians(one).items())}"
 
 
 def quickest(one: Study) -> int:
     """The number of workers with the largest median images/s."""
-    rates = medians(one)
+    rates = _medians(one)
     return max(rates, key=lambda n: rates[n])
 
 
 def faster(one: Study, workers: int) -> float:
     """How many times as fast the quickest number of workers is, by medians."""
-    rates = medians(one)
+    rates = _medians(one)
     return rates[quickest(one)] / rates[workers]
 
 
@@ -181,13 +181,13 @@ def contradicted(one: Study, workers: int) -> bool:
     return faster(one, workers) >= 1 + WORTH
 
 
-def contradiction(one: Study) -> str:
+def _contradiction(one: Study) -> str:
     """Why the medians contradict the model's answer; empty if they do not.
 
     They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few numbers
     the model can't tell an odd one from the cost of working together.
     """
-    advised, rates, best_rate = one.advice, medians(one), quickest(one)
+    advised, rates, best_rate = one.advice, _medians(one), quickest(one)
     if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not contradicted(one, advised.workers):
         return ""
     between = range(*sorted((advised.workers, best_rate)))
@@ -200,14 +200,14 @@ def contradiction(one: Study) -> str:
     )
 
 
-def advise(fitted: Fit) -> Advice:
-    """The answer: `best` among the numbers of workers from the fewest to the most measured."""
+def _advise(fitted: Fit) -> Advice:
+    """The answer: `_best` among the numbers of workers from the fewest to the most measured."""
     fewest, most = fitted.counts[0], fitted.counts[-1]
     counts = range(fewest, most + 1)
-    workers = best({n: fitted.images_per_s(n) for n in counts})
+    workers = _best({n: fitted.images_per_s(n) for n in counts})
     drawn = {n: fitted.draws("images_per_s", n) for n in counts}
     low, high = np.quantile(drawn[workers] / drawn[fewest], [0.025, 0.975])
-    answers = Counter(best(dict(zip(counts, rates, strict=True))) for rates in np.stack(list(drawn.values()), axis=-1).tolist())
+    answers = Counter(_best(dict(zip(counts, rates, strict=True))) for rates in np.stack(list(drawn.values()), axis=-1).tolist())
     return Advice(
         workers,
         fewest,
@@ -222,7 +222,7 @@ def advise(fitted: Fit) -> Advice:
     )
 
 
-def best(rates: Mapping[int, float]) -> int:
+def _best(rates: Mapping[int, float]) -> int:
     """The number of workers to use, from images/s by number of workers; the larger on a tie.
 
     Workers are added as long as each brings `worth` more images/s, several together on (geometric) average: the second alone may
@@ -235,8 +235,8 @@ def best(rates: Mapping[int, float]) -> int:
 
 
 def by_medians(study: Study) -> int:
-    """The answer of `best` from the measured medians alone, among the measured numbers."""
-    return best(medians(study))
+    """The answer of `_best` from the measured medians alone, among the measured numbers."""
+    return _best(_medians(study))
 
 
 def to_train(study: Study) -> int:
@@ -259,7 +259,7 @@ def joined(study: Study, workers: int) -> str:
     return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
+def _spread(values: Sequence[float]) -> dict[str, Any]:
     """Median, mean and standard deviation of the sample; the last is None for a single value."""
     return {
         "median": statistics.median(values),
@@ -273,7 +273,7 @@ def measured(study: Study) -> list[dict[str, Any]]:
     table: list[dict[str, Any]] = []
     for n in study.counts:
         rows = study.of(n)
-        spreads = {name: spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
+        spreads = {name: _spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
         first = table[0]["images_per_s"]["median"] if table else spreads["images_per_s"]["median"]
         faster, base = spreads["images_per_s"]["median"] / first, study.counts[0]
         table.append(
@@ -346,9 +346,9 @@ def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
             group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
     costs = []
     for (scaling, epochs, workers), group in by_settings.items():
-        rarest, *others = sorted(group, key=rarity, reverse=True)
+        rarest, *others = sorted(group, key=_rarity, reverse=True)
         for every in (rarest, *others) if others else ():
-            low, high = (None, None) if every == rarest else difference(group[every], group[rarest])
+            low, high = (None, None) if every == rarest else _difference(group[every], group[rarest])
             costs.append(
                 {
                     "scaling": scaling,
@@ -356,7 +356,7 @@ def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
                     "workers": workers,
                     "checkpoint_every": every,
                     "trials": len(group[every]),
-                    "seconds_training": spread(group[every]),
+                    "seconds_training": _spread(group[every]),
                     "compared_with": rarest,
                     "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
                     "more_percent_low": low,
@@ -366,7 +366,7 @@ def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     return costs
 
 
-def difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
+def _difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
     """95% interval (percent of the base's mean) of the difference of two means; (None, None) if one has a single value.
 
     Welch, The generalization of Student's problem when several different population variances are involved, Biometrika 34, 1947.
@@ -396,7 +396,7 @@ def energy(study: Study, extras: Extras) -> list[dict[str, Any]]:
             used = [extras.watts_per_node * n * one / row.epochs for row, one in zip(rows, seconds, strict=True)]
             source = "estimate from watts_per_node"
         if used:
-            table.append({"workers": n, "joules_per_epoch": spread(used), "trials": len(used), "source": source})
+            table.append({"workers": n, "joules_per_epoch": _spread(used), "trials": len(used), "source": source})
     return table
 
 

@@ -62,26 +62,26 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
         )
     hosts = record.get("hosts", [])
     studies, split = [], None
-    for work, group in groups(rows, works(record)):
-        profiled = samples(folder, group)
-        timed = timed_work(record, work, max(row.workers for row in group))
-        own = timed or own_work(profiled, group)
-        studies.append(study(group, work, folder.name, own, quick(profiled, group), hosts, bool(timed)))
+    for work, group in groups(rows, _works(record)):
+        profiled = _samples(folder, group)
+        timed = _timed_work(record, work, max(row.workers for row in group))
+        own = timed or _own_work(profiled, group)
+        studies.append(study(group, work, folder.name, own, _quick(profiled, group), hosts, bool(timed)))
         if split is None and studies[-1].rows:
             split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
-    extras = Extras(record.get("mbit_s"), watts_per_node, joules(folder, rows), split, on_one_machine(hosts))
+    extras = Extras(record.get("mbit_s"), watts_per_node, _joules(folder, rows), split, on_one_machine(hosts))
     measured = sum(row.measured for row in rows)
     counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": as_dict(studies, rows, extras)}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
         write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(studies, rows, extras)))
         write_json(Path(fresh, SUMMARY), {**record, **counted})
-        draw(Path(fresh), rows, studies, extras)
+        _draw(Path(fresh), rows, studies, extras)
         changed = put_changed(Path(fresh), folder)
-    label, command = following(studies, rows, folder.name)
+    label, command = _following(studies, rows, folder.name)
     return Results(rows, studies, typed(advice_text.answers(studies, rows, extras)), (label, typed(command)), bool(changed))
 
 
-def following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
+def _following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
     """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
     if advice_text.about_saved_states(rows):
         single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
@@ -99,7 +99,7 @@ def _train(sweep: str, workers: int) -> tuple[str, str]:
     return "train with it", f"ansible-playbook train.yml -e config=sweeps/{sweep}/config.yml -e workers={workers}"
 
 
-def works(record: dict[str, Any]) -> list[Work]:
+def _works(record: dict[str, Any]) -> list[Work]:
     """The work of a step at each scaling."""
     batches = {WEAK: record["batch_size"], STRONG: record["global_batch"]}
     sent = record.get("sent_bytes", record["gradient_bytes"])
@@ -113,7 +113,7 @@ def works(record: dict[str, Any]) -> list[Work]:
     return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
 
 
-def draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
+def _draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
     """Draw all pictures into a folder; none for a scaling without measurements."""
     scaling_plots.time_median(rows, folder / "time_median.png")
     scaling_plots.time_mean(rows, folder / "time_mean.png")
@@ -129,10 +129,10 @@ def draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Ext
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
         scaling_plots.checkpoints(rows, folder / "checkpoints.png")
     if extras.split:
-        run_plots.split(profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
+        run_plots.split(_profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
 
 
-def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
+def _profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
     """One named bar per host and number of workers; if there are too many, only the slowest host at each number."""
     slowest = sum(len(hosts) for hosts in by_workers.values()) > MOST_BARS
     bars: dict[str, Mapping[str, float]] = {}
@@ -143,7 +143,7 @@ def profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) ->
     return bars
 
 
-def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
+def _samples(folder: Path, rows: Sequence[Timing]) -> Samples:
     """Profiled steps of these trials together; numbers of workers without any are left out.
 
     Args:
@@ -152,12 +152,12 @@ def samples(folder: Path, rows: Sequence[Timing]) -> Samples:
     """
     pooled: Samples = {}
     for row in sorted((row for row in rows if row.measured), key=lambda row: row.workers):
-        for host, records in step_profile.read(trial_folder(folder, row.trial)).items():
+        for host, records in step_profile.read(_trial_folder(folder, row.trial)).items():
             pooled.setdefault(row.workers, {}).setdefault(host, []).extend(records)
     return pooled
 
 
-def own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
+def _own_work(profiled: Samples, rows: Sequence[Timing]) -> dict[int, float]:
     """Seconds of a step's own work by number of workers, of the slowest host in these trials.
 
     Left out if any host has no samples: it may be the slowest.
@@ -171,7 +171,7 @@ def times(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return {host: one if isinstance(one, list) else [one] for host, one in record.get("timed", {}).items()}
 
 
-def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
+def _timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int, float]:
     """Seconds of a step's own work for 1 to so many workers, from each host's step that was timed alone before and after the trials.
 
     A machine that is slower in the end is slower for the trials as well: the mean counts. Empty if a host was not timed, or, with strong
@@ -186,7 +186,7 @@ def timed_work(record: Mapping[str, Any], work: Work, workers: int) -> dict[int,
     return alone | {n: step_profile.decisive({name: each[name] for name in names[:n]}) for n in range(2, len(names) + 1)}
 
 
-def quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
+def _quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
     """Numbers of workers whose newest hosts are no slower than the others: if steps grow from there on, no host is to blame."""
     hosts = {row.workers: set(row.hosts.split()) for row in rows if row.measured}
     before, result = set[str](), set[int]()
@@ -200,12 +200,12 @@ def quick(profiled: Samples, rows: Sequence[Timing]) -> set[int]:
     return result
 
 
-def joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
+def _joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
     """Metered energy of each trial, if there was a meter."""
-    paths = {row.trial: trial_folder(folder, row.trial) / "energy.json" for row in rows if row.measured}
+    paths = {row.trial: _trial_folder(folder, row.trial) / "energy.json" for row in rows if row.measured}
     return {trial: float(read_json(path)["joules"]) for trial, path in paths.items() if path.is_file()}
 
 
-def trial_folder(folder: Path, trial: Trial) -> Path:
+def _trial_folder(folder: Path, trial: Trial) -> Path:
     """Folder of a trial's files."""
     return folder / "trials" / design.run_name(folder.name, trial)

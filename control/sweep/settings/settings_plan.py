@@ -60,11 +60,11 @@ def wanted(options: dict[str, Any], hosts: Sequence[str]) -> Wanted:
     Raises:
         ConfigError: a variable or value that can't be.
     """
-    check_options(options)
+    _check_options(options)
     space = trial_settings.parse(str(options["vary"]))
     drawn = integer("trials", options["trials"]) if "trials" in options else None
     trains = str(options.get("model", options.get("config", "lecture_cnn"))).split(".py:", maxsplit=1)[0]
-    return Wanted(space, drawn, given(options, list(space)), *groups(hosts, options), trains)
+    return Wanted(space, drawn, _given(options, list(space)), *_groups(hosts, options), trains)
 
 
 def continued(options: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def continued(options: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     return before | options
 
 
-def check_options(options: dict[str, Any]) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     """Refuse operator variables that a sweep over settings does not take.
 
     Raises:
@@ -100,7 +100,7 @@ def refuse_without_vary(options: dict[str, Any]) -> None:
             )
 
 
-def given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
+def _given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
     """The keys that are set for all trials.
 
     Raises:
@@ -151,7 +151,7 @@ def trials(sweep: str, base: dict[str, Any], set_for_all: Settings, combinations
     return planned
 
 
-def groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
+def _groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
     """Hosts that train together, each host in one group, and hosts without one.
 
     Raises:

@@ -57,7 +57,7 @@ def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> R
     counted = Counter(row.state for row in rows)
     written = {"states": dict(counted), "best": {"run": results.rows[0].run, "settings": results.rows[0].values, **_best(results)}}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
-        write_text(Path(fresh, "analysis.md"), typed(analysis(results)))
+        write_text(Path(fresh, "analysis.md"), typed(_analysis(results)))
         write_json(Path(fresh, SUMMARY), {**record, **written})
         settings_plot.parallel(results.rows, results.keys, results.metric, Path(fresh, PICTURE))
         changed = put_changed(Path(fresh), folder)
@@ -111,7 +111,7 @@ def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
     """A sentence for each key of which the best trial has the least or the largest value that was tried."""
     names, sentences = trial_settings.short_keys(keys), []
     for key in keys:
-        tried = {row.values[key] for row in rows if row.state == SUCCEEDED and is_number(row.values[key])}
+        tried = {row.values[key] for row in rows if row.state == SUCCEEDED and _is_number(row.values[key])}
         value = rows[0].values[key]
         if len(tried) >= EDGE and value in (min(tried), max(tried)):
             end, more = ("smallest", "smaller") if value == min(tried) else ("largest", "larger")
@@ -119,7 +119,7 @@ def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
     return sentences
 
 
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     """Return whether a value is a number on a scale."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -158,7 +158,7 @@ def failures(results: Results) -> list[str]:
     return [f"{trial_settings.label(row.values)}: {row.state}: {row.reason}" for row in results.rows if row.state != SUCCEEDED]
 
 
-def analysis(results: Results) -> str:
+def _analysis(results: Results) -> str:
     """analysis.md."""
     header, rows = cells(results)
     parts = [

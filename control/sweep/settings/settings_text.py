@@ -50,7 +50,7 @@ def plan(
         *([("configuration", why)] if why else []),
         ("varied", "; ".join(f"{key}: {_values(values)}" for key, values in wanted.space.items())),
         ("trials", f"{len(trials)}, {how}{f', {done} of them done already' if done else ''}"),
-        ("hosts", hosts(wanted)),
+        ("hosts", _hosts(wanted)),
         ("judged by", f"{decides}, in the best epoch"),
         ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: {examples}"),
@@ -75,7 +75,7 @@ def _values(values: tuple[Any, ...] | Range) -> str:
     return str(values) if isinstance(values, Range) else printable(", ".join(map(trial_settings.shown, values)), 200)
 
 
-def hosts(wanted: Wanted) -> str:
+def _hosts(wanted: Wanted) -> str:
     """Hosts of each training, and hosts without work, in words."""
     at_once = f"{len(wanted.groups)} trials at once: " if len(wanted.groups) > 1 else ""
     unused = f"; not used: {' '.join(wanted.idle)}" if wanted.idle else ""

@@ -57,7 +57,7 @@ class SettingsBench(Bench):
         """Train; returns the row for trials.csv."""
         summary = self.launch(trial, hosts, {"config": str(_config(self.folder, trial))}, ended)
         config = configurations.load(_config(self.folder, trial))
-        return row(trial, self.values(trial), summary, self.local(trial), config["train"]["monitor"], hosts, self.last_lines(trial, 1))
+        return _row(trial, self.values(trial), summary, self.local(trial), config["train"]["monitor"], hosts, self.last_lines(trial, 1))
 
     def values(self, trial: str) -> Settings:
         """A trial's settings."""
@@ -106,7 +106,7 @@ def metric_value(row: Result) -> str:
     return f"{Monitor(row.metric, True).label} {row.value:.4f} in epoch {row.epoch}" if row.value is not None else "no metric"
 
 
-def row(
+def _row(
     run: str, values: Settings, summary: dict[str, Any], folder: Path, asked: str | None, hosts: Sequence[str], last: Sequence[str]
 ) -> Result:
     """The row of a trial.

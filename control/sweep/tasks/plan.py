@@ -66,7 +66,7 @@ def _measuring(task: Task, options: dict[str, Any]) -> dict[str, Any]:
         with alone():
             pass
     hosts = plan_command.hosts(task.task_vars)
-    options = settings_plan.continued(options, asked_before(options))
+    options = settings_plan.continued(options, _asked_before(options))
     return _settings(task, options, hosts) if "vary" in options else _workers(task, options, hosts)
 
 
@@ -74,20 +74,20 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     """Plan a sweep over numbers of workers."""
     settings_plan.refuse_without_vary(options)
     choice = _choice(task, options, hosts)
-    options = with_choice(options, choice)
-    folder = named_folder(options, default_name(str(options.get("config", "lecture_cnn")), inventory_name()))
+    options = _with_choice(options, choice)
+    folder = _named_folder(options, _default_name(str(options.get("config", "lecture_cnn")), _inventory_name()))
     settings_plan.refuse_other_kind(folder, varies=False)
     name = folder.name
-    config = resolve(options, folder)
-    wanted = wants(options, len(hosts))
-    record_before = check_same(folder, name, config, hosts, options)
+    config = _resolve(options, folder)
+    wanted = _wants(options, len(hosts))
+    record_before = _check_same(folder, name, config, hosts, options)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "config.yml"
         path.write_text(configurations.dump(config), encoding="utf-8")
         given = {"config": str(path), "workers": str(max(wanted.workers)), "remeasure": options.get("remeasure", False)}
         plan = _plan(task, name, given, hosts)
     record = {
-        **new_record(name, options, config, hosts),
+        **_new_record(name, options, config, hosts),
         **record_before,
         "gradient_bytes": bytes_per_step(plan.parameters["trainable"]),
         "train_images": plan.counts["train_images"],
@@ -95,7 +95,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
         "called": noun(plan.dataset.get("spec")),
         "code": plan.code,
     }
-    check_same_facts(name, record_before, record)
+    _check_same_facts(name, record_before, record)
     trials = design.order(wanted, record["seed"])
     rows = timings.read(folder / timings.FILE)
     left = remaining(trials, rows)
@@ -105,12 +105,12 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
     shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
-    times = bool(left) and boolean("preflight", options.get("preflight", True)) and step_alone_counts(wanted, record["hosts"])
+    times = bool(left) and boolean("preflight", options.get("preflight", True)) and _step_alone_counts(wanted, record["hosts"])
     facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": plan.hosts, "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 
 
-def step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
+def _step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
     """Return whether a host's own step, timed alone, represents its step beside other hosts.
 
     Workers of one machine take each other's cores, and with strong scaling each number of workers has another share of a step.
@@ -121,7 +121,7 @@ def step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
 def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """Plan a sweep over settings."""
     wanted = settings_plan.wanted(options, [host["name"] for host in hosts])
-    folder = named_folder(options, default_name(wanted.trains, "-".join([inventory_name(), *wanted.names])))
+    folder = _named_folder(options, _default_name(wanted.trains, "-".join([_inventory_name(), *wanted.names])))
     settings_plan.refuse_other_kind(folder, varies=True)
     rows, before = settings_plan.before(folder)
     seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
@@ -134,7 +134,7 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
     if any(row.measured for row in rows):
         settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
-        check_same_facts(folder.name, before, record)
+        _check_same_facts(folder.name, before, record)
         record["varied"] = before["varied"]
     if not task.check_mode:
         settings_plan.write(folder, {**before, **record}, trials)
@@ -183,7 +183,7 @@ def _usable(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return hosts
 
 
-def asked_before(options: dict[str, Any]) -> dict[str, Any]:
+def _asked_before(options: dict[str, Any]) -> dict[str, Any]:
     """Operator variables of a sweep over settings that exists; empty for others."""
     if "sweep" not in options:
         return {}
@@ -192,7 +192,7 @@ def asked_before(options: dict[str, Any]) -> dict[str, Any]:
     return dict(read_json(path).get("asked", {})) if path.is_file() else {}
 
 
-def named_folder(options: dict[str, Any], default: str) -> Path:
+def _named_folder(options: dict[str, Any], default: str) -> Path:
     """The sweep's folder.
 
     Raises:
@@ -203,13 +203,13 @@ def named_folder(options: dict[str, Any], default: str) -> Path:
     return project.SWEEPS / name
 
 
-def inventory_name() -> str:
+def _inventory_name() -> str:
     """Name of the inventory: its folder's."""
     given = command_line.inventory()
     return given.parent.name if given.is_file() else given.name
 
 
-def with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
+def _with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[str, Any]:
     """The typed options, with the configuration that fits the dataset; the sweep itself sets a trial's length."""
     if choice is None:
         return options
@@ -218,7 +218,7 @@ def with_choice(options: dict[str, Any], choice: dict[str, Any] | None) -> dict[
     return {**options, "config": choice["config"], "set": given.rstrip(",")}
 
 
-def resolve(options: dict[str, Any], folder: Path) -> Config:
+def _resolve(options: dict[str, Any], folder: Path) -> Config:
     """The configuration of every trial: an epoch is the whole training set, whatever the number of workers.
 
     An existing sweep's configuration, unless another is requested, with the options typed now.
@@ -250,7 +250,7 @@ def resolve(options: dict[str, Any], folder: Path) -> Config:
     return config
 
 
-def wants(options: dict[str, Any], hosts: int) -> Wanted:
+def _wants(options: dict[str, Any], hosts: int) -> Wanted:
     """Request of a sweep over workers."""
     every = design.numbers("checkpoint_every", options.get("checkpoint_every", "0"), least=0)
     # The cost of saved states is a separate question: all hosts by default.
@@ -265,7 +265,7 @@ def wants(options: dict[str, Any], hosts: int) -> Wanted:
     return Wanted(workers, repeats, epochs, every, scaling)
 
 
-def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def _new_record(name: str, options: dict[str, Any], config: Config, hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """The initial content of a sweep's summary.json."""
     seed = integer("seed", options["seed"]) if "seed" in options else 1 + secrets.randbelow(SEEDS)
     return {
@@ -278,7 +278,7 @@ def new_record(name: str, options: dict[str, Any], config: Config, hosts: list[d
     }
 
 
-def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
+def _check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     """The record of an existing sweep."""
     path = folder / SUMMARY
     if not path.is_file() or not timings.any_measured(folder / timings.FILE):
@@ -297,14 +297,14 @@ def check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, An
     return record_before if len(record_before["hosts"]) >= len(labels) else {**record_before, "hosts": labels}
 
 
-def check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
+def _check_same_facts(name: str, record_before: dict[str, Any], record: dict[str, Any]) -> None:
     """Refuse to mix measurements of another trainer or other data."""
     words = {"dataset": "dataset", "code": "trainer (its code has changed)"}
     changed = [word for key, word in words.items() if record_before.get(key) and record[key] and record_before[key] != record[key]]
     refuse_other("sweep", name, changed)
 
 
-def default_name(config: str, inventory: str) -> str:
+def _default_name(config: str, inventory: str) -> str:
     """`task_cnn-lab`: the same command continues the same sweep."""
     stem = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in f"{Path(config).stem}-{inventory}".lower())
     return stem.strip("-_")[:32] or "sweep"

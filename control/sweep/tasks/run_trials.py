@@ -41,20 +41,20 @@ def run_trials(task: Task) -> dict[str, Any]:
         if trial_settings.are_of(Path(record["folder"])):
             bench = SettingsBench(record, variables, ended)
         else:
-            note_links(Path(record["folder"]) / SUMMARY, task.arguments["network"])
+            _note_links(Path(record["folder"]) / SUMMARY, task.arguments["network"])
             remeasure = boolean("remeasure", options.get("remeasure", False))
             bench = TimingBench(record, variables, ended, options.get("meter"), remeasure)
         with alone():
-            run_all(bench, line)
+            _run_all(bench, line)
     return {"changed": True}
 
 
-def run_all(bench: Bench, line: Line) -> None:
+def _run_all(bench: Bench, line: Line) -> None:
     """Run the trials of a bench; if the command is ended, leave nothing on the hosts (LockstepError)."""
     try:
         bench.clear_leftover()
         bench.prepare(line)
-        Session(bench, line).run()
+        _Session(bench, line).run()
     except Interrupted:
         replace(bench, ended=lambda: False).clear_leftover()
         again = "the same command continues, and measures nothing twice"
@@ -63,7 +63,7 @@ def run_all(bench: Bench, line: Line) -> None:
         line.end()
 
 
-class Session:
+class _Session:
     """The trials that one command runs, with what it says of them."""
 
     def __init__(self, bench: Bench, line: Line):
@@ -102,7 +102,7 @@ class Session:
         self._line.update(sweep_text.under_way(shown, len(self._trials), later, len(self._bench.slots)))
 
 
-def note_links(path: Path, network: dict[str, Any]) -> None:
+def _note_links(path: Path, network: dict[str, Any]) -> None:
     """Record the bandwidth of the slowest link between the hosts; the look at the hosts has just measured it."""
     record = dict(read_json(path))
     names = [name for name in host_names.label_names(record["hosts"]) if name in network]

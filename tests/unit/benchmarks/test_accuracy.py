@@ -197,7 +197,7 @@ def test_a_deleted_run_leaves_its_row_and_no_curve(results):
         run = finished(results, training)
         accuracy_results.STORE.put(folder / "results.csv", run_accuracy.row_of(training, run))
     shutil.rmtree(run)
-    assert list(run_accuracy.curves(accuracy_results.STORE.read(folder / "results.csv"), "one")) == trainings[:1]
+    assert list(run_accuracy._curves(accuracy_results.STORE.read(folder / "results.csv"), "one")) == trainings[:1]
     run_accuracy.conclude(folder, made)
     assert (folder / "accuracy.png").is_file()
 

@@ -154,7 +154,7 @@ SMALL = {(1, 2): [1000] * 3, (2, 2): [500] * 3}
 def answer(rates, busy, idle=0.0, processor=PLAIN, batches=(32, 512)):
     kind, cpus, threads = processor
     timed = {"kind": kind, "threads": threads, "smallest": 2}
-    return inference_results.answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
+    return inference_results._answer(grouped(passes({**SMALL, **rates}, busy, idle), "batch", "devices"), batches, timed, cpus)
 
 
 def four(one, two, small=(1000, 800)):
@@ -205,14 +205,14 @@ def test_gpus_have_hardware_of_their_own():
 def test_one_number_of_devices_says_nothing():
     actual = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
     assert (
-        inference_results.answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2)
+        inference_results._answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2)
         == "Only 2 devices measured: nothing to compare."
     )
 
 
 def test_single_passes_are_never_told_apart():
     rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference_results.answer(
+    assert inference_results._answer(
         grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2
     ).startswith("no measurable difference between 2 devices and 1 device")
 
@@ -266,8 +266,8 @@ def refusal(function, *arguments):
 
 
 def test_settings():
-    assert plan_inference.settings_of({}) == {"devices": (1, 2), "batches": (32, 128, 512), "passes": 5}
-    assert plan_inference.settings_of({"devices": "1-3", "batches": "8", "passes": "2"}) == {
+    assert plan_inference._settings_of({}) == {"devices": (1, 2), "batches": (32, 128, 512), "passes": 5}
+    assert plan_inference._settings_of({"devices": "1-3", "batches": "8", "passes": "2"}) == {
         "devices": (1, 2, 3),
         "batches": (8,),
         "passes": 2,
@@ -275,7 +275,7 @@ def test_settings():
 
 
 def test_a_batch_that_can_not_be_cut_is_refused():
-    assert refusal(plan_inference.settings_of, {"devices": "1,4", "batches": "2,8"}) == (
+    assert refusal(plan_inference._settings_of, {"devices": "1,4", "batches": "2,8"}) == (
         "batches=2,8: a batch of 2 can't be cut for 4 devices; ask for more"
     )
 
@@ -293,7 +293,7 @@ def runs(tmp_path):
 
 @pytest.mark.parametrize("options", [{"run": "old"}, {}])
 def test_a_run_predicts_with_its_last_snapshot(runs, options):
-    assert plan_inference.model_of(options, runs) == {
+    assert plan_inference._model_of(options, runs) == {
         "of": "epoch 2 of run old",
         "snapshot": str(runs / "old/checkpoints/epoch-0002.keras"),
         "config_yaml": configurations.rewritten(runs / "old/config.yml"),
@@ -301,26 +301,26 @@ def test_a_run_predicts_with_its_last_snapshot(runs, options):
 
 
 def test_a_new_model_where_there_is_no_run_or_when_asked_for(runs):
-    first = plan_inference.model_of({}, runs / "nowhere")
+    first = plan_inference._model_of({}, runs / "nowhere")
     assert (first["of"], first["snapshot"]) == ("a new lecture_cnn of configuration lecture_cnn", None)
-    asked = plan_inference.model_of({"config": "deep_cnn", "set": "model.filters=16"}, runs)
+    asked = plan_inference._model_of({"config": "deep_cnn", "set": "model.filters=16"}, runs)
     assert asked["of"] == "a new deep_cnn of configuration deep_cnn"
     assert "filters: 16" in asked["config_yaml"]
 
 
 def test_what_does_not_go_together(runs):
-    assert refusal(plan_inference.model_of, {"run": "old", "config": "deep_cnn"}, runs) == (
+    assert refusal(plan_inference._model_of, {"run": "old", "config": "deep_cnn"}, runs) == (
         "run=old, config=deep_cnn: give one of them, a trained model or a new one"
     )
-    assert refusal(plan_inference.model_of, {"run": "old", "set": "seed=2"}, runs) == (
+    assert refusal(plan_inference._model_of, {"run": "old", "set": "seed=2"}, runs) == (
         "set=seed=2: a run's snapshot is taken as it is; give config=NAME for a new model"
     )
-    assert refusal(plan_inference.model_of, {"run": "new"}, runs) == (
+    assert refusal(plan_inference._model_of, {"run": "new"}, runs) == (
         "run=new: none of its snapshots is here; the first is written at the end of epoch 1. Fix: ansible-playbook train.yml -e run=new "
         "watches it, or collects what it left if it has ended"
     )
     assert "model.filtres: deep_cnn has no such option" in refusal(
-        plan_inference.model_of, {"config": "deep_cnn", "set": "model.filtres=2"}, runs
+        plan_inference._model_of, {"config": "deep_cnn", "set": "model.filtres=2"}, runs
     )
 
 
@@ -346,4 +346,4 @@ def test_a_snapshot_is_read(tmp_path, monkeypatch):
 
 def test_unknown_configuration():
     with pytest.raises(ConfigError):
-        plan_inference.model_of({"config": "deep"}, Path("/nonexistent"))
+        plan_inference._model_of({"config": "deep"}, Path("/nonexistent"))

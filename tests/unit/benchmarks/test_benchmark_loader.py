@@ -257,16 +257,16 @@ def test_rows_are_means_medians_and_deviations():
 )
 def test_the_answer(rates, message):
     assert (
-        loader_results.answer(common.grouped(passes(rates), "loaders"), 4)
+        loader_results._answer(common.grouped(passes(rates), "loaders"), 4)
         == f"{message} Training takes 4 here (the cores) unless data.loaders says otherwise."
     )
 
 
 def test_whether_training_would_decode_at_all():
-    assert loader_results.cached(3000.4, 2048) == (
+    assert loader_results._cached(3000.4, 2048) == (
         "Decoded, all images take 3,000 MB, above data.cache_limit_mb=2048: training decodes them in every epoch, as timed here."
     )
-    assert loader_results.cached(12, 2048) == (
+    assert loader_results._cached(12, 2048) == (
         "Decoded, all images take 12 MB, within data.cache_limit_mb=2048: training would decode them once and read a cache from then on; "
         "what is timed here is what a folder above the limit costs in every epoch."
     )
@@ -335,10 +335,10 @@ def test_a_host_in_a_line_and_in_a_file():
 
 
 def test_what_repeats_tell_apart():
-    one, other, far = common.Spread((10.0, 11.0, 9.0)), common.Spread((12.0, 11.0, 13.0)), common.Spread((20.0, 21.0, 19.0))
+    one, other, far = common._Spread((10.0, 11.0, 9.0)), common._Spread((12.0, 11.0, 13.0)), common._Spread((20.0, 21.0, 19.0))
     assert not common.differ(one, other)
     assert common.differ(one, far)
-    assert not common.differ(common.Spread((1.0,)), far), "single repeats say nothing"
+    assert not common.differ(common._Spread((1.0,)), far), "single repeats say nothing"
 
 
 @pytest.mark.parametrize(
@@ -395,12 +395,12 @@ def test_a_command_can_be_typed_again():
 def test_raw_pixels_have_nothing_to_decode(make_idx, make_folder):
     root = make_idx()
     with pytest.raises(ConfigError) as caught:
-        plan_loader.check_folder(str(root))
+        plan_loader._check_folder(str(root))
     assert str(caught.value) == (
         f"dataset={root}: its images are raw pixels, so loaders have nothing to decode; give a folder with train/<class>/ and "
         "test/<class>/ of JPEG files, or leave dataset= out to have one made"
     )
-    plan_loader.check_folder(str(make_folder()))
+    plan_loader._check_folder(str(make_folder()))
 
 
 @pytest.mark.parametrize(

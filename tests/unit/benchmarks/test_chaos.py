@@ -197,7 +197,7 @@ def test_a_fault_begins_when_its_command_does_not_when_that_has_ended(monkeypatc
             ended.append(time.time())
             return super().on(host, *command)
 
-    task = run_chaos.RunChaos.__new__(run_chaos.RunChaos)
+    task = run_chaos._RunChaos.__new__(run_chaos._RunChaos)
     task.line, task._reaches = SimpleNamespace(print=lambda _: None), lambda *_: True
     monkeypatch.setitem(FAULTS, "cut", (faults.cut("input"), "other"))
     (cut,) = task._inject(scene(Slow()), [Injection(1, 0, "cut", "node2", 60)])
@@ -231,7 +231,7 @@ def test_a_node_that_is_off_gives_no_step():
     def off(*_):
         raise LockstepError("no such container")
 
-    assert run_chaos.newest_step(scene(SimpleNamespace(on=off)), 0.0) == -1
+    assert run_chaos._newest_step(scene(SimpleNamespace(on=off)), 0.0) == -1
 
 
 def test_only_steps_after_the_last_fault_count():
@@ -239,5 +239,5 @@ def test_only_steps_after_the_last_fault_count():
         json.dumps({**step(t, number), "epoch": 1, "images_per_s": 1.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}})
         for t, number in ((1.0, 60), (2.0, 80))
     )
-    assert run_chaos.newest_step(scene(Asked(lines)), 1.5) == 80
-    assert run_chaos.newest_step(scene(Asked(lines)), 2.5) == -1
+    assert run_chaos._newest_step(scene(Asked(lines)), 1.5) == 80
+    assert run_chaos._newest_step(scene(Asked(lines)), 2.5) == -1

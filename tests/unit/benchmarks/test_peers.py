@@ -54,10 +54,10 @@ class TestWhatIsAskedFor:
         )
 
     def test_links_each_once_in_the_order_given(self):
-        assert peer_trials.links("1Gbit, none,1gbit") == ("1gbit", "none")
+        assert peer_trials._links("1Gbit, none,1gbit") == ("1gbit", "none")
 
     def test_a_link_that_is_no_rate(self):
-        assert refusal(peer_trials.links, "fast").startswith("link=fast: it must be none or a rate")
+        assert refusal(peer_trials._links, "fast").startswith("link=fast: it must be none or a rate")
 
     def test_systems_in_the_order_of_the_table(self):
         assert peer_trials.systems("ddp, lockstep") == ("lockstep", "ddp")
@@ -199,13 +199,13 @@ class TestStart:
 class TestEndOfAWorker:
     def test_code_result_and_log(self):
         message = f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n'
-        assert peer_cell.parse(message) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
+        assert peer_cell._parse(message) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
 
     def test_a_worker_that_left_nothing(self):
-        assert peer_cell.parse(f"{MARK}\n{MARK}\n\n{MARK}\n") == {"exit": None, "result": None, "lines": []}
+        assert peer_cell._parse(f"{MARK}\n{MARK}\n\n{MARK}\n") == {"exit": None, "result": None, "lines": []}
 
     def test_a_host_that_said_something_else(self):
-        assert peer_cell.parse("cd: no such folder") == {"exit": None, "result": None, "lines": ["cd: no such folder"]}
+        assert peer_cell._parse("cd: no such folder") == {"exit": None, "result": None, "lines": ["cd: no such folder"]}
 
     def test_the_first_failure_is_not_that_of_who_lost_the_others(self):
         ends = [
@@ -407,7 +407,7 @@ class TestResults:
 
     def test_unequal_weights_are_told_but_not_of_those_that_reduce_nothing(self):
         rows = [dataclasses.replace(row(name, 1000), weights_equal=False) for name in ("ideal", "in-step", "ddp")]
-        assert peers_results.unequal(Results(rows)) == ["ddp"]
+        assert peers_results._unequal(Results(rows)) == ["ddp"]
 
     def test_the_summary_has_every_point(self, results):
         actual = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
@@ -463,20 +463,20 @@ class TestPicture:
 class TestActions:
     def test_results_are_added_to_on_the_same_machines_only(self):
         one, two = ({"name": name, "cpus": 0.38, "packages": {"tensorflow": "2.21.0"}} for name in ("node1", "node2"))
-        assert peer_hosts.continued("g", [one, two], [one]) == [one, two]
-        assert peer_hosts.continued("g", [one], [one, two]) == [one, two]
+        assert peer_hosts._continued("g", [one, two], [one]) == [one, two]
+        assert peer_hosts._continued("g", [one], [one, two]) == [one, two]
         with pytest.raises(LockstepError) as caught:
-            peer_hosts.continued("g", [one, two], [one, {**two, "cpus": 0.19}])
+            peer_hosts._continued("g", [one, two], [one, {**two, "cpus": 0.19}])
         assert str(caught.value) == (
             "peers=g: node2 was measured with another cpus, and the two can't be compared; measure under another name: -e peers=g-2"
         )
 
     def test_a_host_that_trains_is_refused(self):
-        peer_hosts.refuse_busy("node1", ["peers=-w0-aaaaaa"])
+        peer_hosts._refuse_busy("node1", ["peers=-w0-aaaaaa"])
         with pytest.raises(LockstepError, match="peers-w0-aaaaaa runs there"):
-            peer_hosts.refuse_busy("node1", ["peers-w0-aaaaaa"])
+            peer_hosts._refuse_busy("node1", ["peers-w0-aaaaaa"])
         with pytest.raises(LockstepError) as caught:
-            peer_hosts.refuse_busy("node1", ["my-run-w0"])
+            peer_hosts._refuse_busy("node1", ["my-run-w0"])
         assert str(caught.value) == (
             "node1: my-run-w0 runs there, and would be measured with the benchmark; "
             "wait for it, or stop it (ansible-playbook status.yml, stop.yml)"
@@ -485,7 +485,7 @@ class TestActions:
     def test_only_the_lab_s_own_inventory_is_the_lab(self, monkeypatch, tmp_path):
         monkeypatch.chdir(ROOT)
         given = ["inventory/lab", "inventory/lab/hosts.yml", "inventory/local", str(tmp_path / "inventory/lab")]
-        assert [plan_peers.is_lab(Path(one)) for one in given] == [True, True, False, False]
+        assert [plan_peers._is_lab(Path(one)) for one in given] == [True, True, False, False]
 
     @pytest.mark.parametrize(
         "system", [system for system in SYSTEMS.values() if system.kind == peer_trials.OURS and system.program == "lockstep"]
@@ -509,7 +509,7 @@ class TestActions:
         }
         (tmp_path / "summary.json").write_text(json.dumps(known))
         peers_results.STORE.put(tmp_path / "results.csv", peers_results.failed(Cell(1, "none", 2, "ddp"), "x"))
-        return plan_peers.check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
+        return plan_peers._check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
 
     def test_a_folder_is_continued_with_more(self, tmp_path):
         more = {"workers": [1], "links": ["1gbit"], "systems": ["stock"], "rounds": 1, "hosts": [{"name": "node1"}]}
@@ -530,23 +530,23 @@ class TestActions:
         )
 
     def test_what_was_found_out_of_a_folder_s_machines_stays_when_it_is_continued(self, tmp_path):
-        assert plan_peers.measured(tmp_path) == {}
+        assert plan_peers._measured(tmp_path) == {}
         self.continued(tmp_path)
         summary = json.loads((tmp_path / "summary.json").read_text())
         (tmp_path / "summary.json").write_text(json.dumps({**summary, "machines": [{"name": "node1"}], "points": [1]}))
-        assert plan_peers.measured(tmp_path) == {**summary, "machines": [{"name": "node1"}], "points": [1]}
+        assert plan_peers._measured(tmp_path) == {**summary, "machines": [{"name": "node1"}], "points": [1]}
 
     def test_a_new_folder_has_nothing_to_be_the_same_as(self, tmp_path):
-        assert plan_peers.check_same(tmp_path / "none", {}) == {}
+        assert plan_peers._check_same(tmp_path / "none", {}) == {}
 
     def test_versions_are_those_that_the_programs_told(self, tmp_path):
-        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {}
+        assert conclude_peers._versions(conclude_peers._measured(tmp_path)) == {}
         lines = [
             {"cell": Cell(1, "100mbit", 5, "ddp-fp16").key, "workers": [{"result": {"versions": {"torch": "2.13"}}}]},
             {"cell": Cell(1, "100mbit", 5, "stock").key, "workers": [{"result": None}]},
         ]
         (tmp_path / "measurements.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        assert conclude_peers.versions(conclude_peers.measured(tmp_path)) == {"ddp-fp16": {"torch": "2.13"}}
+        assert conclude_peers._versions(conclude_peers._measured(tmp_path)) == {"ddp-fp16": {"torch": "2.13"}}
 
 
 def given(rank, port, workers=3, **other):

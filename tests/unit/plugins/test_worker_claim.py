@@ -368,7 +368,7 @@ def test_of_launches_at_same_moment_one_gets_port(place, tmp_path, port):
 
     def launch(number):
         params = {"root": str(place.root), "run": f"run{number}", "folder": str(tmp_path / f"run{number}"), "host": "pi1", "port": port}
-        sent = modules.payload("worker_claim", {**params, "session": f"run{number}-w0", "launch": str(number)}, "mark:", False)
+        sent = modules._payload("worker_claim", {**params, "session": f"run{number}-w0", "launch": str(number)}, "mark:", False)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         process = subprocess.Popen([sys.executable, "-c", modules.LOADER], env={**os.environ, "PATH": f"{tmp_path}:/bin:/usr/bin"}, **pipes)
         process.stdin.write(sent)

@@ -79,12 +79,12 @@ def test_a_module_that_cant_travel_is_refused(folder, files, message):
 
 
 def test_two_modules_with_one_name_are_refused():
-    user_function.install({"beside_one.py": "VALUE = 1"}, None)
-    user_function.install({"beside_one.py": "VALUE = 1"}, None)
+    user_function._install({"beside_one.py": "VALUE = 1"}, None)
+    user_function._install({"beside_one.py": "VALUE = 1"}, None)
     with pytest.raises(ConfigError, match=r"beside_one.py: two files of yours .* differ; rename one"):
-        user_function.install({"beside_one.py": "VALUE = 2"}, None)
+        user_function._install({"beside_one.py": "VALUE = 2"}, None)
     with pytest.raises(ConfigError, match=r"numpy.py: a module with the name numpy is in use; rename the file"):
-        user_function.install({"numpy.py": ""}, None)
+        user_function._install({"numpy.py": ""}, None)
 
 
 def test_functions_of_a_file_share_its_variables(tmp_path):

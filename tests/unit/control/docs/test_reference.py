@@ -35,11 +35,11 @@ class Silent:
 
 def test_the_page_is_what_the_dataclasses_say():
     written = (ROOT / "docs/reference/keys.md").read_text(encoding="utf-8")
-    assert written == keys_page.page(), "docs/reference/keys.md differs from trainer/config/schema.py: make docs"
+    assert written == keys_page._page(), "docs/reference/keys.md differs from trainer/config/schema.py: make docs"
 
 
 def test_every_key_is_on_the_page():
-    page = keys_page.page()
+    page = keys_page._page()
     for section, values in configurations.to_dict(configs.Config()).items():
         keys = [f"{section}.{key}" for key in values] if isinstance(values, dict) and section != "model" else [section]
         for key in keys:

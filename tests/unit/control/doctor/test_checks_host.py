@@ -175,7 +175,7 @@ def test_troubles_of_one_host(change, line):
 
 
 def test_a_32_bit_system():
-    (actual,) = host.machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
+    (actual,) = host._machine(model.Subject({"name": "n"}, {**healthy("node02"), "machine": "armv7l"}))
     assert (actual.level, actual.value, actual.limit) == (FAIL, "armv7l", "x86_64 or aarch64")
     assert actual.fix == "install a 64-bit system, or leave this host out"
 
@@ -184,12 +184,12 @@ def test_shared_folder_on_own_disk_without_token():
     facts = healthy("node02")
     facts["dfs"] |= {"kind": "mounted", "type": "ext4", "source": "/dev/sda1"}
     subject = model.Subject({"name": "node02"}, facts)
-    (actual,) = host.dfs(subject)
+    (actual,) = host._dfs(subject)
     assert (actual.level, actual.value) == (WARN, "/mnt/shared/lockstep (ext4 of /dev/sda1) is on this host's own disk")
     facts["dfs"]["kind"] = "local"
-    assert [one.level for one in host.dfs(subject)] == [OK]
+    assert [one.level for one in host._dfs(subject)] == [OK]
     facts["dfs"] |= {"kind": "mounted", "type": "nfs4"}
-    assert [one.level for one in host.dfs(subject)] == [OK]
+    assert [one.level for one in host._dfs(subject)] == [OK]
 
 
 def test_shared_folder_that_waits_for_host_away():
@@ -230,10 +230,10 @@ def test_parameter_server_needs_memory_beside_its_worker():
     need = {"memory_mb": 1000, "server_mb": 800}
     facts = {"available_mb": 1500, "total_mb": 4000}
     for more, level in (({}, OK), ({"server_port": 12845}, FAIL)):
-        (check,) = host.memory(model.Subject({"name": "pi1", **more}, {"memory": facts}, Requirement(**need)))
+        (check,) = host._memory(model.Subject({"name": "pi1", **more}, {"memory": facts}, Requirement(**need)))
         assert check.level == level
     queued = model.Subject({"name": "pi1", "server_port": 12845}, {"memory": facts}, Requirement(**need, queued=True))
-    (check,) = host.memory(queued)
+    (check,) = host._memory(queued)
     assert check.level == OK
 
 
@@ -260,9 +260,9 @@ def test_port_held_by_the_run_that_is_continued():
 
 def test_clock_counts_only_what_is_certain():
     facts = {"before": 1000.0, "after": 1010.0, "seconds": 2.0, "time": 1014.9}
-    (actual,) = host.clock(model.Subject({"name": "n"}, facts))
+    (actual,) = host._clock(model.Subject({"name": "n"}, facts))
     assert (actual.level, actual.value) == (WARN, "8.9 s ahead")
-    (actual,) = host.clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
+    (actual,) = host._clock(model.Subject({"name": "n"}, {**facts, "time": 1010.9}))
     assert (actual.level, actual.value) == (OK, "correct within 8.9 s")
 
 
@@ -367,5 +367,5 @@ def test_the_odd_one_out(values, expected):
     ],
 )
 def test_gpus_that_the_inventory_promises(wanted, there, lines):
-    actual = list(host.gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
+    actual = list(host._gpus(model.Subject({"name": "node02", "gpus": wanted}, {"gpus": there})))
     assert [line for line in report.render(actual, verbose=True).splitlines() if "GPUs" in line] == lines

@@ -39,7 +39,7 @@ def test_settings_without_any_option():
 
 @pytest.mark.parametrize(("nodes", "cores", "share"), [(5, 2, 0.38), (3, 2, 0.63), (1, 2, 1.9), (5, 16, 3.04), (40, 2, 0.1)])
 def test_default_share_divides_machine_and_leaves_little(nodes, cores, share):
-    assert lab_inventory.default_share(nodes, cores) == share
+    assert lab_inventory._default_share(nodes, cores) == share
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_each_node_may_have_share_of_its_own():
 
 @pytest.mark.parametrize(("text", "size"), [("3g", 3 * 2**30), ("512M", 2**29), ("1073741824", 2**30), ("300000000", 286 * 2**20)])
 def test_memory_is_in_whole_megabytes(text, size):
-    assert lab_inventory.memory_bytes(text) == size
+    assert lab_inventory._memory_bytes(text) == size
 
 
 @pytest.mark.parametrize(("size", "text"), [(3 * 2**30, "3g"), (768 * 2**20, "768m")])

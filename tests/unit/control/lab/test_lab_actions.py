@@ -137,7 +137,7 @@ def test_machine_without_os_release_is_not_of_apt(monkeypatch):
 
 
 def seen(labs=(), networks=(), images=()):
-    return lab_plan.Seen(None, list(labs), [], list(networks), list(images))
+    return lab_plan._Seen(None, list(labs), [], list(networks), list(images))
 
 
 def labelled(name, owner):
@@ -189,7 +189,7 @@ def test_a_removal_says_what_it_keeps():
 
 
 def test_the_lab_is_shown_with_the_next_commands(made):
-    shown = lab_ready.shown(made).splitlines()
+    shown = lab_ready._shown(made).splitlines()
     assert shown[2].split() == ["node1", "10.1.0.11", "0.38", "3g", "1gbit"]
     assert shown[3].split() == ["node2", "10.1.0.12", "0.19", "3g", "1gbit"]
     assert any(line.endswith("provision.yml") and "'" in line for line in shown), "a path with a space is quoted"
@@ -208,5 +208,5 @@ def test_a_silent_node_is_named(made, monkeypatch):
 
 def test_a_plan_names_only_what_changes(made):
     quiet = {**made, "packages": [], "start": [], "adjust": [], "remove": [], "image": {"builds": False}}
-    assert lab_plan.shown({**quiet, "create": []}) == "Lab: all nodes are there"
-    assert lab_plan.shown(quiet) == "Lab: what has to change\n  create  lab-node1, lab-node2"
+    assert lab_plan._shown({**quiet, "create": []}) == "Lab: all nodes are there"
+    assert lab_plan._shown(quiet) == "Lab: what has to change\n  create  lab-node1, lab-node2"

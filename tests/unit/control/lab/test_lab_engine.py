@@ -105,7 +105,7 @@ def test_enforced_limits_of_control_groups_version_1(tmp_path):
             "groups/memory/p/n/memory.limit_in_bytes": "3221225472\n",
         },
     )
-    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_version_1_limits_may_stand_above_the_process(tmp_path):
@@ -122,12 +122,12 @@ def test_version_1_limits_may_stand_above_the_process(tmp_path):
         },
     )
     # The period of a group without a quota means nothing; that of the group with one is taken.
-    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_no_limits_of_control_groups_version_1(tmp_path):
     groups(tmp_path, {"proc/7/cgroup": "4:memory:/p\n1:cpu:/p\n", "groups/cpu/p/cpu.cfs_quota_us": "-1\n"})
-    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
 def test_version_2_limits_may_stand_above_the_process(tmp_path):
@@ -142,12 +142,12 @@ def test_version_2_limits_may_stand_above_the_process(tmp_path):
             "groups/p/memory.max": "max\n",
         },
     )
-    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [10_000, 3_800, 3 * 2**30]
 
 
 def test_no_limits_of_control_groups_version_2(tmp_path):
     groups(tmp_path, {"proc/7/cgroup": "0::/p/n\n", "groups/p/n/cpu.max": "max 100000\n", "groups/p/n/memory.max": "max\n"})
-    assert containers.enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
+    assert containers._enforced_limits(7, tmp_path / "proc", tmp_path / "groups") == [100_000, 0, 0]
 
 
 @pytest.mark.parametrize("files", [{}, {"proc/7/cgroup": "0::/user.slice/of-something-else\n"}])
@@ -155,7 +155,7 @@ def test_node_with_a_foreign_process_does_not_run(tmp_path, files):
     """A node whose process is gone or another s does not run whatever the engine recorded."""
     groups(tmp_path, files)
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    actual = containers.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    actual = containers._as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
     assert actual == {**facts, "running": False, "cut_off": True}
 
 
@@ -163,19 +163,19 @@ def test_limits_of_running_node_are_those_of_kernel(tmp_path):
     limits = {"groups/p/libpod-0a1b/cpu.max": "3800 10000\n", "groups/p/libpod-0a1b/memory.max": "3221225472\n"}
     groups(tmp_path, {"proc/7/cgroup": "0::/p/libpod-0a1b\n", **limits})
     facts = {"id": "0a1b", "running": True, "pid": 7, "limits": [1, 2, 3], "cut_off": False}
-    actual = containers.as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
+    actual = containers._as_it_is(facts, tmp_path / "proc", tmp_path / "groups")
     assert actual == {**facts, "limits": [10_000, 3_800, 3 * 2**30]}
 
 
 def test_enforced_limits_of_this_process_can_be_read():
-    assert len(containers.enforced_limits(os.getpid())) == 3
+    assert len(containers._enforced_limits(os.getpid())) == 3
 
 
 @pytest.mark.parametrize("mixed", [True, False])
 def test_runc_where_control_groups_are_mixed(tmp_path, mixed):
     if mixed:
         (tmp_path / "memory").mkdir()
-    assert containers.needs_runc(tmp_path) is mixed
+    assert containers._needs_runc(tmp_path) is mixed
 
 
 def test_a_persons_own_containers_conf_is_respected(monkeypatch):

@@ -225,9 +225,9 @@ def test_what_else_host_returns_does_not_reach_others(host):
 def test_name_that_certificate_cant_have_is_refused(name):
     arguments = {"kind": "glusterfs", "path": "/mnt/x"}
     with pytest.raises(ConfigError) as caught:
-        provision_settings.check_kind(arguments, [{"name": name, "address": "10.0.0.1"}])
+        provision_settings._check_kind(arguments, [{"name": name, "address": "10.0.0.1"}])
     assert f"{name!r}: a host's name in the inventory is the one in its certificate" in str(caught.value)
-    assert provision_settings.check_kind({**arguments, "kind": "mounted"}, [{"name": name, "address": "10.0.0.1"}]) == "mounted"
+    assert provision_settings._check_kind({**arguments, "kind": "mounted"}, [{"name": name, "address": "10.0.0.1"}]) == "mounted"
 
 
 def test_nothing_is_mounted_anew_below_a_run():

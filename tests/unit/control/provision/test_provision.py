@@ -183,10 +183,10 @@ def test_one_home_for_several_hosts_is_refused():
 
 def test_nothing_is_removed_below_a_run():
     running = findings.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
-    assert provision_check.removal_refusals("pi3", running, False, "mounted") == [
+    assert provision_check._removal_refusals("pi3", running, False, "mounted") == [
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
-    assert provision_check.removal_refusals("pi3", look(), False, "glusterfs") == []
+    assert provision_check._removal_refusals("pi3", look(), False, "glusterfs") == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_nothing_is_removed_below_a_run():
     ],
 )
 def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
-    problem = provision_check.removal_refusals("pi3", look(sudo="password", **changed), False, kind)
+    problem = provision_check._removal_refusals("pi3", look(sudo="password", **changed), False, kind)
     assert [line.startswith("pi3: pi can't use sudo without a password") for line in problem] == ([True] if needed else [])
 
 
@@ -276,7 +276,7 @@ def test_without_uv_or_venv_root_is_needed():
 
 
 def test_unreachable_host_is_one_line_with_mend():
-    assert provision_check.unreachable("pi3", "timed\n out") == (
+    assert provision_check._unreachable("pi3", "timed\n out") == (
         "pi3: can't be reached (timed out); see that it is on and that `ssh` gets there, then run this again"
     )
 
@@ -358,11 +358,11 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
         return [(0, 0, 0, "", (address, 0)) for address in hosts[name]]
 
     monkeypatch.setattr(provision_plan.socket, "getaddrinfo", getaddrinfo)
-    assert provision_plan.addresses(["pi1", "pi2"]) == ["10.0.0.1", "10.0.0.2", "fe80::2"]
-    assert message(provision_plan.addresses, ["pi3"]) == (
+    assert provision_plan._addresses(["pi1", "pi2"]) == ["10.0.0.1", "10.0.0.2", "fe80::2"]
+    assert message(provision_plan._addresses, ["pi3"]) == (
         "pi3 resolves to 127.0.1.1 on this machine, which no other host can reach; set worker_address to its address"
     )
-    assert message(provision_plan.addresses, ["pi9"]).startswith("pi9 does not resolve on this machine (Name or service not known); set")
+    assert message(provision_plan._addresses, ["pi9"]).startswith("pi9 does not resolve on this machine (Name or service not known); set")
 
 
 def test_two_hosts_with_one_address_are_refused():
@@ -400,8 +400,8 @@ def test_what_inventory_with_wrong_port_made_stays_removable():
 )
 def test_settings_of_the_file_system_are_checked(changed, problem):
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
-    assert provision_settings.check_kind(settings, members()) == "glusterfs"
-    assert message(provision_settings.check_kind, {**settings, **changed}, members()) == problem
+    assert provision_settings._check_kind(settings, members()) == "glusterfs"
+    assert message(provision_settings._check_kind, {**settings, **changed}, members()) == problem
 
 
 @pytest.mark.parametrize(
@@ -418,11 +418,11 @@ def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
 def test_a_volume_made_here_takes_no_ipv6():
     settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
     six = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
-    assert message(provision_settings.check_kind, settings, six) == (
+    assert message(provision_settings._check_kind, settings, six) == (
         "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
         "set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
     )
-    assert provision_settings.check_kind({**settings, "kind": "mounted"}, six) == "mounted"
+    assert provision_settings._check_kind({**settings, "kind": "mounted"}, six) == "mounted"
 
 
 @pytest.mark.parametrize(
@@ -442,15 +442,15 @@ def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
 
 @pytest.mark.parametrize("name", provision_plan.PATHS)
 def test_paths_are_written_out(name):
-    assert message(provision_plan.check_paths, "pi1", {"worker_root": "/w", name: "~/lockstep"}) == (
+    assert message(provision_plan._check_paths, "pi1", {"worker_root": "/w", name: "~/lockstep"}) == (
         f"pi1: {name}=~/lockstep: expected an absolute path; write it out, as in {name}: /home/pi/lockstep"
     )
-    provision_plan.check_paths("pi1", dict.fromkeys(["worker_root", "dfs_brick", "worker_caches"], "/home/pi/x"))
+    provision_plan._check_paths("pi1", dict.fromkeys(["worker_root", "dfs_brick", "worker_caches"], "/home/pi/x"))
 
 
 @pytest.mark.parametrize("environment", ["/home/pi/w", "/home/pi"])
 def test_an_environment_does_not_hold_worker_root(environment):
-    assert message(provision_plan.check_paths, "pi1", {"worker_root": "/home/pi/w", "python_env_path": environment}) == (
+    assert message(provision_plan._check_paths, "pi1", {"worker_root": "/home/pi/w", "python_env_path": environment}) == (
         f"pi1: python_env_path={environment}: expected a folder of its own, as in /home/pi/w/venv: "
         "what is in it is replaced and removed whole"
     )
@@ -458,15 +458,15 @@ def test_an_environment_does_not_hold_worker_root(environment):
 
 def test_one_host_may_have_a_local_folder():
     settings = {"kind": "local", "path": "/srv/data"}
-    assert provision_settings.check_kind(settings, members(1)) == "local"
+    assert provision_settings._check_kind(settings, members(1)) == "local"
 
 
 def test_further_addresses_are_checked():
-    assert provision_settings.network("10.0.0.0/24") == "10.0.0.0/24"
-    assert message(provision_settings.check_users, [1007, "alice"]) == (
+    assert provision_settings._network("10.0.0.0/24") == "10.0.0.0/24"
+    assert message(provision_settings._check_users, [1007, "alice"]) == (
         "firewall_users: alice: expected a user's number; on the host: id -u alice"
     )
-    assert message(provision_settings.network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
+    assert message(provision_settings._network, "10.0.0.300").endswith("give addresses or networks, as in 10.0.0.0/24")
 
 
 def test_a_row_says_what_was_done():
@@ -476,8 +476,8 @@ def test_a_row_says_what_was_done():
     new = {**both, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"seconds": 53.4}}}
     old = {**both, "packages": {"pi1": {}}, "environments": {"pi1": {}}}
     dfs = "glusterfs on /mnt/x"
-    assert provision_report.row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", dfs, "2 addresses", "resumes"]
-    assert provision_report.row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", dfs, "off", "resumes"]
+    assert provision_report._row("pi1", host, plan, new)[3:] == ["1 installed", "made in 53 s", dfs, "2 addresses", "resumes"]
+    assert provision_report._row("pi1", host, {**plan, "firewall": False}, old)[3:] == ["in place", "in place", dfs, "off", "resumes"]
 
 
 @pytest.mark.parametrize(
@@ -491,16 +491,16 @@ def test_a_row_says_what_was_done():
 )
 def test_row_says_why_a_restart_stops_a_host(made, refused, shown):
     """A row says why a host does not go on after a restart."""
-    assert provision_report.resumes(made, {"root_refused": refused}) == shown
+    assert provision_report._resumes(made, {"root_refused": refused}) == shown
 
 
 def test_in_check_mode_rows_say_what_would_happen():
     host = {"machine": "x86_64", "python_version": "3.11.2", "root_refused": ""}
     plan, seen = {"kind": "mounted", "addresses": [], "firewall": False}, {"path": "/mnt/x", "resumes": {"pi1": {}}}
     actual = {**seen, "packages": {"pi1": {"installed": ["tmux"]}}, "environments": {"pi1": {"changed": True}}}
-    assert provision_report.row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
+    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["1 to install", "to be made"]
     actual = {**seen, "packages": {"pi1": {}}, "environments": {"pi1": {"changed": False}}}
-    assert provision_report.row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
+    assert provision_report._row("pi1", host, plan, actual, check=True)[3:5] == ["in place", "in place"]
 
 
 def test_what_stays_on_a_host_is_named():
@@ -559,5 +559,5 @@ def test_no_look_of_a_hostile_host_gives_traceback(key, value):
     assert fact["users"] == [one for one in fact["users"] if one.isdecimal()]
     if "TensorFlow is built for" not in words and seen.target:
         assert re.fullmatch(r"(aarch64|x86_64)-cp31[123](-gpu)?", fact["wheels"])
-        assert wheels.platforms(seen.target)
+        assert wheels._platforms(seen.target)
         assert wheels.chosen([], seen.target) == []

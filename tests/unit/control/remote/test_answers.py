@@ -210,7 +210,7 @@ def test_no_claim_gives_a_traceback():
             passed += 1
             held["holder"] = held["holder"] or {"kind": "port", "number": 1, "process": ""}
             with pytest.raises(LockstepError, match="on pi"):
-                record.check_claims(Plan(run="mine", folder=Path("mine")), {"pi": held})
+                record._check_claims(Plan(run="mine", folder=Path("mine")), {"pi": held})
     assert passed
 
 

@@ -19,7 +19,7 @@ LEAN = sorted(path.stem for path in (modules.PLUGINS / "modules").glob("*.py"))
 
 def answer(module, arguments, check_mode=False):
     """What a module says when its payload is run as on a host."""
-    sent = modules.payload(module, arguments, "mark:", check_mode)
+    sent = modules._payload(module, arguments, "mark:", check_mode)
     done = subprocess.run([sys.executable, "-c", modules.LOADER], input=sent, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     lines = [line for line in done.stdout.decode().splitlines() if line.startswith("mark:")]
@@ -32,7 +32,7 @@ def test_there_are_lean_modules():
 
 @pytest.mark.parametrize("module", LEAN)
 def test_a_lean_module_is_small_and_documented(module):
-    assert len(modules.payload(module, {}, "m", False)) < 20_000
+    assert len(modules._payload(module, {}, "m", False)) < 20_000
     source = (ROOT / "plugins" / "modules" / f"{module}.py").read_text()
     assert all(f'{block} = """' in source for block in ("DOCUMENTATION", "EXAMPLES", "RETURN"))
 

@@ -103,7 +103,7 @@ def test_several_runs_have_folders_of_their_own_files(tmp_path):
     ],
 )
 def test_no_own_file_leaves_its_folder(name, expected):
-    assert own_files.safe(name) == expected
+    assert own_files._safe(name) == expected
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_lost_trainer_and_lost_snapshot_are_named(tmp_path):
     ],
 )
 def test_address_that_others_reach_has_no_password(url, expected):
-    assert repeating.public(url) == expected
+    assert repeating._public(url) == expected
 
 
 def test_address_is_the_projects_or_its_remotes(tmp_path):
@@ -282,7 +282,7 @@ def test_nobody_is_named_unless_asked(compose, tmp_path):
 )
 def test_set_precedes_the_run_and_the_inventory(tmp_path, given, expected):
     run = made(tmp_path, config={"report": {"author": "Ada", "title": None}})
-    assert write_report.heading(given, [run], {"author": "Lab", "title": "Course"}) == expected
+    assert write_report._heading(given, [run], {"author": "Lab", "title": "Course"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_set_precedes_the_run_and_the_inventory(tmp_path, given, expected):
 )
 def test_other_keys_and_broken_names_are_refused(given, usual, message):
     with pytest.raises(ConfigError) as caught:
-        write_report.heading(given, [], usual)
+        write_report._heading(given, [], usual)
     assert str(caught.value) == message
 
 
@@ -391,7 +391,7 @@ def test_page_shows_dark_pictures_on_dark_screens(tmp_path):
         f'<img src="data:image/png;base64,{light}" alt="words"></picture>'
     )
     assert "<picture>" not in page.shown("b.png", "words", tmp_path)
-    sweep = page.from_markdown('![the "times" <b>](a.png)', tmp_path)
+    sweep = page._from_markdown('![the "times" <b>](a.png)', tmp_path)
     assert re.search(
         r'<span class="figure"><picture><source [^>]*><img [^>]*alt="the &quot;times&quot; &lt;b&gt;"></picture></span>', sweep
     )

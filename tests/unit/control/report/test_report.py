@@ -307,11 +307,11 @@ def test_rising_run_that_overfits_gets_one_advice(tmp_path):
 
 def test_stopped_run_is_continued_and_a_training_left(tmp_path):
     stopped = made(tmp_path, "stopped", rows=OVERFITTING[:3], state="CANCELLED")
-    assert accuracy.advice(stopped).endswith("; continue where it stopped: `ansible-playbook train.yml -e run=stopped`.")
+    assert accuracy._advice(stopped).endswith("; continue where it stopped: `ansible-playbook train.yml -e run=stopped`.")
     going = made(tmp_path, "going", rows=OVERFITTING[:3], state="RUNNING")
-    assert accuracy.advice(going).endswith("; it is still training, or nobody watched its end.")
+    assert accuracy._advice(going).endswith("; it is still training, or nobody watched its end.")
     counted = made(tmp_path, "counted", rows=OVERFITTING[:3], in_steps=True, started_by="playbooks/slurm.yml")
-    assert accuracy.advice(counted).endswith("`ansible-playbook playbooks/slurm.yml -e run=counted -e set=train.steps=192`.")
+    assert accuracy._advice(counted).endswith("`ansible-playbook playbooks/slurm.yml -e run=counted -e set=train.steps=192`.")
 
 
 def test_report_of_unfinished_run_says_so(tmp_path, monkeypatch):
@@ -328,7 +328,7 @@ def test_report_of_unfinished_run_says_so(tmp_path, monkeypatch):
 
 
 def test_lead_of_the_best_epoch(run):
-    assert accuracy.promising(run) == [
+    assert accuracy._promising(run) == [
         "Epoch 3 is the most promising, with a validation accuracy of 51.00%.",
         "It lies 1.00 points above the next best (epoch 4, 50.00%) and 3.00 points above the last (epoch 5, 48.00%).",
         "The run overfits, so more epochs of the same are not advised.",
@@ -338,18 +338,18 @@ def test_lead_of_the_best_epoch(run):
 
 def test_equals_of_the_best_epoch_are_level(tmp_path):
     rows = [(*row[:3], 0.5) for row in OVERFITTING[:3]]
-    assert accuracy.promising(made(tmp_path, rows=rows))[1] == "It lies level with the next best (epoch 2, 50.00%)."
+    assert accuracy._promising(made(tmp_path, rows=rows))[1] == "It lies level with the next best (epoch 2, 50.00%)."
 
 
 def test_the_best_epoch_is_the_last(tmp_path):
-    assert accuracy.promising(made(tmp_path, rows=OVERFITTING[:3]))[1:3] == [
+    assert accuracy._promising(made(tmp_path, rows=OVERFITTING[:3]))[1:3] == [
         "It lies 7.00 points above the next best (epoch 2, 44.00%).",
         "It is the last one, so accuracy may still have been rising; train longer: `ansible-playbook train.yml -e run=other -e epochs=6`.",
     ]
 
 
 def test_the_only_epoch_is_the_most_promising(tmp_path):
-    assert accuracy.promising(made(tmp_path, rows=OVERFITTING[:1]))[1] == "It is the only one."
+    assert accuracy._promising(made(tmp_path, rows=OVERFITTING[:1]))[1] == "It is the only one."
 
 
 def test_chance_is_two_standard_errors_of_a_difference():
@@ -362,18 +362,18 @@ def test_chance_is_two_standard_errors_of_a_difference():
 
 
 def test_test_accuracy_of_first_best_and_last(run):
-    assert accuracy.test_sentences(run) == [
+    assert accuracy._test_sentences(run) == [
         "On 2,000 test images, which training never saw, accuracy is 34.00% in epoch 1 (first), 50.00% in epoch 3 (best) and 47.00% "
         "in epoch 5 (last).",
         "The best epoch is 3.00 points above the last.",
         "The best epoch's test accuracy is 1.00 points below its validation accuracy, by which it was chosen.",
         "With 2,000 test images, differences below 3.16 points may be chance (two binomial standard errors).",
     ]
-    assert accuracy.untested(run) == []
+    assert accuracy._untested(run) == []
 
 
 def test_the_table_of_tests(run):
-    table = next(block for block in accuracy.tested(run) if isinstance(block, Table))
+    table = next(block for block in accuracy._tested(run) if isinstance(block, Table))
     assert table.rows[1] == ["3", "best", "1.5000", "50.00%", "51.00%", "2,000", "2026-11-21 05:29 UTC"]
     assert table.numeric == [True, False, True, True, True, True, False]
 
@@ -381,26 +381,26 @@ def test_the_table_of_tests(run):
 def test_missing_tests_name_the_command_and_lost_snapshots(tmp_path):
     actual = made(tmp_path, tests={5: 0.47})
     (actual.folder / "checkpoints/epoch-0001.keras").unlink()
-    assert accuracy.untested(actual) == [
+    assert accuracy._untested(actual) == [
         "Not evaluated on the test images yet: epoch 3 (best). To evaluate: `ansible-playbook evaluate.yml -e run=other -e epoch=3`.",
         "Epoch 1 (first) can't be evaluated: there is no snapshot of it in checkpoints/.",
     ]
-    assert accuracy.test_sentences(actual) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
+    assert accuracy._test_sentences(actual) == ["On 2,000 test images, which training never saw, accuracy is 47.00% in epoch 5 (last)."]
 
 
 def test_no_test_at_all(tmp_path):
     actual = made(tmp_path)
-    assert [block.kind for block in accuracy.tested(actual)] == ["text"]
+    assert [block.kind for block in accuracy._tested(actual)] == ["text"]
     assert accuracy.evaluation(actual) == "ansible-playbook evaluate.yml -e run=other -e epoch=1,3,5"
 
 
 def test_a_dataset_without_test_images(tmp_path):
     actual = made(tmp_path, cluster={"dataset": {"name": "pets", "classes": ["a", "b"], "train": 9, "test": 0, "digest": "0" * 64}})
-    assert (actual.untested(), accuracy.tested(actual)[0].text) == ([], "The dataset has no test images.")
+    assert (actual.untested(), accuracy._tested(actual)[0].text) == ([], "The dataset has no test images.")
 
 
 def test_level_tests_are_not_above_or_below(tmp_path):
-    sentences = accuracy.test_sentences(made(tmp_path, tests={3: 0.51, 5: 0.51}))
+    sentences = accuracy._test_sentences(made(tmp_path, tests={3: 0.51, 5: 0.51}))
     assert sentences[1] == "The best epoch is level with the last."
 
 
@@ -421,8 +421,8 @@ def test_what_was_trained(run):
 
 
 def test_where_it_ran(tmp_path, run):
-    assert trained.place(run) == "2 hosts"
-    assert trained.place(made(tmp_path, "a", address="127.0.0.")) == "2 workers of one machine"
+    assert trained._place(run) == "2 hosts"
+    assert trained._place(made(tmp_path, "a", address="127.0.0.")) == "2 workers of one machine"
     alone = made(tmp_path, "b", names=["node01"], address="127.0.0.")
     assert text_of(trained.sections(alone, 2)[1]) == "It ran on 1 host."
     assert text_of(trained.sections(run, 2)[1]) == "It ran on 2 hosts, all of one kind, with the same versions of Python and its packages."
@@ -550,7 +550,7 @@ def test_what_else_differs(tmp_path, run):
 
 
 def beside(*runs):
-    return comparison.beside(settings.differences(runs))
+    return comparison._beside(settings.differences(runs))
 
 
 def test_runs_in_which_nothing_differs(tmp_path, run):
@@ -579,7 +579,7 @@ def test_every_setting_that_differs_is_named(tmp_path, run, key):
     )
     pair = [made(tmp_path, name, config=config) for name, config in (("one", one), ("two", two))]
     assert settings.differences(pair) == {key: ["1", "2"]}
-    assert settings.name(key) in beside(*pair)
+    assert settings._name(key) in beside(*pair)
 
 
 def test_a_setting_without_effect_makes_no_difference(tmp_path):
@@ -721,9 +721,9 @@ def test_a_sweeps_analysis_below_the_sections_heading(tmp_path):
 
 def test_headings_move_but_not_what_looks_like_one():
     text = "## A\n\n```\n# no\n```\n\n#no\n\n### B\n"
-    assert sweeps.demoted(text, 3) == "### A\n\n```\n# no\n```\n\n#no\n\n#### B\n"
-    assert sweeps.demoted("###### deep\n\n# top", 3) == "###### deep\n\n### top\n"
-    assert sweeps.demoted("no heading", 3) == "no heading\n"
+    assert sweeps._demoted(text, 3) == "### A\n\n```\n# no\n```\n\n#no\n\n#### B\n"
+    assert sweeps._demoted("###### deep\n\n# top", 3) == "###### deep\n\n### top\n"
+    assert sweeps._demoted("no heading", 3) == "no heading\n"
 
 
 # --- both pages
@@ -830,10 +830,10 @@ def test_readme_names_pictures_and_has_whole_tables(written):
 
 
 def test_spans_and_escapes():
-    assert list(page.spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
-    assert list(page.spans("a ` c")) == [(False, "a ` c")]
-    assert list(page.spans("`b` and `")) == [(True, "b"), (False, " and `")]
-    assert page.escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
+    assert list(page._spans("a `b` c")) == [(False, "a "), (True, "b"), (False, " c")]
+    assert list(page._spans("a ` c")) == [(False, "a ` c")]
+    assert list(page._spans("`b` and `")) == [(True, "b"), (False, " and `")]
+    assert page._escaped("task_cnn _x_ a*b <i> & 5|6") == r"task_cnn \_x\_ a\*b \<i\> &amp; 5\|6"
 
 
 @pytest.mark.usefixtures("sketched")
@@ -845,7 +845,7 @@ def test_commands_are_shown_as_they_are_typed(tmp_path, run):
 
 
 def test_picture_of_elsewhere_is_left_as_it_is(tmp_path):
-    html = page.from_markdown("![a](missing.png) ![b](http://127.0.0.1/b.png)", tmp_path)
+    html = page._from_markdown("![a](missing.png) ![b](http://127.0.0.1/b.png)", tmp_path)
     assert 'src="missing.png"' in html
     assert 'src="http://127.0.0.1/b.png"' in html
 
@@ -1092,8 +1092,8 @@ def runs(tmp_path, monkeypatch):
 
 
 def test_runs_are_named_once_each_in_order(runs):
-    assert write_report.chosen_runs("two, one,two") == [runs / "two", runs / "one"]
-    assert len(write_report.chosen_runs(None)) == 1
+    assert write_report._chosen_runs("two, one,two") == [runs / "two", runs / "one"]
+    assert len(write_report._chosen_runs(None)) == 1
 
 
 @pytest.mark.parametrize(
@@ -1105,30 +1105,30 @@ def test_runs_are_named_once_each_in_order(runs):
 )
 def test_unknown_runs(runs, asked, message):
     with pytest.raises(ConfigError) as caught:
-        write_report.chosen_runs(asked)
+        write_report._chosen_runs(asked)
     assert str(caught.value) == message
 
 
 def test_sweep_is_named_or_has_runs_name(runs, tmp_path):
     one = facts.read(runs / "one")
-    assert write_report.chosen_sweep(None) is None
-    assert write_report.chosen_sweep("pi") == tmp_path / "sweeps/pi"
+    assert write_report._chosen_sweep(None) is None
+    assert write_report._chosen_sweep("pi") == tmp_path / "sweeps/pi"
     assert write_report._sweep_of_that_name([one]) is None
     make_sweep(tmp_path / "sweeps", "one")
     assert write_report._sweep_of_that_name([one]) == tmp_path / "sweeps/one"
     with pytest.raises(ConfigError, match=r"^sweep=pie: no such sweep \(did you mean pi\?\); there are: one, pi$"):
-        write_report.chosen_sweep("pie")
+        write_report._chosen_sweep("pie")
 
 
 def test_without_any_run_the_newest_sweep_is_reported(runs, tmp_path, monkeypatch):
     """Trials of a sweep are not among the runs: report.yml says that there is no run yet."""
     shutil.rmtree(runs)
     sweep = tmp_path / "sweeps/pi"
-    assert write_report.chosen_runs(None, sweep) == []
+    assert write_report._chosen_runs(None, sweep) == []
     with pytest.raises(ConfigError, match=r"^there is no run yet"):
-        write_report.chosen_runs(None)
+        write_report._chosen_runs(None)
     (sweep / "summary.json").write_text("{}")
-    assert write_report.chosen_runs(None) == []
+    assert write_report._chosen_runs(None) == []
     asked = report.Request([], sweep, make_project(tmp_path / "project", ROOT / "templates"), [])
     compose(asked, tmp_path / "made")
     page = (tmp_path / "made/README.md").read_text()

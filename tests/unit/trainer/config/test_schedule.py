@@ -5,7 +5,7 @@ import math
 import pytest
 
 from control.common import configurations
-from trainer.config.schedule import Counts, counts, learning_rate, limited, validation_count
+from trainer.config.schedule import Counts, _limited, _validation_count, counts, learning_rate
 
 
 def config(**dotted):
@@ -41,7 +41,7 @@ def test_limit_train_as_fraction_or_count(limit, images):
 
 @pytest.mark.parametrize(("limit", "left"), [(None, 10), (3, 3), (11, 10), (0.25, 2), (0.01, 1)])
 def test_limited(limit, left):
-    assert limited(10, limit) == left
+    assert _limited(10, limit) == left
 
 
 @pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (70, 1), (71, 2), (1000, 15)])
@@ -62,7 +62,7 @@ def test_epoch_of_a_step(step, epoch):
 
 @pytest.mark.parametrize(("files", "fraction", "held"), [(100, 0.2, 20), (10, 0.01, 1), (10, 0.99, 9), (2, 0.5, 1), (7, 0.2, 1)])
 def test_validation_is_at_least_one_and_never_all(files, fraction, held):
-    assert validation_count(files, fraction) == held
+    assert _validation_count(files, fraction) == held
 
 
 def rate(workers, epoch, **dotted):

@@ -93,7 +93,7 @@ def test_a_y_that_is_no_class_is_refused(made, message):
 @pytest.mark.parametrize(("y", "dtype"), [([0.5, 1.0], "float32"), ([-1, 0], "int32"), ([0, 10**9], "int64"), ([np.inf, 0], "float32")])
 def test_counting_what_is_no_class_is_refused(y, dtype):
     with pytest.raises(ConfigError, match="has other values than whole numbers from 0 to 99,999"):
-        class_counts.counted(np.array(y, dtype), Leaf("y", dtype, ()))
+        class_counts._counted(np.array(y, dtype), Leaf("y", dtype, ()))
 
 
 def test_examples_get_the_weights_of_their_classes():

@@ -61,7 +61,7 @@ def publish(folder, spec=SPEC, batches=((4, 0), (3, 4)), values=values_of, **cha
     empty = Records([], [], [])
     table = Table(spec, writer.count, writer.count)
     made = Manifest("d" * 64, [], None, [], sums, empty, empty, 0, [], table=table)
-    saved = publishing.save(dataclasses.replace(made, **changes), folder)
+    saved = publishing._save(dataclasses.replace(made, **changes), folder)
     return Published(folder, saved.sha256)
 
 
@@ -234,7 +234,7 @@ def test_table_is_no_dataset_of_images_or_reverse(tmp_path):
     with pytest.raises(DatasetError, match="columns are published there, not images"):
         open_images(publish(tmp_path / "published"), tmp_path / "caches", (2, 3, 1), 10, lambda *_: None)
     images = Manifest("d", ["a", "b"], [1, 1, 1], [], {}, Records([], [], [0]), Records([], [], [0]), 0, [])
-    place = Published(tmp_path, publishing.save(images, tmp_path).sha256)
+    place = Published(tmp_path, publishing._save(images, tmp_path).sha256)
     with pytest.raises(DatasetError, match="images are published there, not columns"):
         open_columns(place, tmp_path / "caches", lambda *_: None)
     assert manifest.load(place).spec((4, 5, 3)) == of_images((4, 5, 3))

@@ -75,7 +75,7 @@ def test_slow_busy_host_takes_less_than_half():
 @pytest.mark.parametrize("speeds", [[1, 1, 1, 1, 1], [1, 2, 3, 4, 5], [1, 1000, 1, 1, 1], [0.001, 1, 1, 1, 1]])
 def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
     """Sizes are whole add up and leave nobody without work."""
-    sizes = batch_shares.balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
+    sizes = batch_shares._balanced(global_batch, [(0.0, 1 / speed) for speed in speeds])
     assert sum(sizes) == global_batch
     assert min(sizes) >= 1
     assert all(type(size) is int for size in sizes)
@@ -92,7 +92,7 @@ def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
 )
 def test_line_through_two_measurements_is_never_negative(measured, expected):
     """A line through two measurements never has a part below zero."""
-    assert batch_shares.line(*measured) == pytest.approx(expected)
+    assert batch_shares._line(*measured) == pytest.approx(expected)
 
 
 def test_parts_follow_the_shares_and_cover_batches():
@@ -108,4 +108,4 @@ def test_it_is_told_in_images_of_whole_step():
 
 
 def test_numpy_is_not_in_what_goes_into_state():
-    assert not any(isinstance(size, np.integer) for size in batch_shares.balanced(10, [(0.0, 1.0), (0.0, 2.0)]))
+    assert not any(isinstance(size, np.integer) for size in batch_shares._balanced(10, [(0.0, 1.0), (0.0, 2.0)]))

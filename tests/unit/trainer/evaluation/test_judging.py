@@ -198,10 +198,10 @@ def test_without_pictures_or_mistakes_none_is_kept():
 
 def test_thumbnails_are_bytes_of_few_pixels():
     small = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    assert measures.thumbnail(small).tolist() == small.tolist()
+    assert measures._thumbnail(small).tolist() == small.tolist()
     wide = np.zeros((3, 130, 1), np.uint8)
     wide[:, :3] = 90
-    assert measures.thumbnail(wide).shape == (1, 44, 1)
-    assert measures.thumbnail(wide)[0, :2, 0].tolist() == [90, 0]
-    assert measures.thumbnail(np.array([[[-1.0], [np.nan]], [[0.5], [1.0]]])).tolist() == [[[0], [128]], [[191], [255]]]
-    assert measures.thumbnail(np.full((2, 2, 1), 7.0)).max() == 0
+    assert measures._thumbnail(wide).shape == (1, 44, 1)
+    assert measures._thumbnail(wide)[0, :2, 0].tolist() == [90, 0]
+    assert measures._thumbnail(np.array([[[-1.0], [np.nan]], [[0.5], [1.0]]])).tolist() == [[[0], [128]], [[191], [255]]]
+    assert measures._thumbnail(np.full((2, 2, 1), 7.0)).max() == 0

@@ -45,7 +45,7 @@ RACING = {
 
 @pytest.mark.parametrize("name", RACING)
 def test_what_races_is_found(name):
-    assert dataset_reading.varies(RACING[name]())
+    assert dataset_reading._varies(RACING[name]())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_races_is_found(name):
     ids=["random numbers", "shuffled", "stateless", "a weight", "interleaved"],
 )
 def test_what_does_not_race_stays_parallel(data):
-    assert not dataset_reading.varies(data)
+    assert not dataset_reading._varies(data)
 
 
 @pytest.mark.parametrize("name", ["random numbers", "Python", "a layer", "in any order"])
@@ -92,4 +92,4 @@ def test_a_long_chain_is_looked_through():
     data = COUNT
     for _ in range(1100):
         data = data.concatenate(COUNT)
-    assert not dataset_reading.varies(data)
+    assert not dataset_reading._varies(data)

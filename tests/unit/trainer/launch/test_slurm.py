@@ -45,9 +45,9 @@ def refused(work, *arguments):
 
 
 def test_the_place_follows_from_the_allocation():
-    allocation = slurm.allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
+    allocation = slurm._allocation(environment(), lambda listed: {"node[1-3]": NODES}[listed])
     assert (allocation.rank, allocation.nodes, allocation.node, allocation.job) == (1, NODES, "beta", "")
-    assert slurm.allocation(environment(SLURM_JOB_ID="7"), lambda _: NODES).job == "7"
+    assert slurm._allocation(environment(SLURM_JOB_ID="7"), lambda _: NODES).job == "7"
     made = slurm.tf_config(allocation, 12345, ADDRESSES.__getitem__)
     assert made == {
         "cluster": {"worker": ["10.0.0.1:12345", "10.0.0.2:12345", "10.0.0.3:12345"]},
@@ -59,14 +59,14 @@ def test_names_are_expanded_by_slurm_itself(tmp_path, monkeypatch):
     (tmp_path / "scontrol").write_text('#!/bin/sh\n[ "$1 $2 $3" = "show hostnames x[1-2]" ] && printf "x1\\nx2\\n"\n')
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert slurm.hostnames("x[1-2]") == ["x1", "x2"]
+    assert slurm._hostnames("x[1-2]") == ["x1", "x2"]
 
 
 def test_what_no_srun_started_is_refused():
-    assert refused(slurm.allocation, {}) == (
+    assert refused(slurm._allocation, {}) == (
         "'SLURM_PROCID': not set as srun sets it; this command is started by srun, one task per node (train.sbatch)"
     )
-    shown = refused(slurm.allocation, environment(tasks=6), lambda _: NODES)
+    shown = refused(slurm._allocation, environment(tasks=6), lambda _: NODES)
     assert shown == "SLURM_NTASKS=6 on 3 nodes (node[1-3]): one worker per node; ask for --ntasks-per-node=1"
 
 
@@ -86,11 +86,11 @@ def test_a_port_that_is_taken_is_refused():
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        message = refused(slurm.check_port, port)
+        message = refused(slurm._check_port, port)
         assert message.startswith(f"port {port}: Address already in use; ")
         assert f"(pid {os.getpid()}, user " in message
         assert message.endswith(" has it on this node. Fix: end that, or -e slurm_port=N")
-    slurm.check_port(port)
+    slurm._check_port(port)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_chief_takes_newest_state_and_each_its_memory(rank, node_paths):
     write_state(node_paths.run / "state" / "step-000000010.npz", "older")
     write_state(node_paths.job / "workers" / "alpha" / "memory" / "step-000000020.npz", "memory")
     write(own / "exit.json", "{}")
-    slurm.take(node_paths, slurm.Allocation(rank, ["alpha", "alpha"]), own)
+    slurm._take(node_paths, slurm.Allocation(rank, ["alpha", "alpha"]), own)
     assert (node_paths.run / "config.yml").read_text() == "seed: 1\n"
     assert (node_paths.run / "state" / "step-000000020.npz").exists() == (rank == 0)
     assert (node_paths.run / "history.csv").exists() == (rank == 0)
@@ -139,7 +139,7 @@ def test_chief_takes_newest_state_and_each_its_memory(rank, node_paths):
 def test_earlier_jobs_records_are_put_aside(node_paths):
     own = node_paths.run / "workers" / "alpha"
     for job, there, text in (("7", False, "first"), ("7", True, "first"), ("8", False, "second")):
-        slurm.take(node_paths, slurm.Allocation(0, ["alpha"], job), own)
+        slurm._take(node_paths, slurm.Allocation(0, ["alpha"], job), own)
         assert (own / "metrics.jsonl").exists() == there
         write(own / "metrics.jsonl", text)
     assert (own / "metrics.jsonl").read_text() == "second"
@@ -154,7 +154,7 @@ def test_older_run_of_that_name_is_put_aside(there, node_paths, alone, monkeypat
         write(node_paths.run / "run.json", there)
     write(node_paths.run / "state" / "step-000000900.npz", "older run's")
     write(node_paths.run.with_name(f"{node_paths.run.name}.before-1") / "state" / "step-000000001.npz", "still older")
-    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", ""])
     assert slurm.main(node_paths) == 0
     assert not (node_paths.run / "state").exists()
@@ -170,7 +170,7 @@ def test_what_this_run_left_stays(name, there, node_paths):
     """What this run left stays also where a crash tore its name."""
     (node_paths.run / "run.json").unlink()
     write(node_paths.run / name, there)
-    slurm.put_others_aside(node_paths)
+    slurm._put_others_aside(node_paths)
     assert node_paths.run.is_dir()
 
 
@@ -201,10 +201,10 @@ def test_changed_configuration_of_a_job_is_not_trained(node_paths, alone):
 def test_learning_rate_takes_the_planned_node_count(node_paths):
     """A learning rate that depends on the number of nodes takes the planned one."""
     write(node_paths.run / "config.yml", CONFIG)
-    slurm.check_number(node_paths, 8)
+    slurm._check_number(node_paths, 8)
     write(node_paths.run / "config.yml", "schedule: {scaling: linear}\n")
-    slurm.check_number(node_paths, 1)
-    assert refused(slurm.check_number, node_paths, 8) == (
+    slurm._check_number(node_paths, 1)
+    assert refused(slurm._check_number, node_paths, 8) == (
         "8 nodes: this run was planned for 1, and schedule.scaling=linear makes its learning rate depend on that; "
         "submit it with --nodes=1, or plan a run with workers=8"
     )
@@ -213,7 +213,7 @@ def test_learning_rate_takes_the_planned_node_count(node_paths):
 def test_an_older_state_is_not_taken(node_paths):
     write_state(node_paths.job / "state" / "step-000000010.npz", "older")
     write_state(node_paths.run / "state" / "step-000000020.npz", "newer")
-    slurm.take(node_paths, slurm.Allocation(0, ["alpha"]), node_paths.run / "workers" / "alpha")
+    slurm._take(node_paths, slurm.Allocation(0, ["alpha"]), node_paths.run / "workers" / "alpha")
     assert [path.name for path in (node_paths.run / "state").iterdir()] == ["step-000000020.npz"]
 
 
@@ -226,14 +226,14 @@ def test_what_was_made_is_given_back_once(rank, node_paths):
     write(node_paths.run / "checkpoints" / "epoch-0001.keras", "weights")
     write(node_paths.run / "checkpoints" / ".part-x.keras", "half")
     write_state(node_paths.job / "state" / "step-000000010.npz", "old")
-    slurm.give_back(node_paths, allocation, own)
+    slurm._give_back(node_paths, allocation, own)
     assert (node_paths.job / "workers" / "alpha" / "exit.json").read_text() == "{}"
     chief = rank == 0
     assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == [f"step-0000000{20 if chief else 10}.npz"]
     assert [path.name for path in node_paths.job.glob("checkpoints/*")] == (["epoch-0001.keras"] if chief else [])
     if chief:
         before = (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino
-        slurm.give_back(node_paths, allocation, own)
+        slurm._give_back(node_paths, allocation, own)
         assert (node_paths.job / "checkpoints" / "epoch-0001.keras").stat().st_ino == before
 
 
@@ -241,14 +241,14 @@ def test_damaged_state_is_neither_given_back_nor_taken(node_paths):
     own, allocation = node_paths.run / "workers" / "alpha", slurm.Allocation(0, ["alpha"])
     for step in (10, 20):
         write_state(node_paths.run / "state" / f"step-0000000{step}.npz")
-    slurm.give_back(node_paths, allocation, own)
+    slurm._give_back(node_paths, allocation, own)
     write_state(node_paths.run / "state" / "step-000000030.npz")
     (node_paths.run / "state" / "step-000000010.npz").unlink()
     flip_a_bit(node_paths.run / "state" / "step-000000030.npz")
-    slurm.give_back(node_paths, allocation, own)
+    slurm._give_back(node_paths, allocation, own)
     assert sorted(path.name for path in (node_paths.job / "state").iterdir()) == ["step-000000010.npz", "step-000000020.npz"]
     flip_a_bit(node_paths.run / "state" / "step-000000020.npz")
-    slurm.take(node_paths, allocation, own)
+    slurm._take(node_paths, allocation, own)
     assert sealed_files.newest_whole(node_paths.run / "state")[0] == "step-000000020.npz"
 
 
@@ -259,13 +259,13 @@ def test_unkept_snapshots_leave_the_shared_folder(node_paths):
     write(node_paths.run / "history.csv", ",".join(HISTORY) + "\n" + ",".join(["2"] + ["0.5"] * 7) + "\n")
     write(node_paths.job / "checkpoints" / "epoch-0001.keras", "old")
     write(node_paths.run / "checkpoints" / "epoch-0002.keras", "new")
-    slurm.give_back(node_paths, allocation, own)
+    slurm._give_back(node_paths, allocation, own)
     assert [path.name for path in (node_paths.job / "checkpoints").iterdir()] == ["epoch-0002.keras"]
 
 
 @pytest.fixture
 def alone(monkeypatch):
-    monkeypatch.setattr(slurm, "allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
+    monkeypatch.setattr(slurm, "_allocation", lambda: slurm.Allocation(0, ["alpha"], "31", "2"))
     monkeypatch.setattr(slurm, "tf_config", lambda allocation, port: {"task": {"index": allocation.rank}})
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -286,7 +286,7 @@ def test_task_that_cant_begin_says_why(node_paths, alone, monkeypatch):
     def taken(port):
         raise ClusterError(f"port {port} is taken")
 
-    monkeypatch.setattr(slurm, "check_port", taken)
+    monkeypatch.setattr(slurm, "_check_port", taken)
     assert slurm.main(node_paths) == 1
     expected = {"host": "alpha", "rank": 0, "nodes": 1, "exit_code": 1, "job": "31", "step": "2"}
     assert {key: ended(node_paths)[key] for key in expected} == expected
@@ -306,7 +306,7 @@ def test_task_that_cant_begin_says_why(node_paths, alone, monkeypatch):
 )
 def test_workers_end_is_always_given_back(script, code, node_paths, alone, monkeypatch):
     """Whatever becomes of the worker its end is given back."""
-    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
     assert slurm.main(node_paths) == code
     assert ended(node_paths)["exit_code"] == code
@@ -327,7 +327,7 @@ def test_what_nobody_foresaw_leaves_an_end_too(node_paths, alone, monkeypatch):
 
 def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
     script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(42)); print('ready', flush=True); signal.pause()"
-    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: [sys.executable, "-c", script])
     written = node_paths.run / "workers" / "alpha" / "worker.log"
 
@@ -343,7 +343,7 @@ def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
 
 def test_early_wish_is_passed_on_to_the_worker(alone):
     """A wish that came before the worker is passed on to it."""
-    hold = slurm.WorkerProcess()
+    hold = slurm._WorkerProcess()
     os.kill(os.getpid(), signal.SIGTERM)
     assert hold.stop_asked
     with subprocess.Popen(["sleep", "60"]) as worker:
@@ -353,7 +353,7 @@ def test_early_wish_is_passed_on_to_the_worker(alone):
 
 def test_early_end_starts_no_worker(node_paths, alone, monkeypatch):
     """Told to end before anything began no worker is started."""
-    monkeypatch.setattr(slurm, "check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(slurm, "_check_port", lambda port: os.kill(os.getpid(), signal.SIGTERM))
     monkeypatch.setattr(slurm, "worker", lambda node_paths, allocation: pytest.fail("started"))
     assert slurm.main(node_paths) == PREEMPTED
     assert ended(node_paths)["exit_code"] == PREEMPTED
@@ -381,7 +381,7 @@ def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_pat
     end = {"host": "beta", "rank": 1, "job": "31", "step": step, "exit_code": theirs}
     (beta := node_paths.job / "workers" / "beta").mkdir(parents=True)
     write(beta / "soon", json.dumps(end))
-    looks, copy = [], slurm.copy
+    looks, copy = [], slurm._copy
 
     def look(source, target):
         """The worker trains on until its task has had the time to end it."""
@@ -391,8 +391,8 @@ def test_who_waits_for_a_lost_task_is_ended(script, theirs, step, mine, node_pat
         copy(source, target)
 
     monkeypatch.setattr(slurm, "EVERY_S", 0.01)
-    monkeypatch.setattr(slurm, "copy", look)
-    monkeypatch.setattr(slurm, "check_port", lambda port: None)
+    monkeypatch.setattr(slurm, "_copy", look)
+    monkeypatch.setattr(slurm, "_check_port", lambda port: None)
     monkeypatch.setattr(
         slurm,
         "worker",
@@ -413,9 +413,9 @@ def test_full_share_gets_the_rest_later(node_paths, alone, monkeypatch):
         if len(tries) == 1:
             raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(slurm, "copy", fail_first)
+    monkeypatch.setattr(slurm, "_copy", fail_first)
     over = SimpleNamespace(wait=lambda _: len(tries) > 2)
-    slurm._report(node_paths, slurm.allocation(), own, SimpleNamespace(gave_up=None), over)
+    slurm._report(node_paths, slurm._allocation(), own, SimpleNamespace(gave_up=None), over)
     assert len(tries) == 3
 
 
@@ -576,5 +576,5 @@ def test_the_worker_is_started_like_any_other(node_paths, monkeypatch):
     assert given["--run"] == str(node_paths.run)
     assert (given["--packs"], given["--manifest"]) == (str(node_paths.published.folder), "f" * 64)
     assert (given["--host"], given["--threads"], given["--start-deadline"]) == ("beta", "1", "300.0")
-    monkeypatch.setattr(cli, "train", lambda arguments: arguments.host != "beta")
+    monkeypatch.setattr(cli, "_train", lambda arguments: arguments.host != "beta")
     assert cli.main(argv[3:]) == 0

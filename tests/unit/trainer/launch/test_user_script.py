@@ -17,7 +17,7 @@ import pytest
 from tests.project import await_until
 from trainer.common.errors import RESTART, ClusterError, LockstepError, PeerLost
 from trainer.launch import user_script
-from trainer.launch.user_script import Script, environment, keep, main, unpack
+from trainer.launch.user_script import Script, _environment, _keep, _unpack, main
 from trainer.network.member import Member, tf_config
 
 USER = Path(__file__).resolve().parents[4] / "trainer" / "keras_fit" / "site"
@@ -45,32 +45,32 @@ def test_a_changed_archive_is_not_run(script):
     with made.archive.open("ab") as stream:
         stream.write(b"x")
     with pytest.raises(LockstepError, match="is not what was published, so it is not run"):
-        unpack(made)
+        _unpack(made)
     assert not made.folder.exists()
     made.archive.unlink()
     with pytest.raises(LockstepError, match="Fix: run the same command again; it sends the script again"):
-        unpack(made)
+        _unpack(made)
 
 
 def test_what_an_earlier_start_left_stays(script):
     made = script("print(1)")
-    unpack(made)
+    _unpack(made)
     (made.folder / "left").touch()
     (made.folder / "log.csv").write_text("of epoch 40")
-    unpack(made)
+    _unpack(made)
     assert (made.folder / "left").exists()
     assert (made.folder / "log.csv").read_text() == "of epoch 40", "a file that was sent, and that the script goes on writing"
     (made.folder / "main.py").unlink()
-    unpack(made)
+    _unpack(made)
     assert (made.folder / "main.py").read_text() == "print(1)"
-    unpack(script("print(2)"))
+    _unpack(script("print(2)"))
     assert (made.folder / "main.py").read_text() == "print(2)", "another script"
     assert (made.folder / "log.csv").read_text() == "of epoch 1"
 
 
 def test_the_environment_is_torchruns_without_locksteps_own_settings(script):
     given = {"PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": "trainer.zip", "TF_CONFIG": "{}", "MINE": "x"}
-    made = environment(script(restarts=2), Member(1, ENDPOINTS[::-1]), given)
+    made = _environment(script(restarts=2), Member(1, ENDPOINTS[::-1]), given)
     assert {name: made[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_RESTART", "MINE")} == {
         "RANK": "1",
         "WORLD_SIZE": "2",
@@ -217,7 +217,7 @@ def test_outputs_are_kept_and_links_are_not(tmp_path, capsys):
     (folder / "logs" / "link").symlink_to("/etc/passwd")
     (folder / "model").write_text("2")
     for _ in range(2):
-        keep(folder, output, ["logs", "model", "missing"])
+        _keep(folder, output, ["logs", "model", "missing"])
     assert sorted(str(path.relative_to(output)) for path in output.rglob("*") if path.is_file()) == ["logs/deep/a", "model"]
     assert capsys.readouterr().out.count("outputs=missing: the script left no such file or folder") == 2
 
@@ -231,7 +231,7 @@ def test_output_through_a_link_is_left_out(tmp_path, capsys, name):
     (folder / "out").symlink_to(outside)
     (folder / "deep" / "out").symlink_to("../out/sub")
     (folder / "file").symlink_to(outside / "sub" / "secret")
-    keep(folder, output, [name, "deep"])
+    _keep(folder, output, [name, "deep"])
     assert not output.exists()
     link = "out" if name.startswith("out") else name
     assert capsys.readouterr().out == f"outputs={name}: {link} is a link, which is not followed\n"

@@ -79,7 +79,7 @@ def test_sums_stay_as_long_as_somebody_has_them(sizes):
 @pytest.mark.parametrize("sizes", [[7], [3, 0, 10, 1], [1, 1], [100, 3, 28]])
 def test_parts_hold_every_element_once_and_evenly(sizes, parts):
     """Parts hold every element once and are equal to within one."""
-    actual = sockets_all_reduce.pieces(sizes, parts)
+    actual = sockets_all_reduce._pieces(sizes, parts)
     elements = [(piece.array, index) for part in actual for piece in part for index in range(piece.start, piece.stop)]
     assert elements == [(array, index) for array, size in enumerate(sizes) for index in range(size)]
     counts = [sum(piece.stop - piece.start for piece in part) for part in actual]
@@ -265,5 +265,5 @@ def test_a_sum_has_the_digits_of_its_type(dtype):
     """In float32, 2**24 + 1 is none."""
     addends = [np.full(3, value, dtype) for value in (2**24 + 1, 2**24 + 1, 1)]
     out = np.empty(3, dtype)
-    sockets_all_reduce.add_up(addends, out)
+    sockets_all_reduce._add_up(addends, out)
     assert out.tolist() == [2**25 + 3] * 3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from control.runs.results.traffic import Traffic, step_traffic, traffic
+from control.runs.results.traffic import Traffic, _traffic, step_traffic
 from trainer.config.schema import Reduction
 from trainer.network.sockets_all_reduce import ONE_HOP, _Route
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, choose, sent_bytes, sums_of
@@ -46,21 +46,21 @@ def test_bytes_of_every_method():
 
 @pytest.mark.parametrize("transport", [DIRECT, TENSORFLOW])
 def test_one_worker_sends_nothing(transport):
-    assert traffic(transport, 1000, 1) == Traffic(0, 0, 0.0)
+    assert _traffic(transport, 1000, 1) == Traffic(0, 0, 0.0)
 
 
 def test_a_ring_takes_a_hop_per_message():
-    assert traffic(TENSORFLOW, 1000, 5) == Traffic(8, 8, pytest.approx(1600))
+    assert _traffic(TENSORFLOW, 1000, 5) == Traffic(8, 8, pytest.approx(1600))
 
 
 def test_direct_exchange_takes_two_hops_of_ring_bytes():
-    assert traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
+    assert _traffic(DIRECT, 1_000_000, 5) == Traffic(2, 8, pytest.approx(1_600_000))
 
 
 @pytest.mark.parametrize(("size", "hops"), [(ONE_HOP // 4, 1), (ONE_HOP // 4 + 1, 2)])
 def test_what_is_small_goes_whole_to_all(size, hops):
-    assert traffic(DIRECT, size, 5).hops == hops
-    assert traffic(DIRECT, ONE_HOP // 4, 5) == Traffic(1, 4, ONE_HOP)
+    assert _traffic(DIRECT, size, 5).hops == hops
+    assert _traffic(DIRECT, ONE_HOP // 4, 5) == Traffic(1, 4, ONE_HOP)
 
 
 @pytest.mark.parametrize("floats", [1000, 4096, 4097, 100_000])
@@ -71,7 +71,7 @@ def test_the_direct_exchange_sends_as_computed(floats, workers):
     others = [sum(piece.stop - piece.start for piece in route.summed_by[rank]) for rank, route in enumerate(routes)]
     whole, parts = 4 * floats * (workers - 1) * workers, sum(4 * (floats - mine + mine * (workers - 1)) for mine in others)
     sent = whole if routes[0].one_hop else parts
-    expected = traffic(DIRECT, 4 * floats, workers)
+    expected = _traffic(DIRECT, 4 * floats, workers)
     assert (expected.hops == 1) == routes[0].one_hop
     assert sent / workers == pytest.approx(expected.bytes)
 

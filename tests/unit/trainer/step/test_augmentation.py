@@ -40,7 +40,7 @@ def test_colours_change_by_at_most_what_was_asked(name):
     images, labels = seen(batch, **{name: 0.5})
     pixels, grey = batch.data[0].astype(np.float64), batch.data[0] @ np.array(image_augmentation.LUMA)
     middle = {"brightness": 0, "contrast": grey.mean(axis=(1, 2))[:, None, None, None], "saturation": grey[..., None]}[name]
-    drawn = image_augmentation.draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES).numpy()
+    drawn = image_augmentation._draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES).numpy()
     factors = 0.5 + drawn[:, ["brightness", "contrast", "saturation"].index(name)]
     np.testing.assert_allclose(images, middle + (pixels - middle) * factors[:, None, None, None], rtol=1e-4)
     assert len(set(factors)) == 12
@@ -62,7 +62,7 @@ def test_a_grey_image_has_brightness_and_contrast():
 def test_mixup_mixes_images_labels_and_weights_alike():
     batch = paired(weights=True)
     images, labels, weights = seen(batch, mixup=0.4)
-    share = image_augmentation.shares(0.4, 5, batch).numpy()
+    share = image_augmentation._shares(0.4, 5, batch).numpy()
     assert 0 <= share.min() < share.max() <= 1
     for number in range(12):
         other, own = int(OTHERS[number]), float(share[number])
@@ -75,7 +75,7 @@ def test_mixup_mixes_images_labels_and_weights_alike():
 @pytest.mark.parametrize("alpha", [0.001, 0.2, 1.0, 50.0])
 def test_shares_are_of_a_beta_distribution(alpha):
     many = full((np.zeros((1, 4000, 1)), np.zeros((1, 4000), np.int32))).at(0)
-    drawn = image_augmentation.shares(alpha, 7, many).numpy()
+    drawn = image_augmentation._shares(alpha, 7, many).numpy()
     assert np.isfinite(drawn).all()
     # Where alpha is so small that both gammas are zero, the partner, itself drawn at random, takes all.
     assert drawn.mean() == pytest.approx(0.5, abs=0.03) or alpha < 0.01
@@ -104,7 +104,7 @@ def test_partners_are_augmented_on_their_own():
     batch = full(([same, same], [LABELS, LABELS])).at(0)
     images, _ = seen(batch, mixup=50.0, brightness=0.5)
     drawn = [
-        image_augmentation.draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES + partner).numpy()[:, 0]
+        image_augmentation._draws(5, batch, image_augmentation.COLOURS, image_augmentation.HUES + partner).numpy()[:, 0]
         for partner in range(2)
     ]
     assert not np.array_equal(*drawn)

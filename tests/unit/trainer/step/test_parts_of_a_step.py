@@ -10,28 +10,28 @@ from keras.src.losses import loss as keras_loss
 
 from trainer.config.schema import Reduction
 from trainer.keras_step import additive, optimizer, whole_batch
-from trainer.reduction.chain import GraphChain, Stopwatch
+from trainer.reduction.chain import Stopwatch, _GraphChain
 from trainer.reduction.half import half
 from trainer.reduction.method import Method
 from trainer.step import worker_step
 
 
 def test_devices_and_steps_draw_different_numbers():
-    seeds = {tuple(worker_step.offset(device, tf.constant(number)).numpy().tolist()) for device in range(3) for number in range(3)}
+    seeds = {tuple(worker_step._offset(device, tf.constant(number)).numpy().tolist()) for device in range(3) for number in range(3)}
     assert len(seeds) == 9
 
 
 @pytest.mark.parametrize("moves", [(4.0, 8.0), (3, 9)])
 def test_moved_statistics_are_weighted_by_share(moves):
     """The parts of two workers, one of which has a third of the batch, add up to the weighted mean; of counts to the nearest."""
-    parts = [worker_step.shared(tf.constant(move), tf.constant(share)) for move, share in zip(moves, (1 / 3, 2 / 3), strict=True)]
-    moved = worker_step.as_moved(parts[0] + parts[1], tf.constant(moves[0]).dtype)
+    parts = [worker_step._shared(tf.constant(move), tf.constant(share)) for move, share in zip(moves, (1 / 3, 2 / 3), strict=True)]
+    moved = worker_step._as_moved(parts[0] + parts[1], tf.constant(moves[0]).dtype)
     assert moved.dtype == tf.constant(moves[0]).dtype
     assert moved.numpy() == pytest.approx(moves[0] / 3 + moves[1] * 2 / 3)
 
 
 def test_a_count_is_rounded_not_cut():
-    assert worker_step.as_moved(tf.constant(0.9999999), tf.int32).numpy() == 1
+    assert worker_step._as_moved(tf.constant(0.9999999), tf.int32).numpy() == 1
 
 
 @pytest.mark.parametrize(("regularizer", "factor"), [(keras.regularizers.L2(0.25), 0.5), (keras.regularizers.L1(0.25), 0.0), (None, 0.0)])
@@ -53,7 +53,7 @@ def test_sixteen_bits_keep_a_gradients_scale(dtype):
 
 
 def test_a_profiled_reduction_sums_over_workers():
-    doubling = GraphChain(Method([lambda values: ([], values), lambda values: (values, [])]), lambda tensors: [2 * one for one in tensors])
+    doubling = _GraphChain(Method([lambda values: ([], values), lambda values: (values, [])]), lambda tensors: [2 * one for one in tensors])
     profiled = doubling.profiled(lambda function: function)
     given = [tf.constant([1.0, 2.0])]
     for values in (doubling(given), profiled(given, Stopwatch(lambda: None))):

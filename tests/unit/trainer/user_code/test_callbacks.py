@@ -27,7 +27,7 @@ def made(monkeypatch, tmp_path):
             keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss", mode="min", save_best_only=True),
             keras.callbacks.EarlyStopping(monitor="loss", patience=3),
         ]
-        monkeypatch.setattr(callbacks, "load", lambda _: every)
+        monkeypatch.setattr(callbacks, "_load", lambda _: every)
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
         return Callbacks({"file": "mine.py"}, model, 9, 4, is_chief), every
@@ -51,7 +51,7 @@ def test_each_callback_has_its_memory_on_every_worker(made):
 
 def test_all_workers_know_that_there_are_callbacks(made, monkeypatch):
     assert all(made(is_chief)[0].anywhere for is_chief in (True, False))
-    monkeypatch.setattr(callbacks, "load", lambda _: [])
+    monkeypatch.setattr(callbacks, "_load", lambda _: [])
     assert not Callbacks(None, keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), 9, 4, is_chief=True).anywhere
 
 
@@ -91,7 +91,7 @@ def test_callback_of_users_own_has_best_weights_again(monkeypatch):
     def start(before, variables):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
-        monkeypatch.setattr(callbacks, "load", lambda _: [AtMinimum(), Named()])
+        monkeypatch.setattr(callbacks, "_load", lambda _: [AtMinimum(), Named()])
         created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
         for variable, value in zip(created.variables, variables, strict=False):
             variable.assign(value)
@@ -132,7 +132,7 @@ def averaging(monkeypatch, before, weights=()):
     """A training whose epochs end with these weights."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
     model.compile(loss="mse")
-    monkeypatch.setattr(callbacks, "load", lambda _: [Averaging(np.zeros(callbacks.LARGE), sys.stdout)])
+    monkeypatch.setattr(callbacks, "_load", lambda _: [Averaging(np.zeros(callbacks.LARGE), sys.stdout)])
     created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
     begin(created, before)
     for epoch, weight in enumerate(weights):
@@ -177,7 +177,7 @@ def test_other_workers_write_nowhere_after_a_restart(monkeypatch, tmp_path):
     def start(is_chief, before):
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(loss="mse")
-        monkeypatch.setattr(callbacks, "load", lambda _: [Telling(tmp_path / "logs", write_graph=False)])
+        monkeypatch.setattr(callbacks, "_load", lambda _: [Telling(tmp_path / "logs", write_graph=False)])
         created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=is_chief)
         begin(created, before)
         return created
@@ -211,7 +211,7 @@ def test_hooks_called_before_are_left_out(monkeypatch):
     model.compile(loss="mse", steps_per_execution=2)
 
     def called(before, done):
-        monkeypatch.setattr(callbacks, "load", lambda _: [Noting()])
+        monkeypatch.setattr(callbacks, "_load", lambda _: [Noting()])
         created = Callbacks({"file": "mine.py"}, model, 9, 4, is_chief=True)
         begin(created, before, done)
         created.on_epoch_begin(5)
@@ -260,7 +260,7 @@ class AtTwo(keras.callbacks.Callback):
     ],
 )
 def test_callback_that_ends_training_is_named(monkeypatch, ending, named):
-    monkeypatch.setattr(callbacks, "load", lambda _: [keras.callbacks.ReduceLROnPlateau("loss", patience=1), ending()])
+    monkeypatch.setattr(callbacks, "_load", lambda _: [keras.callbacks.ReduceLROnPlateau("loss", patience=1), ending()])
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(loss="mse")
     model.stop_training = False

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.common.errors import FAILED, RESTART
 from trainer.data.manifest import Published
-from trainer.worker.process import Launch, _unforeseen, enter_output
+from trainer.worker.process import Launch, _enter_output, _unforeseen
 
 SENT = "{{function_node __wrapped__Identity}} Unable to parse request\nAdditional GRPC error information from remote target /job:worker:"
 
@@ -37,6 +37,6 @@ def test_loss_of_another_process_starts_all_again(error, code, tmp_path, capfd):
 def test_files_of_callbacks_lie_in_output(tmp_path, monkeypatch, chief, folder):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_OUTPUT", "")
-    enter_output(Launch(Path("run"), "node1", Published(tmp_path, ""), tmp_path, 1, 0, 0, 1.0), chief)
+    _enter_output(Launch(Path("run"), "node1", Published(tmp_path, ""), tmp_path, 1, 0, 0, 1.0), chief)
     Path("log.csv").write_text("epoch")
     assert (tmp_path / folder / "log.csv").is_file()

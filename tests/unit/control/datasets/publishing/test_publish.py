@@ -418,7 +418,7 @@ def test_a_changed_dataset_is_published_again(attack, message, keeps_time, place
     listing = Folder(str(root)).scan()
     assert publish.published(listing, packs, False) is None
     put(root, packs)
-    assert publish.damaged_files(place) == []
+    assert publish._damaged_files(place) == []
     assert publish.published(listing, packs, False) is not None
     assert_pixels(root, manifest.load(place), image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
 
@@ -430,8 +430,8 @@ def quiet(*_):
 def test_touched_dataset_is_read_once_and_kept(place, tmp_path, monkeypatch):
     os.utime(place.folder / "data-00000.pack", (1, 1))
     listing, read = Folder(str(tmp_path / "pets")).scan(), []
-    damaged_files = publish.damaged_files
-    monkeypatch.setattr(publish, "damaged_files", lambda place: read.append(place) or damaged_files(place))
+    damaged_files = publish._damaged_files
+    monkeypatch.setattr(publish, "_damaged_files", lambda place: read.append(place) or damaged_files(place))
     for _ in range(3):
         assert publish.published(listing, place.folder.parent, False) is not None
     assert read == [place]

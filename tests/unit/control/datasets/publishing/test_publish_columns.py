@@ -673,12 +673,12 @@ def test_published_table_is_repaired_only_when_damaged(file, monkeypatch):
     first = publish.publish(made, packs, False, lambda *_: None)
     place = publish.place_of(packs, first.sha256)
     assert publish.published(made.scan(), packs, False)["manifest"] == first.sha256
-    assert publish.damaged_files(place) == []
+    assert publish._damaged_files(place) == []
     (place.folder / "train-rows.npy").unlink()
-    assert publish.damaged_files(place) == ["train-rows.npy"]
+    assert publish._damaged_files(place) == ["train-rows.npy"]
     assert publish.published(made.scan(), packs, False) is None
     assert publish.publish(made, packs, False, lambda *_: None).sha256 == first.sha256
-    assert publish.damaged_files(place) == []
+    assert publish._damaged_files(place) == []
     assert manifest.load(place).table == made.scan().table
 
 
@@ -698,13 +698,13 @@ def test_who_writes_to_published_folder_changes_nothing_else(file):
     flip_a_bit(publish.place_of(packs, first.sha256).folder / "train-rows.npy")
     again = publish.publish(made, packs, False, lambda *_: None)
     assert again.sha256 == first.sha256
-    assert publish.damaged_files(publish.place_of(packs, first.sha256)) == []
+    assert publish._damaged_files(publish.place_of(packs, first.sha256)) == []
 
 
 @pytest.fixture
 def request_of(file, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        model_size, "parameters", lambda config, classes, request, spec, weights: {"total": len(spec["leaves"]), "trainable": 1}
+        model_size, "_parameters", lambda config, classes, request, spec, weights: {"total": len(spec["leaves"]), "trainable": 1}
     )
     file.write_text("def build():\n    pass\n")
 

@@ -83,7 +83,7 @@ def test_another_function_of_that_name_is_a_warning(opened):
     data, source, listing = opened(DATA.format(hold=HOLD, y="x[:, 0]") + "def augment(x):\n    return x\n")
     assert data.augment is None
     try_augment.check(data, source, listing)
-    assert checks.augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
+    assert checks._augment_warnings(data)[0].startswith("mine.py has a function augment(x), which changes no examples")
 
 
 @pytest.mark.parametrize("hold", [HOLD, ""])

@@ -278,7 +278,7 @@ def test_idx_truncated_says_how_much_is_there(make_idx):
     ],
 )
 def test_idx_parse_says_what_is_wrong(data, reason):
-    assert refusal(idx.parse, data, "file") == f"file: {reason}"
+    assert refusal(idx._parse, data, "file") == f"file: {reason}"
 
 
 def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
@@ -287,7 +287,7 @@ def test_packed_idx_is_read_as_its_header_says(make_idx, monkeypatch):
     file, read = root / "train-images-idx3-ubyte.gz", []
     whole = gzip.decompress(file.read_bytes())
     file.write_bytes(gzip.compress(whole + bytes(1_000_000)))
-    monkeypatch.setattr(idx, "parse", lambda data, name: read.append(len(data)) or pytest.fail("long enough"))
+    monkeypatch.setattr(idx, "_parse", lambda data, name: read.append(len(data)) or pytest.fail("long enough"))
     with pytest.raises(pytest.fail.Exception):
         Idx(str(root)).scan()
     assert read == [len(whole) + 1]

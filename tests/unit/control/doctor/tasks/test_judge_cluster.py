@@ -12,13 +12,13 @@ def host(**digests):
 
 def test_file_that_nobody_has_is_not_asked_for():
     facts = {"a": host(code=None, data="d"), "b": host(code=None, data="d")}
-    assert judge_cluster.published(facts, {CODE: "c", DATA: "d"}) == {DATA: "d"}
+    assert judge_cluster._published(facts, {CODE: "c", DATA: "d"}) == {DATA: "d"}
 
 
 def test_file_of_one_host_is_asked_of_all():
     """A file that one host has is asked of all with the digest that was published."""
     facts = {"a": host(code="x"), "b": host(code="y"), "c": host(code="y"), "d": host(code=None), "e": {"unreachable": "down"}}
-    assert judge_cluster.published(facts, {CODE: "x"}) == {CODE: "x"}
+    assert judge_cluster._published(facts, {CODE: "x"}) == {CODE: "x"}
 
 
 def test_failed_module_counts_as_a_silent_host():

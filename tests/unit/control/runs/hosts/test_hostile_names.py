@@ -18,7 +18,7 @@ from control.remote import admission
 from control.runs.hosts.inventory_hosts import check_absolute, cluster_hosts
 from control.runs.planning import script_plan
 from control.runs.results import run_names
-from control.runs.tasks.plan import check_lines
+from control.runs.tasks.plan import _check_lines
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.launch import user_script
 
@@ -74,8 +74,8 @@ ENTRIES = {
     "run": run_names.check_run_name,
     "sweep": lambda name: store.check_name("sweep", name),
     "host": lambda name: cluster_hosts({name: {"ansible_host": "10.0.0.1"}}, [name]),
-    "time": lambda name: check_lines({"time": name}),
-    "partition": lambda name: check_lines({"partition": name}),
+    "time": lambda name: _check_lines({"time": name}),
+    "partition": lambda name: _check_lines({"partition": name}),
 }
 
 
@@ -166,7 +166,7 @@ def test_archive_of_script_writes_only_below_its_folder(name, tmp_path):
     folder.mkdir(parents=True)
     (tmp_path / "script.zip").write_bytes(data.getvalue())
     sha256 = hashlib.sha256(data.getvalue()).hexdigest()
-    user_script.unpack(SimpleNamespace(archive=tmp_path / "script.zip", sha256=sha256, folder=folder, own=tmp_path))
+    user_script._unpack(SimpleNamespace(archive=tmp_path / "script.zip", sha256=sha256, folder=folder, own=tmp_path))
     written = [
         path for path in tmp_path.rglob("*") if path.is_file() and path not in (tmp_path / "script.zip", tmp_path / user_script.UNPACKED)
     ]

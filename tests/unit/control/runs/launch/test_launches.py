@@ -89,14 +89,14 @@ def test_launch_is_over_when_all_or_none_run(begun, tmp_path):
     launches.end(one)
     assert [launch["run"] for launch in launches.broken(["pi1"])] == ["q"]
     launches.end_all(tmp_path / "doctor" / "q")
-    assert launches.is_noted(other)
+    assert launches._is_noted(other)
     launches.end_all(tmp_path / "runs" / "q")
-    assert not launches.is_noted(other)
+    assert not launches._is_noted(other)
 
 
 def test_a_sweep_ends_its_trials_itself(begun):
     gone_or_not = begun(parent="sweeps/pi/trials")
-    assert not launches.is_noted(gone_or_not)
+    assert not launches._is_noted(gone_or_not)
 
 
 def test_run_that_never_ran_leaves_what_was_asked(begun, tmp_path):

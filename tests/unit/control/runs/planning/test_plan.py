@@ -209,7 +209,7 @@ def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
 
     def steps(**options):
         request = ask(write=False, **options)
-        return resolve.resolve(request, None, plan.chosen(request)[0])[0].train.steps_per_epoch
+        return resolve.resolve(request, None, plan._chosen(request)[0])[0].train.steps_per_epoch
 
     assert steps() == 70
     assert steps(model=model) is None
@@ -456,7 +456,7 @@ def test_just_enough_is_allowed():
 )
 def test_complete_when_all_steps_are_done(summary, done, existing):
     write_json(existing / "summary.json", summary)
-    assert plan.complete(existing, sizes(total=30), configs.Train()) is done
+    assert plan._complete(existing, sizes(total=30), configs.Train()) is done
 
 
 @pytest.mark.parametrize(("stalled", "patience", "done"), [(True, 2, True), (True, 3, False), (True, None, False), (False, None, True)])
@@ -464,12 +464,12 @@ def test_early_end_is_complete_without_more_patience(stalled, patience, done, ex
     """A run that ended early is complete until it gets more patience."""
     write_json(existing / "summary.json", {"state": "SUCCEEDED", "steps": 12, "ended_early": True, "stalled": stalled})
     write_history(existing / "history.csv", [(1.0, 0.5, 1.0, 0.5), (0.9, 0.6, 1.0, 0.5), (0.8, 0.7, 1.1, 0.4)])
-    assert plan.complete(existing, sizes(total=30), configs.Train(patience=patience)) is done
+    assert plan._complete(existing, sizes(total=30), configs.Train(patience=patience)) is done
 
 
 def test_not_complete_without_a_summary(existing):
-    assert plan.complete(existing, sizes(), configs.Train()) is False
-    assert plan.complete(None, sizes(), configs.Train()) is False
+    assert plan._complete(existing, sizes(), configs.Train()) is False
+    assert plan._complete(None, sizes(), configs.Train()) is False
 
 
 @pytest.fixture
@@ -549,7 +549,7 @@ def test_no_run_yet(tmp_path):
 
 
 def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(model_size, "parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
+    monkeypatch.setattr(model_size, "_parameters", lambda config, classes, request, spec, weights: {"total": classes, "trainable": classes})
     root = make_folder(train={"cat": 10, "dog": 10}, test={"cat": 1, "dog": 2})
     (root / "train" / "cat" / "notes.txt").touch()
     made = plan.make(ask(run="new", config="task_cnn", dataset=str(root), set="train.batch_size=4", write=False))
@@ -576,7 +576,7 @@ def test_the_plan_of_a_new_run(ask, make_folder, monkeypatch, tmp_path):
 
 
 def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, monkeypatch):
-    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
@@ -586,7 +586,7 @@ def test_resumed_run_takes_its_steps_on_other_hosts(ask, existing, make_idx, mon
 
 def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monkeypatch):
     """What is typed anew for a launched run is told with what it has."""
-    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
@@ -599,7 +599,7 @@ def test_retyped_choice_of_a_launched_run_is_told(ask, existing, make_idx, monke
 
 def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx, monkeypatch):
     """Batch sizes that the inventory got meanwhile are no change."""
-    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 10})
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 10})
     digits = make_idx(train=(0, 1) * 10)
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
@@ -609,7 +609,7 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
 
 
 def test_an_unknown_model_is_refused_without_building_it(ask, monkeypatch):
-    monkeypatch.setattr(model_size, "parameters", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: pytest.fail("built"))
     assert refusal(plan.make, ask(set="model.name=lectur_cnn")).startswith(
         "model.name: lectur_cnn is unknown (did you mean lecture_cnn?); it must be one of: "
     )
@@ -711,30 +711,30 @@ def test_parameter_counts_are_remembered_per_model_and_data(ask, monkeypatch):
     ran = fake_run(monkeypatch, stdout='some warning\n{"total": 12, "trainable": 10}\n')
     small, large = configurations.build({"data": {"image_size": [28, 28, 1]}}), configurations.build({})
     for _ in range(2):
-        assert model_size.parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
+        assert model_size._parameters(small, 10, ask()) == {"total": 12, "trainable": 10}
     assert len(ran) == 1
     ((argv, given),) = ran
     assert argv[1:] == ["-m", "control", "parameters"]
     assert json.loads(given)["size"] == [28, 28, 1]
-    model_size.parameters(small, 5, ask())
-    model_size.parameters(large, 10, ask())
+    model_size._parameters(small, 5, ask())
+    model_size._parameters(large, 10, ask())
     assert len(ran) == 3
 
 
 def test_parameter_counts_are_not_written_with_check(ask, monkeypatch, tmp_path):
     ran = fake_run(monkeypatch, stdout='{"total": 1, "trainable": 1}')
     for _ in range(2):
-        model_size.parameters(configurations.build({}), 10, ask(write=False))
+        model_size._parameters(configurations.build({}), 10, ask(write=False))
     assert len(ran) == 2
     assert not Path(tmp_path / "parameters").exists()
 
 
 def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
     fake_run(monkeypatch, returncode=1, stderr="lots\nof\nlines\n1\n2\n3\nTypeError: too small\n")
-    message = refusal(model_size.parameters, configurations.build({}), 10, ask())
+    message = refusal(model_size._parameters, configurations.build({}), 10, ask())
     assert message == "model lecture_cnn: can't be built:\nlines\n1\n2\n3\nTypeError: too small"
     fake_run(monkeypatch, returncode=1, stderr="lots\nerror: model.filters: 0 is not allowed\n")
-    assert refusal(model_size.parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
+    assert refusal(model_size._parameters, configurations.build({}), 10, ask()) == "model.filters: 0 is not allowed"
 
 
 def test_refusals_of_what_was_typed_are_configuration_errors(ask):
@@ -758,7 +758,7 @@ def pictures(root, count, size, mode="RGB", splits=("train", "test")):
 @pytest.fixture
 def planned(ask, monkeypatch):
     """The plan of a dataset, without building its model."""
-    monkeypatch.setattr(model_size, "parameters", lambda *_: {"total": 1, "trainable": 1})
+    monkeypatch.setattr(model_size, "_parameters", lambda *_: {"total": 1, "trainable": 1})
     return lambda **options: plan.make(ask(**options))
 
 

@@ -12,7 +12,7 @@ def hosts(*addresses):
 
 def shared(chosen, **variables):
     known = {host["name"]: variables for host in chosen}
-    return [line for line in plan_command.shared_addresses(chosen, known) if "one address" in line]
+    return [line for line in plan_command._shared_addresses(chosen, known) if "one address" in line]
 
 
 def test_one_address_with_several_ports_is_told():

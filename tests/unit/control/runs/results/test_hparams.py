@@ -136,7 +136,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
 
 def test_every_configuration_key_is_a_column():
     """Every key of the configuration is a column even where this run has no value."""
-    columns = {info.name: info.type for info in hparams.experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
+    columns = {info.name: info.type for info in hparams._experiment({"workers": 2, "model.name": "own", "model.fast": True}).hparam_infos}
     known = {name for name, _ in hparams._flat(configurations.to_dict(Config()))}
     assert set(columns) == known | {"workers", "model.fast"}
     number, words, truth = api_pb2.DATA_TYPE_FLOAT64, api_pb2.DATA_TYPE_STRING, api_pb2.DATA_TYPE_BOOL
@@ -157,13 +157,13 @@ def test_every_configuration_key_is_a_column():
 
 def test_five_columns_that_tensorboard_shows_first_are_ours():
     values = hparams.hyperparameters(configurations.to_dict(Config()), 2)
-    infos = hparams.experiment(values).hparam_infos
+    infos = hparams._experiment(values).hparam_infos
     shown = [info.name for info in sorted(infos, key=lambda info: (not info.differs, info.name))][:5]
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]
 
 
 def test_metrics_are_curves_below_our_own_results():
-    names = [(one.name.group, one.name.tag, one.display_name) for one in hparams.experiment({}).metric_infos]
+    names = [(one.name.group, one.name.tag, one.display_name) for one in hparams._experiment({}).metric_infos]
     assert names == [
         ("", "result/validation_accuracy", "best val_accuracy"),
         ("", "result/images_per_s", "images_per_s"),
@@ -200,7 +200,7 @@ def test_results_stand_at_their_epoch(tmp_path):
     ],
 )
 def test_what_is_not_known_is_left_out(summary, tested, tags):
-    assert set(hparams.results(summary, tested)) == tags
+    assert set(hparams._results(summary, tested)) == tags
 
 
 def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from control.runs.results import step_model
-from control.runs.results.step_model import Hosts, Trial, curve, step
+from control.runs.results.step_model import Hosts, Trial, _step, curve
 from trainer.common.errors import LockstepError
 
 NAMES = ["a", "b", "c"]
@@ -32,14 +32,14 @@ def hosts(*answers, network=NETWORK):
 
 
 def test_one_host_needs_no_network():
-    one = step(hosts(timed(0.5), network={}), 128)
+    one = _step(hosts(timed(0.5), network={}), 128)
     assert (one.method, one.step_s, one.images_per_s, one.efficiency) == ("", 0.5, 256.0, 1.0)
 
 
 def test_step_is_slowest_host_plus_exchange_and_delay():
     """A step is the slowest host with its method its exchange the wire and the delay."""
     quick, slow = timed(0.5, packed=(0.6, [LARGE], [0.01, 0.02])), timed(0.8, packed=(0.9, [LARGE], [0.03, 0.04]))
-    one = step(hosts(quick, slow), 128)
+    one = _step(hosts(quick, slow), 128)
     # Two workers send 10 MB each, in two hops: at 700 Mbit/s, with 0.2 ms there and back.
     assert (one.method, one.compute_s, one.exchange_s) == ("packed", 0.9, 0.03)
     assert one.wire_s == pytest.approx(80 / 700)
@@ -65,12 +65,12 @@ def test_small_messages_go_to_all_in_one_hop():
 
 def test_several_hosts_without_a_bandwidth():
     with pytest.raises(LockstepError, match=r"^no prediction: no bandwidth was measured between the 2 hosts; run the doctor again$"):
-        step(hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 2, network={"a": {"pairs": {"b": {"rtt_ms": 0.1}}}}), 128)
+        _step(hosts(*[timed(0.5, packed=(0.5, [LARGE], []))] * 2, network={"a": {"pairs": {"b": {"rtt_ms": 0.1}}}}), 128)
 
 
 def test_several_hosts_that_share_no_method():
     with pytest.raises(LockstepError, match=r"^no prediction: the hosts timed no common way to send gradients"):
-        step(hosts(timed(0.5, packed=(0.5, [LARGE], [])), timed(0.5, half=(0.5, [LARGE], []))), 128)
+        _step(hosts(timed(0.5, packed=(0.5, [LARGE], [])), timed(0.5, half=(0.5, [LARGE], []))), 128)
 
 
 @pytest.mark.parametrize(("large", "chosen"), [(LARGE, "powersgd"), (100_000, "packed")])
@@ -82,7 +82,7 @@ def test_gradients_are_compressed_where_auto_compresses_them(large, chosen):
 
 def test_one_method_is_taken_as_it_is():
     answer = timed(0.5, half=(0.5, [LARGE], [0.0, 0.0]))
-    assert step(hosts(answer, answer), 64).method == "half"
+    assert _step(hosts(answer, answer), 64).method == "half"
 
 
 def test_untimed_exchange_lies_between_two_timed_ones():
@@ -140,5 +140,5 @@ def test_links():
     assert step_model.slowest(step_model.ring(NAMES), NETWORK) == 500.0
     assert step_model.slowest([("a", "b")], NETWORK) == 700.0
     assert step_model.slowest([], NETWORK) is None
-    assert step_model.longest(step_model.ring(NAMES), NETWORK) == 0.9
-    assert step_model.longest([], NETWORK) is None
+    assert step_model._longest(step_model.ring(NAMES), NETWORK) == 0.9
+    assert step_model._longest([], NETWORK) is None

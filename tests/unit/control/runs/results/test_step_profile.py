@@ -130,7 +130,7 @@ def test_ten_percent_is_slow():
 
 
 def test_table_has_a_row_a_host():
-    assert step_profile.table({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines() == [
+    assert step_profile._table({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines() == [
         "  host       input  forward/backward  compression  all-reduce  apply  own work     step",
         "  a            1.0              50.0          2.0        30.0    4.0      57.0     87.0",
         "  long-name    1.0           1,050.0          2.0     1,234.5    4.0   1,057.0  2,291.5",

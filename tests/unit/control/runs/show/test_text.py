@@ -181,7 +181,7 @@ def test_epochs_that_were_told_are_no_table_again():
 
 
 def test_history_shows_every_epoch_of_a_short_run():
-    shown = result_text.history([row(epoch) for epoch in range(1, 25)]).splitlines()
+    shown = result_text._history([row(epoch) for epoch in range(1, 25)]).splitlines()
     assert shown[0].split() == ["epoch", "loss", "accuracy", "val", "loss", "val", "accuracy", "seconds", "images/s"]
     assert [int(line.split()[0]) for line in shown[1:]] == list(range(1, 25))
 
@@ -189,7 +189,7 @@ def test_history_shows_every_epoch_of_a_short_run():
 def test_history_of_a_long_run_keeps_key_epochs():
     """History of a long run keeps first best and last."""
     rows = [row(epoch, 0.9 if epoch in (17, 20) else 0.5) for epoch in range(1, 41)]
-    epochs = [int(line.split()[0]) for line in result_text.history(rows).splitlines()[1:]]
+    epochs = [int(line.split()[0]) for line in result_text._history(rows).splitlines()[1:]]
     assert epochs == [1, 2, 3, 17, *range(31, 41)]
 
 
@@ -515,10 +515,10 @@ def test_failure_by_a_signal_names_it():
 
 
 def test_only_equal_weights_of_several_workers_are_equal():
-    assert result_text.weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
-    assert result_text.weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
-    assert result_text.weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
-    assert result_text.weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
+    assert result_text._weights(["a" * 64, "a" * 64], 2) == f"equal on all 2 workers (sha256 {'a' * 16})"
+    assert result_text._weights(["a" * 64], 1) == f"of the only worker (sha256 {'a' * 16})"
+    assert result_text._weights(["a" * 64], 3) == f"kept by the servers (sha256 {'a' * 16})"
+    assert result_text._weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
 def test_own_model_is_named_by_its_function():
@@ -546,7 +546,7 @@ def test_launch_is_timed_from_enter_to_result():
         "seconds_training": 44.0,
         "seconds_after_training": 11.4,
     }
-    assert result_text.times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
+    assert result_text._times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
         "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
@@ -556,20 +556,20 @@ def test_resumed_command_counts_to_its_last_worker():
     launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
-    line = result_text.times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    line = result_text._times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
     assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert line.endswith("; all 3 launches trained 2:11")
 
 
 def test_launch_that_never_trained_or_is_unknown():
     """A launch that never trained and one of which nothing is known."""
-    assert result_text.times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
+    assert result_text._times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
         "0:40 from Enter to this result, no step was trained"
     )
     of_slurm = [verdict("a", 0, "done", at=5.0)]
     assert outcome.launch_times(ENTERED, of_slurm, 1040.0) is None
     assert outcome.launch_times(None, ended(1080.0, **BEGAN), 1090.0) is None
-    assert result_text.times({"launch": None, "state": "FAILED"}) == ""
+    assert result_text._times({"launch": None, "state": "FAILED"}) == ""
 
 
 # --- who is to blame, and the run's state
@@ -734,7 +734,7 @@ def test_status_without_parts_ends_with_workers():
     ],
 )
 def test_overall_state(recorded, states, shown):
-    assert status.overall(recorded, [{"state": state} for state in states]) == shown
+    assert status._overall(recorded, [{"state": state} for state in states]) == shown
 
 
 def test_a_run_among_others_is_a_line():
@@ -748,7 +748,7 @@ def test_a_run_among_others_is_a_line():
         "images_per_s": 2310.4,
         "best": {"epoch": 2, "val_accuracy": 0.51234},
     }
-    row = status.run_row("job", summary, 1_800_000_000.0)
+    row = status._run_row("job", summary, 1_800_000_000.0)
     assert [str(cell) for cell in (*row[:2], *row[3:])] == [
         "job",
         "CANCELLED",
@@ -760,13 +760,13 @@ def test_a_run_among_others_is_a_line():
         "2 (validation accuracy 0.5123)",
     ]
     assert str(row[2]).startswith("2027-01-1")
-    assert len(row) == len(status.run_columns("image"))
-    assert status.run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert len(row) == len(status._run_columns("image"))
+    assert status._run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_result_names_hosts_without_which_run_went_on():
     lost = [{"host": "node3", "rank": 2, "step": 310, "at": 0.0}, {"host": "node4", "rank": 3, "step": None, "at": 60.0}]
-    shown = result_text.lost(lost, 2)
+    shown = result_text._lost(lost, 2)
     assert re.fullmatch(r"node3 at \d\d:\d\d:00, step 310 and node4 at \d\d:\d\d:00, step 0; the run went on with 2 workers", shown)
 
 

@@ -15,7 +15,7 @@ def test_table_has_columns_as_read_and_as_trained():
     names = np.array(["ab", "c\x1b[31m"])
     same = np.array([0, 1])
     leaves = [("x.a", X, X * 2), ("x.b", names, names), ("y", same, same), ("sample_weight", None, np.float32([1, 0.5]))]
-    shown = draw_batch.table(leaves).splitlines()
+    shown = draw_batch._table(leaves).splitlines()
     assert re.split("  +", shown[0])[1:] == ["row", "x.a", "x.a in training", "x.b", "y", "sample_weight in training"]
     assert "[1 2.5] (2)" in shown[1]
     assert "[2 5] (2)" in shown[1]
@@ -35,19 +35,19 @@ def test_table_has_columns_as_read_and_as_trained():
     ],
 )
 def test_a_value_is_short(value, shown):
-    assert draw_batch.shown(value) == shown
+    assert draw_batch._shown(value) == shown
 
 
 def test_what_looks_like_images_becomes_scaled_pixels():
     floats = np.linspace(-1, 1, 2 * 8 * 9, dtype=np.float32).reshape(2, 8, 9)
     floats[0, 0, 0] = np.nan
-    first, second = draw_batch.as_pictures(floats, floats / 2)
+    first, second = draw_batch._as_pictures(floats, floats / 2)
     assert first.shape == second.shape == (2, 8, 9, 1)
     assert (first.dtype, int(first[0, 0, 0, 0]), int(first.max()), int(second.max())) == (np.uint8, 0, 255, 190)
     bytes_ = np.full((1, 8, 8, 3), 7, np.uint8)
-    assert draw_batch.as_pictures(bytes_)[0] is bytes_
+    assert draw_batch._as_pictures(bytes_)[0] is bytes_
     for odd in (X, np.zeros((2, 4, 9)), np.zeros((2, 9, 9, 2)), np.full((2, 9, 9), "a"), np.zeros((2, 9, 9, 9, 1))):
-        assert draw_batch.as_pictures(odd) is None
+        assert draw_batch._as_pictures(odd) is None
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_what_looks_like_images_becomes_scaled_pixels():
     ],
 )
 def test_head_promises_originals_only_where_shown(seen, words):
-    assert draw_batch.head([("image", X, seen)], "2 images of step 1") == words
+    assert draw_batch._head([("image", X, seen)], "2 images of step 1") == words
 
 
 def test_labels_are_classes_or_values():
     leaves = [("x", X, X), ("y", np.array([1, 0]), np.eye(2))]
-    assert draw_batch.labels_of(leaves, ["cat", "a name that is too long"], 2) == ["a name that is...", "cat"]
-    assert draw_batch.labels_of(leaves, [], 2) == ["1", "0"]
-    assert draw_batch.labels_of(leaves[:1], [], 2) == ["", ""]
+    assert draw_batch._labels_of(leaves, ["cat", "a name that is too long"], 2) == ["a name that is...", "cat"]
+    assert draw_batch._labels_of(leaves, [], 2) == ["1", "0"]
+    assert draw_batch._labels_of(leaves[:1], [], 2) == ["", ""]

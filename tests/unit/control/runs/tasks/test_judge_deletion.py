@@ -42,7 +42,7 @@ def runs(tmp_path, monkeypatch):
 )
 def test_several_runs_are_named(runs, asked, names):
     assert deletion.names_several(asked)
-    assert deletion.matching(asked) == names
+    assert deletion._matching(asked) == names
 
 
 @pytest.mark.parametrize(

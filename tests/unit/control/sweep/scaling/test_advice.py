@@ -47,7 +47,7 @@ def curved(*rates):
 
 
 def advised(rows, work=WEAK_WORK):
-    return advice.advise(fit(rows, work))
+    return advice._advise(fit(rows, work))
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def advised(rows, work=WEAK_WORK):
     ],
 )
 def test_workers_are_added_while_they_are_worth_it(rates, workers):
-    assert advice.best(dict(enumerate(rates, 1))) == workers
+    assert advice._best(dict(enumerate(rates, 1))) == workers
 
 
 def test_perfect_scaling_uses_all_of_many_workers():
-    assert advice.best({n: 100.0 * n for n in range(1, 101)}) == 100
+    assert advice._best({n: 100.0 * n for n in range(1, 101)}) == 100
 
 
 def test_the_count_begins_at_the_fewest_measured():
-    assert advice.best({3: 100, 4: 120, 5: 121}) == 4
+    assert advice._best({3: 100, 4: 120, 5: 121}) == 4
     # The eighth must bring half of 1/7 only.
-    assert advice.best({7: 100, 8: 107.5}) == 8
-    assert advice.best({2: 100, 3: 107.5}) == 2
+    assert advice._best({7: 100, 8: 107.5}) == 8
+    assert advice._best({2: 100, 3: 107.5}) == 2
 
 
 def test_without_communication_use_all():
@@ -159,7 +159,7 @@ def test_words_follow_the_interval(share, low, high, message):
 
 def test_the_speedup_has_an_interval():
     made = fit(trials(step(0.08, 0.002, 1e-9), noise=0.03), WEAK_WORK)
-    actual = advice.advise(made)
+    actual = advice._advise(made)
     assert (actual.workers, actual.speedup) == (5, pytest.approx(made.images_per_s(5) / made.images_per_s(1)))
     low, high = np.quantile(made.draws("images_per_s", 5) / made.draws("images_per_s", 1), [0.025, 0.975])
     assert (actual.speedup_low, actual.speedup_high) == pytest.approx((low, high))
@@ -453,10 +453,10 @@ def test_saved_states_are_compared_at_equal_workers():
 
 def test_welch():
     # Welch's interval of the difference of two means, by hand: 10 +- t(0.975, 2.94) * sqrt(4/3 + 1/3).
-    low, high = advice.difference([108, 110, 112], [99, 100, 101])
+    low, high = advice._difference([108, 110, 112], [99, 100, 101])
     assert (low, high) == (pytest.approx(10 - 4.154, abs=0.02), pytest.approx(10 + 4.154, abs=0.02))
-    assert advice.difference([110], [99, 100]) == (None, None)
-    assert advice.difference([110, 110], [100, 100]) == (pytest.approx(10), pytest.approx(10))
+    assert advice._difference([110], [99, 100]) == (None, None)
+    assert advice._difference([110, 110], [100, 100]) == (pytest.approx(10), pytest.approx(10))
 
 
 def test_energy_is_estimate_or_measured_and_says_which():

@@ -46,15 +46,15 @@ def test_images_of_step_are_mean_of_epoch():
 def test_ragged_last_step_keeps_a_steps_seconds():
     """A ragged last step does not change the seconds of a step. 1,000 images in 4 steps of 5 workers, 0.2 s each: 1,250 images/s."""
     work = dataclasses.replace(WEAK_WORK, train_images=1000)
-    assert fitting.step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
+    assert fitting._step_seconds(timing(5, 1, 1250.0), work) == pytest.approx(0.2)
     actual = fit(trials(step(**MIDDLE), work=work), work)
     assert actual.step_s(5) == pytest.approx(step(**MIDDLE)(5))
     assert actual.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
 def test_seconds_of_a_step():
-    assert fitting.step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
-    assert fitting.step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
+    assert fitting._step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
+    assert fitting._step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("workers", "share"), [(2, 0.1), (6, 0.1), (7, 0.5 / 6), (51, 0.01)])
@@ -470,7 +470,7 @@ def test_workers_that_share_a_machine_are_refused():
 
 def test_own_work_is_drawn_with_misfit_and_noise():
     data = fitting._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = fitting.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
+    best = fitting._Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
     drawn = fitting._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)

@@ -197,14 +197,14 @@ TIMED = {
 
 def test_own_work_is_of_the_timed_hosts():
     """Own work is that of the hosts that were timed. Of equal hosts the usual one, of others the slowest; one worker compresses nothing."""
-    assert sweep_results.timed_work(TIMED, WEAK_WORK, 3) == pytest.approx({1: 0.08, 2: 0.102, 3: 0.2})
-    assert sweep_results.timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
+    assert sweep_results._timed_work(TIMED, WEAK_WORK, 3) == pytest.approx({1: 0.08, 2: 0.102, 3: 0.2})
+    assert sweep_results._timed_work(TIMED, WEAK_WORK, 2) == pytest.approx({1: 0.08, 2: 0.102})
 
 
 def test_host_timed_before_and_after_has_the_mean():
     later = {"node1": times(0.1, 0.12), "node2": times(0.09, 0.124), "node3": times(0.1, 0.22)}
     again = {name: [one, later[name]] for name, one in TIMED["timed"].items()}
-    assert sweep_results.timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
+    assert sweep_results._timed_work(TIMED | {"timed": again}, WEAK_WORK, 3) == pytest.approx({1: 0.09, 2: 0.112, 3: 0.21})
 
 
 @pytest.mark.parametrize(
@@ -212,22 +212,22 @@ def test_host_timed_before_and_after_has_the_mean():
     [({}, STRONG_WORK), ({"timed": {}}, WEAK_WORK), ({"reduction": "half"}, WEAK_WORK), ({"timed": {"node1": times(1, 1)}}, WEAK_WORK)],
 )
 def test_own_work_that_was_not_timed(change, work):
-    assert sweep_results.timed_work(TIMED | change, work, 3) == {}
+    assert sweep_results._timed_work(TIMED | change, work, 3) == {}
 
 
 def test_all_reduce_in_use_is_part_of_work():
     chosen = {"reduction": "powersgd", "sent_bytes": 127_528, "transport": "direct", "sums": [43_008, 84_536]}
-    work = sweep_results.works(RECORD | chosen)[0]
+    work = sweep_results._works(RECORD | chosen)[0]
     assert (work.gradient_bytes, work.transport, work.sums, work.compressed) == (127_528, "direct", (43_008, 84_536), True)
     # 43 kB go whole to each of two workers at most; the rest in two hops.
     assert (work.sent(2).messages, work.sent(2).bytes) == (1 + 2, 43_008 + 84_536)
-    assert sweep_results.works(RECORD)[0].compressed is False
+    assert sweep_results._works(RECORD)[0].compressed is False
 
 
 def test_images_of_a_step_follow_the_dataset():
-    assert sweep_results.works(RECORD) == [WEAK_WORK, STRONG_WORK]
+    assert sweep_results._works(RECORD) == [WEAK_WORK, STRONG_WORK]
     older = {name: value for name, value in RECORD.items() if name != "train_images"}
-    assert [work.train_images for work in sweep_results.works(older)] == [0, 0]
+    assert [work.train_images for work in sweep_results._works(older)] == [0, 0]
 
 
 def test_commands_are_as_a_person_types_them(tmp_path, drawn):
@@ -267,7 +267,7 @@ def test_hosts_no_slower_than_others_are_not_blamed(tmp_path):
             own[row.hosts.split()[3]] = 0.12
         for host, seconds in own.items():
             taken_apart(folder, row, hosts=[host], forward_backward=seconds)
-    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == {2, 3}
+    assert sweep_results._quick(sweep_results._samples(folder, rows), rows) == {2, 3}
 
 
 def test_without_samples_nothing_is_known_of_newcomers(tmp_path):
@@ -276,7 +276,7 @@ def test_without_samples_nothing_is_known_of_newcomers(tmp_path):
     folder = made(tmp_path, rows)
     taken_apart(folder, rows[0])
     taken_apart(folder, rows[1], hosts=rows[1].hosts.split()[:1])
-    assert sweep_results.quick(sweep_results.samples(folder, rows), rows) == set()
+    assert sweep_results._quick(sweep_results._samples(folder, rows), rows) == set()
 
 
 # --- what to do next
@@ -372,7 +372,7 @@ def test_medians_have_ranges_and_no_deviation(tmp_path, drawn):
 def test_split_has_a_bar_for_every_host():
     """The split has a bar for every host at every number of workers."""
     phases = {"input": 1.0, "forward_backward": 50.0, "compression": 0.0, "all_reduce": 5.0, "apply": 1.0}
-    actual = sweep_results.profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
+    actual = sweep_results._profile_bars({2: {"a": phases, "b": phases}, 1: {"a": phases}})
     assert list(actual) == ["1 worker: a", "2 workers: a", "2 workers: b"]
 
 
@@ -382,7 +382,7 @@ def test_of_many_bars_only_the_slowest_shows():
     def phases(own):
         return {"input": 0.0, "forward_backward": own, "compression": 0.0, "all_reduce": 99.0 - own, "apply": 0.0}
 
-    actual = sweep_results.profile_bars({n: {f"h{k}": phases(50.0 + k) for k in range(n)} for n in range(1, 9)})
+    actual = sweep_results._profile_bars({n: {f"h{k}": phases(50.0 + k) for k in range(n)} for n in range(1, 9)})
     assert list(actual)[:2] == ["1 worker: h0", "2 workers: h1, slowest"]
     assert len(actual) == 8
 

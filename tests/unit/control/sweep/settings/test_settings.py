@@ -81,9 +81,9 @@ def test_what_can_not_be_varied(text, message):
 
 def test_key_is_set_for_all_trials_or_varied():
     options = {"set": "seed=2,train.batch_size=8", "epochs": "4"}
-    assert settings_plan.given(options, ["optimizer.momentum"]) == {"seed": 2, "train.batch_size": 8, "train.epochs": 4}
-    assert refusal(settings_plan.given, options, ["seed"]) == "vary: seed is also set for all trials (2); leave it out of one of them"
-    assert refusal(settings_plan.given, options, ["train.epochs"]).startswith("vary: train.epochs is also set for all trials (4)")
+    assert settings_plan._given(options, ["optimizer.momentum"]) == {"seed": 2, "train.batch_size": 8, "train.epochs": 4}
+    assert refusal(settings_plan._given, options, ["seed"]) == "vary: seed is also set for all trials (2); leave it out of one of them"
+    assert refusal(settings_plan._given, options, ["train.epochs"]).startswith("vary: train.epochs is also set for all trials (4)")
 
 
 # --- which combinations

@@ -21,7 +21,7 @@ from control.sweep.settings.settings_trials import SettingsBench
 from control.sweep.settings.trial_settings import Result
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
-from control.sweep.tasks.run_trials import run_all
+from control.sweep.tasks.run_trials import _run_all
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_rows
 
@@ -191,7 +191,7 @@ def test_values_are_checked_before_anything_is_written(folder):
 
 
 def test_without_a_name_the_question_names_the_sweep(folder, monkeypatch):
-    monkeypatch.setattr(plan_sweep, "inventory_name", lambda: "lab")
+    monkeypatch.setattr(plan_sweep, "_inventory_name", lambda: "lab")
     planned({name: value for name, value in VARY.items() if name != "sweep"})
     assert [path.name for path in folder.parent.iterdir()] == ["task_cnn-lab-learning_rate-batch"]
 
@@ -309,7 +309,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
         return 2 if self.variables["run"] == bad and "remove" not in self.path else code
 
     monkeypatch.setattr(Playbook, "run", run)
-    run_all(bench.bench, line)
+    _run_all(bench.bench, line)
     rows = trial_settings.STORE.read(folder / trial_settings.FILE)
     assert {one.run: one.state for one in rows} == {run: "FAILED" if run == bad else "SUCCEEDED" for run in bench.bench.trials}
     assert {one.hosts for one in rows} <= {"node1 node2", "node3 node4"}
@@ -403,7 +403,7 @@ def test_results_are_written_once(folder):
 def test_hostile_values_break_no_table(value):
     rows = [row(f"pi.{number}", {"model.word": word}, value=0.5) for number, word in enumerate((value, "b"))]
     actual = settings_results.rank(rows, {**RECORD, "varied": ["model.word"]}, None)
-    lines = [line for line in settings_results.analysis(actual).splitlines() if line.startswith("| ")]
+    lines = [line for line in settings_results._analysis(actual).splitlines() if line.startswith("| ")]
     assert len(lines) == 4
     assert {line.replace("\\|", "").count("|") for line in lines} == {7}
     assert len(settings_text.results(actual, "sweeps/pi").splitlines()[0]) < 140

@@ -32,30 +32,30 @@ CHOICE = {
 @pytest.mark.parametrize(("given", "batch"), [({}, 16), ({"set": "train.batch_size=8,data.limit_train=0.5"}, 8)])
 def test_dataset_decides_all_but_the_trials_length(given, batch):
     """The dataset decides the configuration of a sweep but not how long a trial is."""
-    options = plan_sweep.with_choice({"dataset": "fashion_mnist", **given}, CHOICE)
-    config = plan_sweep.resolve(options, NOWHERE)
+    options = plan_sweep._with_choice({"dataset": "fashion_mnist", **given}, CHOICE)
+    config = plan_sweep._resolve(options, NOWHERE)
     assert (config.model["name"], config.data.image_size, config.train.batch_size) == ("deep_cnn", (72, 96, 3), batch)
     assert (config.train.epochs, config.train.steps_per_epoch) == (3, None)
-    assert plan_sweep.with_choice({"config": "x"}, None) == {"config": "x"}
+    assert plan_sweep._with_choice({"config": "x"}, None) == {"config": "x"}
 
 
 def test_epoch_is_whole_training_set_whatever_configuration_says():
     assert configurations.load(configurations.find("lecture_cnn"))["train"]["steps_per_epoch"] == 70
-    actual = plan_sweep.resolve({}, NOWHERE)
+    actual = plan_sweep._resolve({}, NOWHERE)
     assert (actual.train.steps_per_epoch, actual.train.steps, actual.train.epochs) == (None, None, 3)
-    assert plan_sweep.resolve({"epochs": "1", "set": "data.limit_train=0.1"}, NOWHERE).data.limit_train == 0.1
+    assert plan_sweep._resolve({"epochs": "1", "set": "data.limit_train=0.1"}, NOWHERE).data.limit_train == 0.1
 
 
 @pytest.mark.parametrize("key", ["train.steps=100", "train.steps_per_epoch=5", "train.time_limit=60"])
 def test_what_would_make_times_incomparable_is_refused(key):
-    assert refusal(plan_sweep.resolve, {"set": key}, NOWHERE) == (
+    assert refusal(plan_sweep._resolve, {"set": key}, NOWHERE) == (
         f"set={key}: an epoch of a sweep is the whole training set at every number of workers, or times could not be compared; "
         "to make trials shorter: -e set=data.limit_train=0.1"
     )
 
 
 def test_saved_states_have_a_variable_of_their_own():
-    message = refusal(plan_sweep.resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
+    message = refusal(plan_sweep._resolve, {"set": "checkpoint.every_steps=50"}, NOWHERE)
     assert message == "set=checkpoint.every_steps=50: a sweep takes it as -e checkpoint_every=50"
 
 
@@ -70,7 +70,7 @@ def test_saved_states_have_a_variable_of_their_own():
     ],
 )
 def test_what_is_measured(options, wanted):
-    assert plan_sweep.wants(options, 3) == wanted
+    assert plan_sweep._wants(options, 3) == wanted
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_what_is_measured(options, wanted):
     ],
 )
 def test_values_that_are_refused(options, message):
-    assert refusal(plan_sweep.wants, options, 3) == message
+    assert refusal(plan_sweep._wants, options, 3) == message
 
 
 def test_asynchronous_steps_are_not_modelled():
-    message = refusal(plan_sweep.resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
+    message = refusal(plan_sweep._resolve, {"set": "strategy.name=parameter_server"}, NOWHERE)
     assert message.startswith(
         "strategy.name=parameter_server: a sweep over numbers of workers measures and models synchronous steps. Fix: "
     )
@@ -110,7 +110,7 @@ def test_watts():
     [("task_cnn", "task_cnn-lab"), ("/home/me/My Model.yml", "my-model-lab"), ("x" * 60, "x" * 32), ("-", "lab")],
 )
 def test_the_same_command_means_the_same_sweep(config, name):
-    assert plan_sweep.default_name(config, "lab") == name
+    assert plan_sweep._default_name(config, "lab") == name
 
 
 # --- a sweep that is there
@@ -119,20 +119,20 @@ def test_the_same_command_means_the_same_sweep(config, name):
 @pytest.fixture
 def existing(tmp_path):
     """A sweep of the lecture's model on two of the hosts, with a measured trial."""
-    config = plan_sweep.resolve({"set": "data.limit_train=0.25"}, NOWHERE)
+    config = plan_sweep._resolve({"set": "data.limit_train=0.25"}, NOWHERE)
     write_text(tmp_path / "config.yml", configurations.dump(config))
-    write_json(tmp_path / "summary.json", plan_sweep.new_record("pi", {"seed": "17"}, config, HOSTS[:2]))
+    write_json(tmp_path / "summary.json", plan_sweep._new_record("pi", {"seed": "17"}, config, HOSTS[:2]))
     timings.put(tmp_path / "timings.csv", timings.Timing(1, 1, 3, 40.0, 30.0, 1000.0, 0, "weak", "SUCCEEDED", "pi1"))
     return tmp_path
 
 
 def same(folder, options=None, hosts=HOSTS):
     options = options or {}
-    return plan_sweep.check_same(folder, "pi", plan_sweep.resolve(options, folder), hosts, options)
+    return plan_sweep._check_same(folder, "pi", plan_sweep._resolve(options, folder), hosts, options)
 
 
 def test_a_new_record_says_what_a_step_is():
-    record = plan_sweep.new_record("pi", {"seed": "17", "config": "a/task_cnn.yml"}, plan_sweep.resolve({}, NOWHERE), HOSTS)
+    record = plan_sweep._new_record("pi", {"seed": "17", "config": "a/task_cnn.yml"}, plan_sweep._resolve({}, NOWHERE), HOSTS)
     assert record == {
         "name": "pi",
         "config_name": "task_cnn",
@@ -141,12 +141,12 @@ def test_a_new_record_says_what_a_step_is():
         "global_batch": 192,
         "hosts": ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"],
     }
-    assert plan_sweep.new_record("pi", {}, plan_sweep.resolve({}, NOWHERE), HOSTS)["seed"] >= 1
+    assert plan_sweep._new_record("pi", {}, plan_sweep._resolve({}, NOWHERE), HOSTS)["seed"] >= 1
 
 
 def test_continued_sweep_keeps_its_seed_and_adds_hosts(existing):
     """A sweep that is continued keeps its seed and settings and learns of new hosts."""
-    assert plan_sweep.resolve({"epochs": "1"}, existing).data.limit_train == 0.25
+    assert plan_sweep._resolve({"epochs": "1"}, existing).data.limit_train == 0.25
     known = same(existing)
     assert known["seed"] == 17
     assert known["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2", "pi3 10.0.0.3"]
@@ -159,7 +159,7 @@ def test_no_sweep_is_there_yet(tmp_path):
 def test_empty_sweep_keeps_no_settings(existing):
     """Nothing keeps the settings of a sweep that has measured nothing."""
     timings.put(existing / "timings.csv", timings.Timing(1, 1, 3, None, None, None, 0, "weak", "FAILED", "pi1"))
-    assert plan_sweep.resolve({}, existing).data.limit_train is None
+    assert plan_sweep._resolve({}, existing).data.limit_train is None
     assert same(existing, {"set": "train.batch_size=32"}) == {}
 
 
@@ -191,9 +191,9 @@ def test_epochs_and_numbers_of_workers_may_differ(existing):
 
 def test_another_trainer_or_dataset_is_another_sweep():
     known = {"code": "a", "dataset": None}
-    plan_sweep.check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
-    plan_sweep.check_same_facts("pi", known, {"code": "a", "dataset": "d"})
-    message = refusal(plan_sweep.check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
+    plan_sweep._check_same_facts("pi", {}, {"code": "b", "dataset": "d"})
+    plan_sweep._check_same_facts("pi", known, {"code": "a", "dataset": "d"})
+    message = refusal(plan_sweep._check_same_facts, "pi", {**known, "dataset": "c"}, {"code": "b", "dataset": "d"})
     assert message.startswith("sweep=pi: it was measured with another dataset, trainer (its code has changed), and the two")
 
 
@@ -207,25 +207,25 @@ def network(mbit_s):
 def test_measured_links_are_written_down(existing):
     """What the links carry is written down once it was looked at."""
     path = existing / "summary.json"
-    run_trials.note_links(path, {})
+    run_trials._note_links(path, {})
     assert "mbit_s" not in read_json(path)
-    run_trials.note_links(path, network(952.0))
+    run_trials._note_links(path, network(952.0))
     assert read_json(path)["mbit_s"] == 952.0
-    run_trials.note_links(path, network(800.0))
+    run_trials._note_links(path, network(800.0))
     assert read_json(path)["mbit_s"] == 800.0
 
 
 def test_other_links_are_another_sweep(existing):
     path = existing / "summary.json"
-    run_trials.note_links(path, network(952.0))
+    run_trials._note_links(path, network(952.0))
     with pytest.raises(LockstepError) as caught:
-        run_trials.note_links(path, network(95.0))
+        run_trials._note_links(path, network(95.0))
     assert str(caught.value) == (
         f"sweep={existing.name}: it was measured with another slowest link (952 Mbit/s, now 95), and the two can't be compared; "
         f"measure under another name: -e sweep={existing.name[:30]}-2"
     )
     (existing / "timings.csv").unlink()
-    run_trials.note_links(path, network(95.0))
+    run_trials._note_links(path, network(95.0))
     assert read_json(path)["mbit_s"] == 95.0
 
 
@@ -235,4 +235,4 @@ def test_other_links_are_another_sweep(existing):
 )
 def test_where_a_step_alone_says_nothing(scaling, addresses, counts):
     wanted = Wanted((1, 2), 1, 1, (0,), scaling)
-    assert plan_sweep.step_alone_counts(wanted, [f"node{n} {address}" for n, address in enumerate(addresses)]) == counts
+    assert plan_sweep._step_alone_counts(wanted, [f"node{n} {address}" for n, address in enumerate(addresses)]) == counts

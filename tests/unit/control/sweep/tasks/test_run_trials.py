@@ -11,7 +11,7 @@ from control.campaign.store import UnderWay
 from control.campaign.timings import Timing, Trial
 from control.common.child_playbooks import Interrupted
 from control.sweep.scaling.timing_trials import TimingBench as Bench
-from control.sweep.tasks.run_trials import run_all
+from control.sweep.tasks.run_trials import _run_all
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json
 
@@ -70,7 +70,7 @@ def rows(sweep):
 
 def test_one_warm_up_then_every_trial(sweep):
     sweep.outcomes = [40.0, 50.0, 30.0]
-    run_all(sweep.bench, sweep.line)
+    _run_all(sweep.bench, sweep.line)
     assert (sweep.cleared, sweep.prepared) == (1, 1)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "SUCCEEDED"), (3, "SUCCEEDED")]
     assert sweep.line.printed[0] == ("trial 1 of 3: 2 workers, repeat 1: 40.0 s end to end, 30.0 s training, 100 images/s  0:10 left")
@@ -78,7 +78,7 @@ def test_one_warm_up_then_every_trial(sweep):
 
 def test_a_trial_that_fails_is_tried_once_more(sweep):
     sweep.outcomes = [None, 40.0, 50.0, 30.0]
-    run_all(sweep.bench, sweep.line)
+    _run_all(sweep.bench, sweep.line)
     assert [state for _, state in rows(sweep)] == ["SUCCEEDED"] * 3
     assert sweep.line.printed[0] == "trial 1 of 3 failed and is tried once more:\n  end of pi.w2-e3-r1"
 
@@ -86,7 +86,7 @@ def test_a_trial_that_fails_is_tried_once_more(sweep):
 def test_trial_that_fails_twice_ends_no_sweep(sweep):
     """A trial that fails twice is recorded and the sweep goes on."""
     sweep.outcomes = [40.0, None, None, 30.0]
-    run_all(sweep.bench, sweep.line)
+    _run_all(sweep.bench, sweep.line)
     assert rows(sweep) == [(2, "SUCCEEDED"), (1, "FAILED"), (3, "SUCCEEDED")]
     assert "trial 2 of 3: 1 worker, repeat 1: FAILED twice  0:05 left" in sweep.line.printed
 
@@ -94,6 +94,6 @@ def test_trial_that_fails_twice_ends_no_sweep(sweep):
 def test_interrupted_sweep_keeps_its_rows_and_clears_hosts(sweep):
     sweep.outcomes = [40.0, Interrupted()]
     with pytest.raises(LockstepError, match=r"^sweep=pi was interrupted; its measured trials are kept: the same command continues"):
-        run_all(sweep.bench, sweep.line)
+        _run_all(sweep.bench, sweep.line)
     assert rows(sweep) == [(2, "SUCCEEDED")]
     assert sweep.cleared == 2
