@@ -23,16 +23,30 @@ from trainer.rundir import layout
 
 
 class ActionModule(Action):
-    """Appends to evaluations.csv and draws what each epoch gets wrong."""
+    """Appends to evaluations.csv and draws what each epoch gets wrong.
 
-    def act(self, plan: dict[str, Any], epoch: str, host: str, session: str, run_folder: str, path: str, packs: str) -> dict[str, Any]:
+    With `published`, the run was trained by this command, which has just distributed that publication.
+    """
+
+    def act(
+        self,
+        plan: dict[str, Any],
+        published: dict[str, Any],
+        epoch: str,
+        host: str,
+        session: str,
+        run_folder: str,
+        path: str,
+        packs: str,
+    ) -> dict[str, Any]:
         """Send what is missing, start, follow, collect, record; a command that is ended ends the evaluation."""
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
         epochs = snapshot_choice.choose_epochs(str(epoch), into)
         if self._task.check_mode:
             return {"changed": True}
-        published = published_for(plan, Path(packs))
-        distribute(self, published, path, host)
+        if not published:
+            published = published_for(plan, Path(packs))
+            distribute(self, published, path, host)
         SharedFolder(self, host).agree([_snapshot(into, run_folder, epoch) for epoch in epochs])
         arguments = self.evaluate("worker_arguments + worker_manifest", published=published)
         job = ["-m", "trainer", "evaluate", *arguments, "--epochs", ",".join(map(str, epochs)), "--out", folder]
