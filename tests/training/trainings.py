@@ -111,8 +111,8 @@ def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
     made = plan.make(plan_request.Request.parsed(request))
-    config = loading.build(made["config"])
+    config = loading.build(made.config)
     source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)
-    made["dataset"]["manifest"] = manifest.sha256
-    write_json(Path(answer), made)
+    made.dataset["manifest"] = manifest.sha256
+    write_json(Path(answer), made.fact)
