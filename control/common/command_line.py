@@ -23,6 +23,7 @@ COMMAND = re.compile(r"ansible-playbook (?=(playbooks/|benchmarks/)?\w+\.yml)(?!
 INVENTORY = {
     "worker_root",
     "worker_address",
+    "worker_port",
     "worker_direct_port",
     "worker_environment",
     "worker_role",
