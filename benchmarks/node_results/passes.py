@@ -27,7 +27,7 @@ SHORTEST_S = 1.0
 
 
 @dataclass(frozen=True)
-class _Spread:
+class Spread:
     """Repeats of one measurement."""
 
     values: tuple[float, ...]
@@ -59,9 +59,9 @@ class Group:
 
     conditions: Mapping[str, int]
     """Such as `loaders`."""
-    seconds: _Spread
+    seconds: Spread
     """Seconds of a pass; if it consists of calls, of a call."""
-    images_per_s: _Spread
+    images_per_s: Spread
     busy: float
     """Cores that this process kept busy, median."""
     idle: float
@@ -73,7 +73,7 @@ class Group:
 
     def cells(self) -> list[Any]:
         """Its row of the table."""
-        milliseconds = _Spread(tuple(value * 1000 for value in self.seconds.values))
+        milliseconds = Spread(tuple(value * 1000 for value in self.seconds.values))
         spreads = [(milliseconds.mean, milliseconds.deviation, 2), (self.images_per_s.median, self.images_per_s.deviation, 0)]
         numbers = [[Number(value, digits), "-" if math.isnan(spread) else Number(spread, digits)] for value, spread, digits in spreads]
         return [*self.conditions.values(), *numbers[0], *numbers[1], Number(self.busy, 1), Number(self.idle, 1)]
@@ -96,14 +96,14 @@ def _group(conditions: dict[str, int], some: Sequence[Mapping[str, Any]]) -> Gro
     images = [one["images"] if "images" in one else one["calls"] * one["batch"] for one in some]
     return Group(
         conditions,
-        _Spread(tuple(one["seconds"] / one.get("calls", 1) for one in some)),
-        _Spread(tuple(count / one["seconds"] for count, one in zip(images, some, strict=True))),
+        Spread(tuple(one["seconds"] / one.get("calls", 1) for one in some)),
+        Spread(tuple(count / one["seconds"] for count, one in zip(images, some, strict=True))),
         statistics.median(one["cpu_seconds"] / one["seconds"] for one in some),
         statistics.median(one["idle_seconds"] / one["seconds"] for one in some),
     )
 
 
-def differ(one: _Spread, other: _Spread) -> bool:
+def differ(one: Spread, other: Spread) -> bool:
     """Return whether two measurements differ by more than their repeats do; false for single repeats."""
     return abs(one.mean - other.mean) > CERTAIN * math.hypot(one.deviation, other.deviation)
 
@@ -157,7 +157,7 @@ class Picture:
     """The condition on the horizontal axis; each value of another one is a line."""
     label: str
     """Label of the horizontal axis."""
-    panels: Mapping[str, Callable[[Group], _Spread]]
+    panels: Mapping[str, Callable[[Group], Spread]]
     """From the top: label of the vertical axis, and its values."""
     logarithmic: bool = False
 

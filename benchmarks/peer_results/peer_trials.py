@@ -37,7 +37,7 @@ UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 @dataclass(frozen=True)
-class _System:
+class System:
     """One of the compared systems."""
 
     name: str
@@ -58,12 +58,12 @@ class _System:
 SYSTEMS = {
     system.name: system
     for system in (
-        _System("lockstep", OURS, OWN, "lockstep", "{}", "this project, its reduction chosen by itself (`auto`)"),
-        _System("lockstep-packed", OURS, OWN, "lockstep", '{"reduction": {"name": "packed"}}', "this project, float32"),
-        _System("lockstep-half", OURS, OWN, "lockstep", HALF, "this project, 16 bits on the wire", default=False),
-        _System("lockstep-balanced", OURS, OWN, "lockstep", BALANCED, "this project, a batch for each host by its speed", default=False),
+        System("lockstep", OURS, OWN, "lockstep", "{}", "this project, its reduction chosen by itself (`auto`)"),
+        System("lockstep-packed", OURS, OWN, "lockstep", '{"reduction": {"name": "packed"}}', "this project, float32"),
+        System("lockstep-half", OURS, OWN, "lockstep", HALF, "this project, 16 bits on the wire", default=False),
+        System("lockstep-balanced", OURS, OWN, "lockstep", BALANCED, "this project, a batch for each host by its speed", default=False),
         *(
-            _System(
+            System(
                 f"lockstep-powersgd-{rank}",
                 OURS,
                 OWN,
@@ -74,23 +74,23 @@ SYSTEMS = {
             )
             for rank in (1, 2, 4, 8)
         ),
-        _System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end; its second epoch, from a published data set"),
-        _System("train-unprofiled", OURS, OWN, TRAIN, "telemetry.profile_every=0", "the same without profiled steps", default=False),
-        _System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
-        _System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
-        _System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
-        _System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", alone=False, default=False),
-        _System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
-        _System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps per traced call"),
-        _System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),
-        _System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps per execution", together=False),
-        _System("ddp", PEER, TORCH, "torch_ddp", "", "PyTorch DDP on Gloo (one worker: plain PyTorch)"),
-        _System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", alone=False),
-        _System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
-        _System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
-        _System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
-        _System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps per traced call", alone=False),
-        _System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
+        System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end; its second epoch, from a published data set"),
+        System("train-unprofiled", OURS, OWN, TRAIN, "telemetry.profile_every=0", "the same without profiled steps", default=False),
+        System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
+        System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
+        System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
+        System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", alone=False, default=False),
+        System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
+        System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps per traced call"),
+        System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),
+        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps per execution", together=False),
+        System("ddp", PEER, TORCH, "torch_ddp", "", "PyTorch DDP on Gloo (one worker: plain PyTorch)"),
+        System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", alone=False),
+        System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
+        System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
+        System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
+        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps per traced call", alone=False),
+        System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
     )
 }
 

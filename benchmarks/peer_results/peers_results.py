@@ -125,7 +125,7 @@ def telling(lines: Sequence[str]) -> str:
 STORE = store.Store(Row)
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
     """A figure over the rounds."""
 
     least: float
@@ -155,9 +155,9 @@ class Point:
         chosen = sorted({row.chosen for row in self.rows} - {""})
         return f"{self.system} ({', '.join(chosen)})" if chosen else self.system
 
-    def of(self, column: str) -> _Range:
+    def of(self, column: str) -> Range:
         """A column of its rows."""
-        return _Range.of(getattr(row, column) for row in self.rows)
+        return Range.of(getattr(row, column) for row in self.rows)
 
     @property
     def images_per_s(self) -> float:
@@ -214,18 +214,18 @@ class Results:
         """A system with one worker, which is measured at only one link."""
         return next((self.points[link, 1, system] for link in self.links if (link, 1, system) in self.points), None)
 
-    def ratio(self, point: Point, other: Point | None) -> _Range | None:
+    def ratio(self, point: Point, other: Point | None) -> Range | None:
         """Ratio of images/s between two points over the rounds that have both."""
         return _ratio(point, {row.round: row for row in other.rows} if other else {})
 
-    def times_best(self, point: Point) -> _Range | None:
+    def times_best(self, point: Point) -> Range | None:
         """Ratio of images/s to the fastest peer of each round."""
         return _ratio(point, self.best_by_round(point.link, point.workers))
 
 
-def _ratio(point: Point, theirs: Mapping[int, Row]) -> _Range | None:
+def _ratio(point: Point, theirs: Mapping[int, Row]) -> Range | None:
     ratios = [(row.images_per_s or 0.0) / (theirs[row.round].images_per_s or math.inf) for row in point.rows if row.round in theirs]
-    return _Range.of(ratios) if ratios else None
+    return Range.of(ratios) if ratios else None
 
 
 def _block_rows(results: Results, link: str, workers: int) -> list[list[str]]:

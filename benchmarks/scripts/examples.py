@@ -70,7 +70,7 @@ def main() -> None:
     print(table(rows))
 
 
-class _Stage(NamedTuple):
+class Stage(NamedTuple):
     """One of the trainings of an example, as its head has it; most have one, fine-tuning several."""
 
     given: dict[str, str]
@@ -85,16 +85,16 @@ class _Stage(NamedTuple):
         return {key.removeprefix("model."): yaml.safe_load(value) for key, value in self.settings.items() if key.startswith("model.")}
 
 
-def stages(name: str) -> list[_Stage]:
+def stages(name: str) -> list[Stage]:
     """The trainings in an example's head, in order: each `train.yml`."""
     head = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1].replace("\\\n", " ")
     return [_stage(shlex.split(line)) for line in head.splitlines() if line.strip().startswith("ansible-playbook train.yml ")]
 
 
-def _stage(words: Sequence[str]) -> _Stage:
+def _stage(words: Sequence[str]) -> Stage:
     given = dict(word.split("=", 1) for word in words if "=" in word)
     settings = dict(pair.split("=", 1) for pair in given.pop("set").split(","))
-    return _Stage(given, settings, 2 * int(settings.pop("train.batch_size")))
+    return Stage(given, settings, 2 * int(settings.pop("train.batch_size")))
 
 
 def trained(name: str, workers: int, seed: int, more: list[str]) -> Row:

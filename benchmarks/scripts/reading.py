@@ -102,7 +102,7 @@ def _decode(indices: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     return np.stack([fit(_readers[0].image(int(index)), size) for index in indices])
 
 
-class _Unchecked(image_cache.PackReader):
+class Unchecked(image_cache.PackReader):
     """The reader without the check."""
 
     def _record(self, index: int) -> bytes:
@@ -130,7 +130,7 @@ def _decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
         images._reader = reader
         images.pixels(indices)
 
-    readers = [kind(published.folder, contents, "train") for kind in (_Unchecked, image_cache.PackReader)]
+    readers = [kind(published.folder, contents, "train") for kind in (Unchecked, image_cache.PackReader)]
     seconds = medians([functools.partial(read, reader) for reader in readers], rounds, time.process_time)
     return [f"decode to {size[0]}x{size[1]}", *(text.Number(len(indices) / value, 0) for value in seconds), "images/s"]
 

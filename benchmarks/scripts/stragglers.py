@@ -105,7 +105,7 @@ ROOM = 160 * 2**20
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """How a host is slowed, and how the training is set for it."""
 
     slowed: Slowed
@@ -124,14 +124,14 @@ class _Case:
 
 
 CASES = {
-    EVEN: _Case(lambda *_: contextlib.nullcontext()),
-    "quota": _Case(Lab.half_the_cpus),
-    "load": _Case(_busy_process),
+    EVEN: Case(lambda *_: contextlib.nullcontext()),
+    "quota": Case(Lab.half_the_cpus),
+    "load": Case(_busy_process),
     # Compressed gradients hardly notice the link; uncompressed, a step takes 4 s.
-    "link": _Case(_slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
+    "link": Case(_slow_link, steps=12, profile_every=2, more=",reduction.name=packed"),
     # After more steps a worker would have read all images: they are few.
-    "disk": _Case(_slow_disk, before=False, steps=36, profile_every=1),
-    "memory": _Case(_little_memory, before=False),
+    "disk": Case(_slow_disk, before=False, steps=36, profile_every=1),
+    "memory": Case(_little_memory, before=False),
 }
 
 

@@ -38,10 +38,10 @@ KEPT = ("configs", "methods", "seeds", *ALIKE)
 
 def run_accuracy(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
-    return _RunAccuracy(**vars(task)).run()
+    return RunAccuracy(**vars(task)).run()
 
 
-class _RunAccuracy(Task):
+class RunAccuracy(Task):
     """The task, with what it keeps while it runs."""
 
     def run(self) -> dict[str, Any]:

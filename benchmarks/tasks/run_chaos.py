@@ -50,10 +50,10 @@ NEWS = 8192
 
 def run_chaos(task: Task) -> dict[str, Any]:
     """Writes results.csv row by row, then table.md, summary.json and a picture."""
-    return _RunChaos(**vars(task)).run()
+    return RunChaos(**vars(task)).run()
 
 
-class _RunChaos(Task):
+class RunChaos(Task):
     """The task, with what it keeps while it runs."""
 
     def run(self) -> dict[str, Any]:

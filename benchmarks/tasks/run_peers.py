@@ -32,10 +32,10 @@ LOGS = project.PRIVATE / "peers" / "logs"
 
 def run_peers(task: Task) -> dict[str, Any]:
     """Each cell is a playbook of its own (`benchmarks/peers/cell.yml`); a row of results.csv is written when it ends."""
-    return _RunPeers(**vars(task)).run()
+    return RunPeers(**vars(task)).run()
 
 
-class _RunPeers(Task):
+class RunPeers(Task):
     """The task, with what it keeps while it runs."""
 
     def run(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ SPECIAL = re.compile(r"([\\^$.|?*+()\[{])")
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Kind:
     """A kind of file that a worker writes."""
 
     pattern: str
@@ -61,7 +61,7 @@ class File:
     size: int
     changed: float
     """Modification time, seconds since 1970."""
-    kind: _Kind
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Refusal:
         return f"{printable(self.name, 120)} ({self.why})"
 
 
-def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ()) -> tuple[_Kind, ...]:
+def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ()) -> tuple[Kind, ...]:
     """The kinds of file that a worker's run directory may hold.
 
     Args:
@@ -89,21 +89,21 @@ def kinds(host: str | None, parameters: int | None, outputs: Sequence[int] = ())
     own = "workers/" + (ANY_HOST if host is None else SPECIAL.sub(r"\\\1", host))
     job = f"({own}|evaluate{'|predict' if outputs else ''})"
     return (
-        _Kind("history[.]csv", 64 * MB, schemas.read_history),
-        _Kind("summary[.]json", MB, _reading(worker_files.summary)),
-        _Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
-        _Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
-        _Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
-        _Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
-        _Kind(f"{job}/exit[.]json", 64 * 1024, _reading(worker_files.end)),
-        _Kind(f"{job}/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
-        _Kind(f"{job}/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
-        _Kind(f"{own}/ps[.]log", 4 * GB),
-        _Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(worker_files.evaluation)),
-        _Kind(f"{own}/evaluations/epoch-[0-9]{{4,9}}[.]json", 16 * MB, _reading(worker_files.evaluation)),
-        *(_Kind(f"predict/output-{number:04d}[.]npy", size + HEADER) for number, size in enumerate(outputs)),
-        _Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
-        _Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),
+        Kind("history[.]csv", 64 * MB, schemas.read_history),
+        Kind("summary[.]json", MB, _reading(worker_files.summary)),
+        Kind("checkpoints/epoch-[0-9]{4,9}[.]keras", snapshot),
+        Kind("state/step-[0-9]{1,18}[.]npz", state, _check_sealed),
+        Kind("logs/(train|validation)/events[.]out[.]tfevents[.][A-Za-z0-9._-]{1,200}", GB),
+        Kind(f"{own}/memory/step-[0-9]{{1,18}}[.]npz", state, _check_sealed),
+        Kind(f"{job}/exit[.]json", 64 * 1024, _reading(worker_files.end)),
+        Kind(f"{job}/(worker[.]log|metrics(-[0-9a-z]{{1,20}})?[.]jsonl)", 4 * GB),
+        Kind(f"{job}/(tf_config[.]json|run_worker[.]sh|stop|job)", MB),
+        Kind(f"{own}/ps[.]log", 4 * GB),
+        Kind("evaluate/epoch-[0-9]{4,9}[.]json", 256 * MB, _reading(worker_files.evaluation)),
+        Kind(f"{own}/evaluations/epoch-[0-9]{{4,9}}[.]json", 16 * MB, _reading(worker_files.evaluation)),
+        *(Kind(f"predict/output-{number:04d}[.]npy", size + HEADER) for number, size in enumerate(outputs)),
+        Kind(f"({own}/)?output/{OUTPUT_PATTERN}", 64 * GB),
+        Kind("slurm-[0-9]{1,18}[.]log|train[.]sbatch|run[.]json", GB),
     )
 
 
@@ -125,7 +125,7 @@ def _reading(read: Callable[[str], object]) -> Callable[[Path], object]:
     return lambda path: read(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def listing(run: str, only: str | None, allowed: Sequence[_Kind]) -> str:
+def listing(run: str, only: str | None, allowed: Sequence[Kind]) -> str:
     """A shell script that lists a run directory on its host: its files, an empty name, then the names that it may not hold.
 
     Every entry ends with NUL. Links are neither followed nor fetched; if the run directory itself is a link, the script prints
@@ -150,7 +150,7 @@ def listing(run: str, only: str | None, allowed: Sequence[_Kind]) -> str:
     )
 
 
-def admit(entries: str, allowed: Sequence[_Kind], only: str | None, room: int) -> tuple[list[File], list[Refusal]]:
+def admit(entries: str, allowed: Sequence[Kind], only: str | None, room: int) -> tuple[list[File], list[Refusal]]:
     """Split a host's listing into files to fetch and files to refuse.
 
     Args:
@@ -176,7 +176,7 @@ def admit(entries: str, allowed: Sequence[_Kind], only: str | None, room: int) -
     return taken, refused
 
 
-def _file(entry: str, allowed: Sequence[_Kind], only: str | None) -> File | Refusal:
+def _file(entry: str, allowed: Sequence[Kind], only: str | None) -> File | Refusal:
     size, changed, name = [*entry.split(" ", 2), "", ""][:3]
     name = f"{only}/{name}" if only else name
     kind = next((kind for kind in allowed if re.fullmatch(kind.pattern, name)), None)

@@ -14,7 +14,7 @@ LARGEST = 64 * 2**20
 """Bytes; no archive of ours is nearly as large, and a foreign one must not fill the memory."""
 
 
-def _content(path: str) -> bytes | None:
+def content(path: str) -> bytes | None:
     """A file's bytes, up to the largest size of an archive; None if there is no file."""
     if not os.path.isfile(path):
         return None
@@ -22,19 +22,19 @@ def _content(path: str) -> bytes | None:
         return stream.read(LARGEST)
 
 
-def _digest(data: bytes | None) -> str:
+def digest(data: bytes | None) -> str:
     """Hex SHA-256; empty if there is no file."""
     return "" if data is None else hashlib.sha256(data).hexdigest()
 
 
-def _copy(shared: str, sha256: str, own: str) -> None:
+def copy(shared: str, sha256: str, own: str) -> None:
     """Put a verified copy of the shared archive on this host's disk, whole or not at all; on failure, exit with a message."""
-    data = _content(shared)
+    data = content(shared)
     if data is None:
         sys.exit(f"error: {shared}: no such file. Fix: run the same command again; it sends the code again")
-    if _digest(data) != sha256:
+    if digest(data) != sha256:
         sys.exit(
-            f"error: {shared} has SHA-256 {_digest(data)[:16]}..., and {sha256[:16]}... was published; it is not run: somebody else wrote "
+            f"error: {shared} has SHA-256 {digest(data)[:16]}..., and {sha256[:16]}... was published; it is not run: somebody else wrote "
             "it. Fix: run the same command again; it sends the code again; and see who can write that folder"
         )
     os.makedirs(os.path.dirname(own), exist_ok=True)
@@ -50,8 +50,8 @@ def _copy(shared: str, sha256: str, own: str) -> None:
 def main(shared: str, sha256: str, own: str, arguments: Sequence[str]) -> None:
     """Become Python with the copy first on its module path, and without the working directory."""
     try:
-        if _digest(_content(own)) != sha256:
-            _copy(shared, sha256, own)
+        if digest(content(own)) != sha256:
+            copy(shared, sha256, own)
     except OSError as error:
         sys.exit(f"error: {error.filename or own}: {error.strerror}")
     environment = {**os.environ, "PYTHONPATH": own, "PYTHONSAFEPATH": "1"}

@@ -38,7 +38,7 @@ STEPS = b'"kind": "steps"'
 """From the first such record on, news are sent at most once per `every` seconds."""
 
 
-class _Feed:
+class Feed:
     """One worker, as its host sees it."""
 
     def __init__(self, folder: str, session: str, socket: str, name: str, offset: int | None, limit: int):
@@ -162,7 +162,7 @@ def _closes(seconds: float) -> bool:
     return bool(select.select([0], [], [], seconds)[0]) and not os.read(0, 1)
 
 
-def _follow(feed: _Feed, every: float, left: Callable[[float], bool] = _closes, clock: Callable[[], float] = time.monotonic) -> None:
+def follow(feed: Feed, every: float, left: Callable[[float], bool] = _closes, clock: Callable[[], float] = time.monotonic) -> None:
     """Print lines until `left`, which waits for the seconds that it is given."""
     sent, before, more = -BEAT_S, None, False
     while True:
@@ -179,11 +179,11 @@ def _follow(feed: _Feed, every: float, left: Callable[[float], bool] = _closes, 
 
 def main(every: float | None, **followed: Any) -> None:
     """Print lines, or a single one if `every` is None."""
-    feed = _Feed(**followed)
+    feed = Feed(**followed)
     if every is None:
         print(json.dumps(feed.look()), flush=True)
         return
     try:
-        _follow(feed, every)
+        follow(feed, every)
     except (BrokenPipeError, KeyboardInterrupt):
         sys.stderr.close()

@@ -22,7 +22,7 @@ CASTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class _AnsibleModule:
+class AnsibleModule:
     """The subset of Ansible's class that this project's lean modules use; each has the options that it documents, and a check mode."""
 
     given: ClassVar[dict[str, Any]] = {}
@@ -82,17 +82,17 @@ class _AnsibleModule:
         return completed.returncode, completed.stdout.decode(errors="replace"), completed.stderr.decode(errors="replace")
 
 
-def _run(sent: dict[str, Any]) -> None:
+def run(sent: dict[str, Any]) -> None:
     """Run the module that was sent.
 
     Args:
         sent: `params`, `options` (as documented), `check_mode`, `mark`; `utilities` (name to source of the modules in
             `ansible.module_utils`); `module` (source).
     """
-    _AnsibleModule.given, _AnsibleModule.mark = sent, sent["mark"]
+    AnsibleModule.given, AnsibleModule.mark = sent, sent["mark"]
     packages = {name: types.ModuleType(name) for name in ("ansible", "ansible.module_utils", "ansible.module_utils.basic")}
     sys.modules.update(packages)
-    setattr(packages["ansible.module_utils.basic"], "AnsibleModule", _AnsibleModule)
+    setattr(packages["ansible.module_utils.basic"], "AnsibleModule", AnsibleModule)
     for name, source in sent["utilities"].items():
         loaded = types.ModuleType(name)
         exec(compile(source, f"{name}.py", "exec"), loaded.__dict__)

@@ -17,7 +17,7 @@ CHUNK = 8 * 2**20
 
 
 @dataclass
-class _Upload:
+class Upload:
     """One upload of several files to one host."""
 
     action: ActionBase
@@ -107,7 +107,7 @@ def _number(answer: str, what: str) -> int:
     return int(answer)
 
 
-def with_progress(action: ActionBase, what: str, host: str) -> _Upload:
+def with_progress(action: ActionBase, what: str, host: str) -> Upload:
     """An upload that shows its progress on its own line."""
     line = Line()
 
@@ -116,4 +116,4 @@ def with_progress(action: ActionBase, what: str, host: str) -> _Upload:
         if sent == total:
             line.end()
 
-    return _Upload(action, show)
+    return Upload(action, show)

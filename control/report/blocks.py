@@ -34,7 +34,7 @@ class Text(Block):
 
 
 @dataclass(frozen=True)
-class _Items(Block):
+class Items(Block):
     """A list."""
 
     items: Sequence[str]

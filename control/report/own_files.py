@@ -16,7 +16,7 @@ FORBIDDEN = '<>:"|?*\\'
 
 
 @dataclass(frozen=True)
-class _OwnFile:
+class OwnFile:
     """A file of the user's."""
 
     text: str
@@ -28,7 +28,7 @@ class _OwnFile:
 class OwnFiles:
     """All of a run's, by name relative to their folder."""
 
-    files: Mapping[str, _OwnFile] = field(default_factory=dict)
+    files: Mapping[str, OwnFile] = field(default_factory=dict)
     dataset: str = ""
     """The dataset's function among them, as NAME:FUNCTION; empty if there is none."""
     missing: str = ""
@@ -86,9 +86,9 @@ def _since(run: Run, function: Function) -> str:
     return "written after the run began, so perhaps not what it read" if changed else "as it was when the run began"
 
 
-def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, _OwnFile], dict[str, str]]:
+def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> tuple[dict[str, OwnFile], dict[str, str]]:
     """The files by name, and each function's; a function whose files differ from others of their names has a folder of its own."""
-    files: dict[str, _OwnFile] = {}
+    files: dict[str, OwnFile] = {}
     names: dict[str, str] = {}
     for what, function in functions.items():
         texts = {_safe(function.file): function.source, **{_safe(name): text for name, text in function.modules.items()}}
@@ -97,8 +97,8 @@ def _named(functions: Mapping[str, Function], described: Mapping[str, str]) -> t
         for name, text in texts.items():
             own = described[what] if name == _safe(function.file) else ""
             before = files[folder + name].what if folder + name in files else ""
-            files[folder + name] = _OwnFile(text, "; ".join(filter(None, (before, own))))
-    return {name: _OwnFile(one.text, one.what or "a module that these import") for name, one in sorted(files.items())}, names
+            files[folder + name] = OwnFile(text, "; ".join(filter(None, (before, own))))
+    return {name: OwnFile(one.text, one.what or "a module that these import") for name, one in sorted(files.items())}, names
 
 
 def _safe(name: str) -> str:

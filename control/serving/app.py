@@ -43,7 +43,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger("uvicorn.error")
 
 
-class _Meters:
+class Meters:
     """Metrics for Prometheus."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Meters:
             self.version.set(news["served"])
 
 
-class _Account:
+class Account:
     """Bytes that are held, of bodies or of answers."""
 
     def __init__(self, what: str):
@@ -87,13 +87,13 @@ class _Account:
         self._bytes += count
 
 
-class _Service:
+class Service:
     """One model's engine, meters and accounts."""
 
-    def __init__(self, name: str, engine: EngineProcess, meters: _Meters):
+    def __init__(self, name: str, engine: EngineProcess, meters: Meters):
         """`name`: of the model."""
         self.name, self.engine, self.meters = name, engine, meters
-        self.bodies, self.answers = _Account("requests"), _Account("answers")
+        self.bodies, self.answers = Account("requests"), Account("answers")
         self.waiting = 0
         """Requests that wait for the engine."""
 
@@ -128,13 +128,13 @@ class _Service:
 
     def _response(self, status: int, body: bytes) -> Response:
         self.answers.check(_counted(len(body)))
-        return _Held(self.answers, body, status, BUSY if status == 503 else None)
+        return Held(self.answers, body, status, BUSY if status == 503 else None)
 
     @contextlib.asynccontextmanager
     async def _body(self, http: Http) -> AsyncIterator[bytearray]:
         """A request's body, which counts until the request is answered."""
         if _announced(http) > MOST_BYTES:
-            raise _TooLarge
+            raise TooLarge
         body, parts = bytearray(), http.stream()
         counted = 0
         try:
@@ -147,7 +147,7 @@ class _Service:
                     counted += more
                     body += part
                     if len(body) > MOST_BYTES:
-                        raise _TooLarge
+                        raise TooLarge
             yield body
         finally:
             self.bodies.add(-counted)
@@ -171,12 +171,12 @@ class _Service:
         return HTMLResponse(text, headers={"Content-Security-Policy": CONTENT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 
-class _Held(Response):
+class Held(Response):
     """An answer that is sent in parts, as the client takes them, and counts until then."""
 
     media_type = "application/json"
 
-    def __init__(self, account: _Account, body: bytes, status: int, headers: dict[str, str] | None):
+    def __init__(self, account: Account, body: bytes, status: int, headers: dict[str, str] | None):
         """`account`: that in which it counts."""
         super().__init__(body, status, headers)
         self._account = account
@@ -203,8 +203,8 @@ def application(name: str, command: Callable[[int], Sequence[str]], seconds: flo
         seconds: in which a request must be answered.
         hosts: names by which clients may address the server; `*` is any.
     """
-    meters = _Meters()
-    service, base = _Service(name, EngineProcess(command, seconds, meters.note), meters), f"/v1/models/{name}"
+    meters = Meters()
+    service, base = Service(name, EngineProcess(command, seconds, meters.note), meters), f"/v1/models/{name}"
     routes = [
         Route("/", _guarded(service.page)),
         Route("/healthz", service.health),
@@ -223,7 +223,7 @@ def application(name: str, command: Callable[[int], Sequence[str]], seconds: flo
     )
 
 
-def _measured(service: _Service, method: str) -> Callable[[Http], Awaitable[Response]]:
+def _measured(service: Service, method: str) -> Callable[[Http], Awaitable[Response]]:
     """Handler of `:method`, counted and timed."""
 
     async def handle(http: Http) -> Response:
@@ -252,14 +252,14 @@ async def _answered(answer: Callable[[Http], Awaitable[Response]], http: Http) -
     except tuple(STATUS) as error:
         status, words, headers = next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
         # A client that waits for `100 Continue` may leave the body out now, or send it all the same.
-        unsure = {"Connection": "close"} if isinstance(error, _TooLarge) and "Expect" in http.headers else {}
+        unsure = {"Connection": "close"} if isinstance(error, TooLarge) and "Expect" in http.headers else {}
         return _error(status, words or str(error), {**headers, **unsure})
     except Exception:
         log.exception("%s %s", http.method, http.url.path)
         return _error(500, "the server failed on this request; its log says why")
 
 
-class _TooLarge(BadRequest):
+class TooLarge(BadRequest):
     """A body above the limit."""
 
     def __str__(self) -> str:
@@ -270,7 +270,7 @@ class _TooLarge(BadRequest):
 BUSY = {"Retry-After": "1"}
 SLOW = f"the body did not come in time: {STALLED_S:g} s for each part of it, {READ_S:g} s in all"
 STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
-    _TooLarge: (413, "", {}),
+    TooLarge: (413, "", {}),
     TimeoutError: (408, SLOW, {"Connection": "close"}),
     ClientDisconnect: (400, "the connection ended before the body did", {}),
     LockstepError: (404, "", {}),

@@ -36,7 +36,7 @@ STATUS: dict[type[Exception], int] = {BadRequest: 400, LockstepError: 404, Overl
 Answer = tuple[int, bytes]
 
 
-class _Engine:
+class Engine:
     """One model's versions and its batcher."""
 
     def __init__(self, model: Model, tell: Callable[[Mapping[str, Any]], None]):
@@ -205,7 +205,7 @@ async def _run(model: Model, channel: socket.socket) -> None:
     def tell(news: Mapping[str, Any]) -> None:
         loop.call_soon_threadsafe(writer.write, frames.answer(frames.NEWS, 200, _json(news)))
 
-    engine = _Engine(model, tell)
+    engine = Engine(model, tell)
 
     async def handle(number: int, method: str, version: int, body: bytes) -> None:
         status, data = 503, b""

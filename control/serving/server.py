@@ -36,7 +36,7 @@ FILES = 4096
 """Open files of this process: connections are some."""
 
 
-class _Parts(h11.Connection):
+class Parts(h11.Connection):
     """HTTP without bodies in tiny parts."""
 
     _parts = _bytes = 0
@@ -60,7 +60,7 @@ class _Parts(h11.Connection):
         return event
 
 
-class _Prompt(H11Protocol):
+class Prompt(H11Protocol):
     """Ends a connection on which nothing moves, where uvicorn would wait for any time: no whole head comes, or no answer is taken."""
 
     _silent: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class _Prompt(H11Protocol):
     def __init__(self, *args: Any, **more: Any):
         """See `H11Protocol`."""
         super().__init__(*args, **more)
-        self.conn = _Parts(h11.SERVER)
+        self.conn = Parts(h11.SERVER)
         self._since = self.loop.time()
 
     def connection_made(self, transport: Any) -> None:
@@ -91,7 +91,7 @@ class _Prompt(H11Protocol):
 
     def _make_room(self) -> None:
         """End the connection that has hindered longest: a new one may be a health check."""
-        others = [one for one in self.connections if isinstance(one, _Prompt) and one is not self and one.hinders() is not None]
+        others = [one for one in self.connections if isinstance(one, Prompt) and one is not self and one.hinders() is not None]
         min(others, key=lambda one: one.hinders() or (0, 0.0), default=self).transport.abort()
 
     def hinders(self) -> tuple[int, float] | None:
@@ -148,7 +148,7 @@ class _Prompt(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """See `H11Protocol`. In the form of all other errors."""
-        body = json.dumps({"error": f"no valid HTTP request: {self.conn.why}" if isinstance(self.conn, _Parts) else msg}).encode()
+        body = json.dumps({"error": f"no valid HTTP request: {self.conn.why}" if isinstance(self.conn, Parts) else msg}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         for event in (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -194,7 +194,7 @@ def serve(folder: Path, address: str, port: int, memory: int, seconds: int) -> N
         ),
         host=address,
         port=port,
-        http=_Prompt,
+        http=Prompt,
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=LINGER_S,

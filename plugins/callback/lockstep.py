@@ -60,7 +60,7 @@ class CallbackModule(Default):
         self._explained = False
         os.environ["LOCKSTEP_ENTERED"] = repr(process_began())
         os.environ["LOCKSTEP_TTY"] = "1" if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else "0"
-        sys.stdout, sys.stderr = _Unbroken(sys.stdout), _Unbroken(sys.stderr)
+        sys.stdout, sys.stderr = Unbroken(sys.stdout), Unbroken(sys.stderr)
         atexit.register(self._last_word)
 
     def v2_playbook_on_start(self, playbook):
@@ -248,7 +248,7 @@ for _event in (
     setattr(CallbackModule, _event, _with_full_output(_event))
 
 
-class _Unbroken:
+class Unbroken:
     """Output that may lose its reader (`| head`): the command then finishes its work unseen.
 
     Ansible's results thread ends at a broken pipe, and the command would wait forever. No control sequences pass except the

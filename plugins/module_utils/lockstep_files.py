@@ -52,13 +52,13 @@ def write_record(path, content):
     replace(path, json.dumps(content, indent=1))
 
 
-def _remove_record(path):
+def remove_record(path):
     """Remove a record, and its folder if nothing else is in it."""
     os.unlink(path)
-    _remove_if_empty(os.path.dirname(path))
+    remove_if_empty(os.path.dirname(path))
 
 
-def _remove_if_empty(folder):
+def remove_if_empty(folder):
     """Remove a folder that is there and empty."""
     if os.path.isdir(folder) and not os.listdir(folder):
         os.rmdir(folder)

@@ -50,7 +50,7 @@ def enable(module, unit):
     run(module, "systemctl", "enable", os.path.basename(unit))
 
 
-def _remove_unit(module, unit, stop=True):
+def remove_unit(module, unit, stop=True):
     """Remove a unit's file, and stop what it has started."""
     run(module, "systemctl", "disable", *(["--now"] if stop else []), os.path.basename(unit))
     os.unlink(unit)
@@ -79,7 +79,7 @@ def versions(module, python, packages):
     return answer if complete else {"error": f"does not answer like Python: {out.strip()[:80]}"}
 
 
-def _cpu_model():
+def cpu_model():
     """The processor's name from the kernel."""
     match = re.search(r"^(?:model name|Model)\s*:\s*(.*)", text("/proc/cpuinfo") or "", re.MULTILINE)
     return match.group(1) if match else platform.machine()

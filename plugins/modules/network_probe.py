@@ -67,7 +67,7 @@ LARGEST_CLOCK = 1e12
 ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
-class _Unproved(Exception):
+class Unproved(Exception):
     """The answer does not come from the host that was called."""
 
     def __init__(self, kind, text, final=True):
@@ -308,7 +308,7 @@ class Probe:
                 sock = self.call(peer, number)
                 self.pairs[peer] = {"reachable": True, **self.echo(sock)}
                 return sock
-            except _Unproved as error:
+            except Unproved as error:
                 final, found = error.final, {"kind": error.kind, "error": str(error)}
             except OSError as error:
                 final, found = False, {"kind": kind(error), "error": error.strerror or str(error)}
@@ -331,14 +331,14 @@ class Probe:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
             sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
             self.recognise(peer, *take(sock, HELLO, self.answer_s))
-        except _Unproved:
+        except Unproved:
             self.drop(sock)
             raise
         except OSError as error:
             self.drop(sock)
             if kind(error) == "timeout":
-                raise _Unproved("silent", "something accepts the connection and never answers", final=False) from error
-            raise _Unproved("stranger", "something else listens there and hangs up", final=False) from error
+                raise Unproved("silent", "something accepts the connection and never answers", final=False) from error
+            raise Unproved("stranger", "something else listens there and hangs up", final=False) from error
         return sock
 
     def recognise(self, peer, magic, proof_given, rank):
@@ -346,11 +346,11 @@ class Probe:
         if magic != MAGIC:
             # HTTP/2 begins with a frame of type 4.
             what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
-            raise _Unproved("stranger", f"{what} listens there")
+            raise Unproved("stranger", f"{what} listens there")
         if proof_given != proof(self.nonce, "answer", rank):
-            raise _Unproved("other_run", "the probe of another run listens there", final=False)
+            raise Unproved("other_run", "the probe of another run listens there", final=False)
         if rank != peer:
-            raise _Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
+            raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
 
     def echo(self, sock):
         """Delay (median), and how far the other clock is ahead (from the fastest echo)."""
@@ -382,7 +382,7 @@ class Probe:
                 self.obey(*json.loads(body))
                 send(sock, b"r")
                 wait = 4 * self.step_s
-        except (OSError, _Unproved) as error:
+        except (OSError, Unproved) as error:
             self.pairs[self.leader]["error"] = f"lost while measuring: {error}"
 
     def lead(self):

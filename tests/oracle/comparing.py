@@ -134,10 +134,10 @@ def by_workers(program: Program) -> list[dict[str, np.ndarray]]:
     if program.way == "run":
         # What it has seen is part of a state.
         return [left(model, seen[-1].calls) for model, seen in running.workers(program, _seen(program))]
-    threads = rehearsal._Threads(program.workers, patience_s=running.PATIENCE_S)
+    threads = rehearsal.Threads(program.workers, patience_s=running.PATIENCE_S)
     models, hosts = [model_of(program) for _ in threads.members], [f"127.0.0.1:{member.rank}" for member in threads.members]
 
-    def work(member: rehearsal._Member) -> dict[str, np.ndarray]:
+    def work(member: rehearsal.Member) -> dict[str, np.ndarray]:
         model = distribute.distribute(models[member.rank], distribute.Peers(Member(member.rank, hosts), member))
         seen = _seen(program)()
         scripted(program, model, seen)

@@ -42,7 +42,7 @@ PATIENCE_S = 300.0
 class Threaded(Cluster):
     """A worker of several, which are threads; on one machine, as far as anybody asks."""
 
-    def __init__(self, member: rehearsal._Member):
+    def __init__(self, member: rehearsal.Member):
         """Join the others."""
         self.member, self.threads, self.direct = Member(member.rank, [f"127.0.0.1:{rank}" for rank in range(member.workers)]), 1, None
         self.devices, self.on_host, self.group = 1, True, all_reduce.OnHost(member)
@@ -151,14 +151,14 @@ _HERE = _Here()
 def _launch(program: Program, rows: Rows, folder: Path, made: Sequence[keras.Model], seen: Sequence[Any], stop: int) -> int:
     """Train until the end, or until `stop` steps have ended; exit code."""
 
-    def work(member: rehearsal._Member) -> int:
+    def work(member: rehearsal.Member) -> int:
         job = _job(program, rows, folder / str(member.rank))
         _HERE.model, _HERE.callbacks = made[member.rank], [*(CALLBACKS[one]() for one in program.callbacks), seen[member.rank]]
         trainer = Trainer(job, Threaded(member))
         job.stop_asked = lambda: 0 < stop <= trainer.progress.step
         return trainer.run()
 
-    return int(rehearsal._Threads(program.workers, patience_s=PATIENCE_S).run(work)[0])
+    return int(rehearsal.Threads(program.workers, patience_s=PATIENCE_S).run(work)[0])
 
 
 def _job(program: Program, rows: Rows, own: Path) -> Job:

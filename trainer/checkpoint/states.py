@@ -83,7 +83,7 @@ class Progress:
     """Rows of history.csv, which is on the chief's disk only."""
 
 
-class _Numbered:
+class Numbered:
     """The files `step-<step>.npz` in a folder; each is checked when it is first read."""
 
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None]):
@@ -177,7 +177,7 @@ class States:
     """The folder `state/` of a run."""
 
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None] = print):
-        self.files = _Numbered(folder, keep, warn)
+        self.files = Numbered(folder, keep, warn)
 
     def write(self, arrays: Sequence[np.ndarray], progress: Progress) -> None:
         """Write a state; older ones stay until `files.tidy`."""
@@ -205,7 +205,7 @@ class Memories:
     """The memory of this worker's reduction, in its own folder."""
 
     def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Any], warn: Callable[[str], None] = print):
-        self.files = _Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
+        self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
         self._member, self.memory, self.warn = member, memory, warn
         self.first = [array.numpy() for array in memory]
         """The initial values."""

@@ -117,7 +117,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class _Schedule:
+class Schedule:
     """How the learning rate changes (Goyal et al. 2017, arXiv:1706.02677)."""
 
     scaling: str = "none"
@@ -181,7 +181,7 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class _Strategy:
+class Strategy:
     """How the hosts of a run work together."""
 
     name: str = "synchronous"
@@ -198,7 +198,7 @@ class _Strategy:
 
 
 @dataclass(frozen=True)
-class _Checkpoint:
+class Checkpoint:
     """When training state is saved."""
 
     every_steps: int | None = None
@@ -216,7 +216,7 @@ class _Checkpoint:
 
 
 @dataclass(frozen=True)
-class _Recovery:
+class Recovery:
     """Reaction to a worker that is killed, freezes, or loses its network or host."""
 
     max_restarts: int = 20
@@ -240,7 +240,7 @@ class _Recovery:
 
 
 @dataclass(frozen=True)
-class _Telemetry:
+class Telemetry:
     """Records made during training."""
 
     sample_every: int = 1
@@ -276,12 +276,12 @@ class Config:
     augment: Augment = Augment()
     train: Train = field(default_factory=Train)
     optimizer: Optimizer = Optimizer()
-    schedule: _Schedule = _Schedule()
-    strategy: _Strategy = _Strategy()
+    schedule: Schedule = Schedule()
+    strategy: Strategy = Strategy()
     reduction: Reduction = Reduction()
-    checkpoint: _Checkpoint = _Checkpoint()
-    recovery: _Recovery = _Recovery()
-    telemetry: _Telemetry = _Telemetry()
+    checkpoint: Checkpoint = Checkpoint()
+    recovery: Recovery = Recovery()
+    telemetry: Telemetry = Telemetry()
     report: Report = Report()
 
 

@@ -29,7 +29,7 @@ TASKS = 4
 Progress = Callable[[int, int], None]
 
 
-class _Images:
+class Images:
     """Random access to the images of one split and the numbers of their classes: `Examples`."""
 
     def __init__(self, manifest: Manifest, split: str, size: tuple[int, ...]):
@@ -49,7 +49,7 @@ class _Images:
         return self.pixels(indices), self._labels[indices]
 
 
-class Cached(_Images):
+class Cached(Images):
     """Images in a memory-mapped file."""
 
     def __init__(self, folder: Path, manifest: Manifest, split: str, size: tuple[int, ...]):
@@ -61,7 +61,7 @@ class Cached(_Images):
         return self._pixels[indices]
 
 
-class Decoded(_Images):
+class Decoded(Images):
     """Images decoded from the published packs by a few threads each time they are requested.
 
     Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
@@ -127,7 +127,7 @@ class PackReader:
 
 def open_images(
     published: Published, caches: Path, size: tuple[int, ...], limit_mb: int, progress: Progress, loaders: int | None = None
-) -> tuple[Manifest, dict[str, _Images]]:
+) -> tuple[Manifest, dict[str, Images]]:
     """The manifest of a published dataset and its images, cached if the limit allows; otherwise `loaders` threads decode them.
 
     Processes on one host that share `caches` build a cache once: the others wait for it.

@@ -118,10 +118,10 @@ def _function(loss: Any) -> Any:
     return getattr(loss, "fn", None) if type(loss).__name__ == "LossFunctionWrapper" else None
 
 
-def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> "list[Confusion | _Errors]":
+def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> "list[Confusion | Errors]":
     """A judge for each goal, of this many examples, whose classes may have names."""
     most = MOST_ERRORS // max(1, len(goals))
-    return [Confusion(goal, classes) if isinstance(goal, Classes) else _Errors(goal, examples, most) for goal in goals]
+    return [Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples, most) for goal in goals]
 
 
 class Confusion:
@@ -133,7 +133,7 @@ class Confusion:
         self._names = list(classes) if len(classes) == goal.count else [str(number) for number in range(goal.count)]
         self.matrix = np.zeros((goal.count, goal.count), np.int64)
         self._calibration = Calibration() if goal.threshold is not None else None
-        self._mistakes, self._seen = list[_Mistake](), 0
+        self._mistakes, self._seen = list[Mistake](), 0
 
     def see(self, targets: np.ndarray, outputs: np.ndarray, pictures: np.ndarray | None = None) -> None:
         """Take a batch into account, with its `pictures` `[n, height, width, 1 or 3]` if it has any; no-class targets are left out."""
@@ -149,13 +149,13 @@ class Confusion:
 
     def _wrong(
         self, rows: np.ndarray, classes: np.ndarray, predicted: np.ndarray, outputs: np.ndarray, pictures: np.ndarray
-    ) -> "list[_Mistake]":
+    ) -> "list[Mistake]":
         """The most confident ones of a batch's wrong `rows`."""
         sure = self._goal.confidences(outputs)
         rows = rows[np.isfinite(sure[rows])]
         most = rows[np.argsort(-sure[rows], kind="stable")][:MOST_MISTAKES].tolist()
         # A view of a picture would keep its whole batch in memory.
-        return [_Mistake(self._seen + row, int(classes[row]), int(predicted[row]), float(sure[row]), pictures[row].copy()) for row in most]
+        return [Mistake(self._seen + row, int(classes[row]), int(predicted[row]), float(sure[row]), pictures[row].copy()) for row in most]
 
     def result(self) -> dict[str, Any]:
         """`classes` and `confusion`; of a probability, `calibration`; of pictures, the most confident `mistakes`."""
@@ -167,7 +167,7 @@ class Confusion:
 
 
 @dataclass(frozen=True)
-class _Mistake:
+class Mistake:
     """A picture that was taken for another class."""
 
     example: int
@@ -234,7 +234,7 @@ class Calibration:
         return {"calibration": {"counts": counts.astype(np.int64).tolist(), "predicted": means[0], "observed": means[1], **figures}}
 
 
-class _Errors:
+class Errors:
     """Keeps prediction minus target."""
 
     def __init__(self, goal: Numbers, examples: int, most: int):

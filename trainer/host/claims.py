@@ -45,7 +45,7 @@ SUPERVISED, MARK, EXIT = "supervisor.json", "stop", "exit.json"
 """In a worker's folder: while it is started again after a fault; once somebody has asked for its end; once it has ended."""
 
 
-class _Locked(Exception):
+class Locked(Exception):
     """Another process keeps the claims of a host locked; says which, as far as it is known."""
 
 
@@ -84,7 +84,7 @@ def _lock_within(seconds: float, stream: IO[bytes]) -> None:
             return
         if time.monotonic() >= deadline:
             stream.seek(0)
-            raise _Locked(stream.read(LARGEST).decode("ascii", "replace") or "another process")
+            raise Locked(stream.read(LARGEST).decode("ascii", "replace") or "another process")
         time.sleep(PAUSE_S)
 
 

@@ -27,7 +27,7 @@ RETRANSMITS, MIN_RTT, SEGMENTS, RATE = 31, 39, 36, 42
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """Counters since the host or the process started."""
 
     at: float
@@ -98,14 +98,14 @@ def links(connections: Sequence[socket.socket]) -> list[socket.socket]:
     return list(filter(leaves, connections))
 
 
-def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc"), system: Path = Path("/sys")) -> _Sample:
+def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc"), system: Path = Path("/sys")) -> Sample:
     """The counters now; `connections` are this worker's to the others."""
-    counters = [_tcp(connection) for connection in connections]
-    limit = _limiting("cpu")
-    return _Sample(
+    counters = [tcp(connection) for connection in connections]
+    limit = limiting("cpu")
+    return Sample(
         time.monotonic(),
         time.process_time(),
-        _cpu_seconds(limit, proc),
+        cpu_seconds(limit, proc),
         _cpu_times(proc).get("steal", 0.0),
         sum(_number(file) for file in (system / "devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")),
         _field(proc / "vmstat", "pswpin"),
@@ -115,7 +115,7 @@ def sample(connections: Sequence[socket.socket] = (), proc: Path = Path("/proc")
     )
 
 
-def between(before: _Sample, after: _Sample, step: Load, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")) -> Load:
+def between(before: Sample, after: Sample, step: Load, connections: Sequence[socket.socket] = (), system: Path = Path("/sys")) -> Load:
     """The load between two samples, with the times of the worker's `step`."""
     seconds = max(1e-3, after.at - before.at)
     others = max(0.0, after.group - before.group - (after.own - before.own))
@@ -125,17 +125,17 @@ def between(before: _Sample, after: _Sample, step: Load, connections: Sequence[s
         limit=round(1000 * cgroup.cpus()),
         others=round(1000 * others / seconds),
         steal=round(1000 * (after.steal - before.steal) / seconds),
-        clock=_clock(system),
+        clock=clock(system),
         heat=after.heat - before.heat,
         swapped=round((after.swapped - before.swapped) / seconds),
         faults=round((after.faults - before.faults) / seconds),
-        memory=_memory_in_use(),
-        rate=max((info[RATE] // 1000 for info in map(_tcp, connections) if info), default=0),
+        memory=memory_in_use(),
+        rate=max((info[RATE] // 1000 for info in map(tcp, connections) if info), default=0),
         lost=round(1000 * (after.retransmits - before.retransmits) / sent) if sent > 0 else 0,
     )
 
 
-def _limiting(controller: str) -> Path | None:
+def limiting(controller: str) -> Path | None:
     """The control group, this process's own or one above, with the tightest CPU or memory limit; None without any."""
     limits = {folder: _limit(controller, folder) for folder in map(Path, cgroup.cgroups(controller)) if folder.is_dir()}
     limited = {folder: limit for folder, limit in limits.items() if limit is not None}
@@ -152,7 +152,7 @@ def _limit(controller: str, folder: Path) -> float | None:
     return None
 
 
-def _cpu_seconds(limit: Path | None, proc: Path = Path("/proc")) -> float:
+def cpu_seconds(limit: Path | None, proc: Path = Path("/proc")) -> float:
     """CPU seconds that all processes of a control group used; those of the host if there is no group, or it does not count them."""
     if limit is not None:
         for file, name, unit in ((limit / "cpu.stat", "usage_usec", 1e6), (_accounting(limit) / "cpuacct.usage", "", 1e9)):
@@ -168,12 +168,12 @@ def _accounting(limit: Path) -> Path:
     return Path(re.sub(r"/cpu(/|$)", r"/cpuacct\1", str(limit), count=1))
 
 
-def _memory_in_use(proc: Path = Path("/proc")) -> int:
+def memory_in_use(proc: Path = Path("/proc")) -> int:
     """Memory that programs use, in thousandths of the tightest limit: a control group's, else the host's.
 
     Files that they have mapped count: where these do not fit, each use reads them again.
     """
-    group = _limiting("memory")
+    group = limiting("memory")
     limit = _limit("memory", group) if group else None
     if group is None or not limit:
         total = _field(proc / "meminfo", "MemTotal:")
@@ -184,7 +184,7 @@ def _memory_in_use(proc: Path = Path("/proc")) -> int:
     return round(1000 * (own + mapped) / limit)
 
 
-def _clock(system: Path = Path("/sys")) -> int:
+def clock(system: Path = Path("/sys")) -> int:
     """The slowest CPU's clock in thousandths of its highest; 0 if the host does not say."""
     shares = []
     for folder in (system / "devices/system/cpu").glob("cpu[0-9]*/cpufreq"):
@@ -194,7 +194,7 @@ def _clock(system: Path = Path("/sys")) -> int:
     return min(shares, default=0)
 
 
-def _tcp(connection: socket.socket) -> tuple[int, ...] | None:
+def tcp(connection: socket.socket) -> tuple[int, ...] | None:
     """TCP_INFO of a connection as numbers; None where the kernel knows fewer of them."""
     try:
         raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO.size)

@@ -133,7 +133,7 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
         return model
     if tf_strategy.multi_worker(model):
         tf_strategy.take_out(model)
-    distributed = _Distributed(model, connected)
+    distributed = Distributed(model, connected)
     for kind in KINDS:
         setattr(model, f"{kind}_on_batch", distributed.alone(kind, getattr(model, f"{kind}_on_batch")))
     for kind in KINDS:
@@ -146,12 +146,12 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     return model
 
 
-def _of(model: keras.Model) -> "_Distributed | None":
+def _of(model: keras.Model) -> "Distributed | None":
     """Distribution of a model's steps over all workers; None for a model that was not distributed."""
     return vars(model).get(DISTRIBUTED)
 
 
-class _Distributed:
+class Distributed:
     """A model's steps and files as those of one of several workers."""
 
     def __init__(self, model: keras.Model, connected: Peers):
@@ -493,7 +493,7 @@ class _Noting(keras.callbacks.Callback):
 class _Agree(keras.callbacks.Callback):
     """Runs when all others have restored what they restore."""
 
-    def __init__(self, distributed: _Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
+    def __init__(self, distributed: Distributed, others: Sequence[keras.callbacks.Callback], noting: "_Noting"):
         """`others`: the user's, on any worker; `noting`: called before them."""
         super().__init__()
         self._noting = noting

@@ -67,7 +67,7 @@ def linear(optimizer: Any) -> bool:
     return not any(clips)
 
 
-class _NotAdditive(Exception):
+class NotAdditive(Exception):
     """A step whose parts are not known to add up."""
 
 
@@ -251,7 +251,7 @@ def _reducing(reduce: Callable[..., Any]) -> Callable[..., Any]:
         if step is None:
             return reduce(values, sample_weight, mask, reduction, dtype)
         if step.rows is not None and not len(values.shape):
-            raise _NotAdditive("a loss is one number for all rows")
+            raise NotAdditive("a loss is one number for all rows")
         counts = mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None)
         if reduction not in MEANS or not counts:
             local = reduce(values, sample_weight, mask, reduction, dtype)

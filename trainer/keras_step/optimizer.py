@@ -25,13 +25,13 @@ from trainer.reduction.method import LowRank
 from trainer.user_code.undo import is_users
 
 
-class _Configured:
+class Configured:
     """An update rule whose learning rate comes with each step."""
 
     rate: float | None = None
 
 
-class _SGD(_Configured):
+class SGD(Configured):
     """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
     velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes first. `clip_norm` scales a
@@ -46,7 +46,7 @@ class _SGD(_Configured):
         self._momentum, self._decay, self._clip = config.momentum, config.weight_decay, config.clip_norm
         self._weights, self._penalties = [variable.value for variable in variables], [penalty(variable) for variable in variables]
         weights, penalties = self._weights, self._penalties
-        self._on_host = {number: _HostWeight(weights[number], config, penalties[number], threads) for number in sorted(low_rank)}
+        self._on_host = {number: HostWeight(weights[number], config, penalties[number], threads) for number in sorted(low_rank)}
         self.slots = [
             self._on_host[number].velocity if number in low_rank else _slot(weight) for number, weight in enumerate(self._weights)
         ]
@@ -75,7 +75,7 @@ class _SGD(_Configured):
         )
 
 
-class _Adam(_Configured):
+class Adam(Configured):
     """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
     Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out.
@@ -163,7 +163,7 @@ class OfKeras:
             self._optimizer.apply(full, self._variables)
 
 
-Rule = _SGD | _Adam | OfKeras
+Rule = SGD | Adam | OfKeras
 
 
 def inner(optimizer: Any) -> Any:
@@ -230,7 +230,7 @@ def _multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tenso
     return gradient
 
 
-class _HostWeight:
+class HostWeight:
     """One weight that compiled loops update, from factors or from a full gradient."""
 
     def __init__(self, weight: Any, config: Optimizer, share: float, threads: int):
@@ -274,9 +274,9 @@ def make(config: Optimizer, variables: Sequence[keras.Variable], low_rank: Colle
     """The optimizer that a configuration names; Keras' own where ours has no such rule, or would ignore a constraint of a weight."""
     constrained = any(variable.constraint is not None for variable in variables)
     if config.name in ADAM and not constrained:
-        return _Adam(config, variables)
+        return Adam(config, variables)
     if config.name == "sgd" and not constrained:
-        return _SGD(config, variables, low_rank, threads)
+        return SGD(config, variables, low_rank, threads)
     own = {"sgd": ("momentum",), **dict.fromkeys(ADAM, ("beta_1", "beta_2", "epsilon"))}.get(config.name, ())
     arguments = {"learning_rate": config.learning_rate, "weight_decay": config.weight_decay or None, "global_clipnorm": config.clip_norm}
     kinds = {name.lower(): kind for name, kind in vars(keras.optimizers).items()}

@@ -61,7 +61,7 @@ EAGERLY = ProcessWide(tf.config.functions_run_eagerly, tf.config.run_functions_e
 """Lets functions that are traced inside of a step run as they are: what is traced in a trial would count as their first trace."""
 
 
-class _Threads:
+class Threads:
     """Workers that are threads of one process, and exchange arrays when all have come; `alternating` ones run one at a time in between."""
 
     def __init__(self, workers: int, alternating: bool = False, patience_s: float = PATIENCE_S, objects: Sequence[Any] = ()):
@@ -72,7 +72,7 @@ class _Threads:
         self._objects = objects
         self._turn: Any = threading.Lock() if alternating else contextlib.nullcontext()
         self._barrier, self._given = threading.Barrier(workers, timeout=patience_s), [list[np.ndarray]()] * workers
-        self.members = [_Member(self, rank, workers) for rank in range(workers)]
+        self.members = [Member(self, rank, workers) for rank in range(workers)]
 
     def exchange(self, rank: int, arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
         """Every worker's arrays, in order of rank."""
@@ -94,12 +94,12 @@ class _Threads:
             if mine is not None:
                 mine.restore()
 
-    def run(self, work: Callable[["_Member"], Any]) -> list[Any]:
+    def run(self, work: Callable[["Member"], Any]) -> list[Any]:
         """Run the work of all members, and return their results; raise the first error if one fails."""
         results, errors = [None] * len(self.members), list[BaseException]()
         begun = State(self._objects) if self._objects else None
 
-        def one(member: _Member) -> None:
+        def one(member: Member) -> None:
             try:
                 with self._turn:
                     if begun is not None:
@@ -120,10 +120,10 @@ class _Threads:
         return results
 
 
-class _Member:
-    """One of several `_Threads`: `collective.Arrays`."""
+class Member:
+    """One of several `Threads`: `collective.Arrays`."""
 
-    def __init__(self, threads: _Threads, rank: int, workers: int):
+    def __init__(self, threads: Threads, rank: int, workers: int):
         self._threads, self.rank, self.workers = threads, rank, workers
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -146,13 +146,13 @@ def _unequal(rows: int) -> tuple[int, int]:
     return rows // 2 + 1, rows - rows // 2 - 1
 
 
-class _Rehearsal(whole_batch.Step):
+class Rehearsal(whole_batch.Step):
     """A step on one worker, run eagerly, that tries each outermost call in parts, too."""
 
     keeps = False
     _static: int
 
-    def __init__(self, layout: whole_batch.Layout, trial: "_Trial", counted: bool = False):
+    def __init__(self, layout: whole_batch.Layout, trial: "Trial", counted: bool = False):
         """As `rehearse`."""
         self._counted, self._real = counted, trial.real
         super().__init__(all_reduce.Alone(), layout, trial.rows)
@@ -240,14 +240,14 @@ class _Rehearsal(whole_batch.Step):
         while True:
             parts = list[whole_batch.Step]()
 
-            def part(member: _Member, parts: list[whole_batch.Step] = parts) -> list[Any]:
+            def part(member: Member, parts: list[whole_batch.Step] = parts) -> list[Any]:
                 step = _Part(all_reduce.OnHost(member), layout, self._static, _unequal(self._static))
                 parts.append(step)
                 with step():
                     return self._called(layer, arguments)[0]
 
             try:
-                agree = all(map(expected.equal, _Threads(2, alternating=True).run(part)))
+                agree = all(map(expected.equal, Threads(2, alternating=True).run(part)))
             except whole_batch.SeesAll as error:
                 seeing.add(error.layer)
                 continue
@@ -560,7 +560,7 @@ class Placements:
         # Each sentence once.
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)
         self.layout = whole_batch.Layout()
-        self._trials = list[_Trial]()
+        self._trials = list[Trial]()
         """Trials that a step can take."""
         self._tried_real = False
         self._looks: dict[additive.Additive, Callable[[], None]] = {}
@@ -572,7 +572,7 @@ class Placements:
         """A `train_step` or `test_step` of the model, computed by rows."""
         return additive.Additive(self._model, own, dataclasses.replace(self.layout, kinds=[]))
 
-    def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[_Rehearsal]:
+    def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
         """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
 
         Args:
@@ -580,7 +580,7 @@ class Placements:
             specs: of its batches.
             sample: returns the first of them, or None.
         """
-        before, rehearsed, why = set(self.layout.seeing_all), list[_Rehearsal](), ""
+        before, rehearsed, why = set(self.layout.seeing_all), list[Rehearsal](), ""
         counted, self._trials = _rows_of(specs) is not None or bool(self._model.run_eagerly), []
         for make in self._batches(specs, sample):
             try:
@@ -607,14 +607,14 @@ class Placements:
             self._warn(f"{one.name} {SEES_ALL}")
         return rehearsed
 
-    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "_Trial"]]:
+    def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "Trial"]]:
         """Makers of made-up rows, then of real ones if there is code of the user's own, or if the step has not taken the made-up rows."""
-        yield functools.partial(_Trial.made_up, specs)
+        yield functools.partial(Trial.made_up, specs)
         model = self._model
         own = keras_methods.overridden(model) or additive.unknown(model) or not all(map(whole_batch.of_keras, _operations(model)))
         # Once: a validation calls the same layers.
         if (own and not self._tried_real) or self._workers.gather([not self._trials]).any():
-            self._tried_real, real = True, _Trial.of(sample())
+            self._tried_real, real = True, Trial.of(sample())
             # Where workers have different ones, the first step says so.
             same = len(set(self._workers.digests(digest([]) if real is None else real.digest))) == 1
             if real is not None and same:
@@ -674,7 +674,7 @@ class Placements:
             self._warn(f"what an Embedding looks up is not known to be of rows, or the same for all, so {WHOLE}")
         return step.layout.kinds is not None
 
-    def _look_up(self, step: additive.Additive, trials: Sequence["_Trial"], adds_up: bool) -> None:
+    def _look_up(self, step: additive.Additive, trials: Sequence["Trial"], adds_up: bool) -> None:
         """Find how a step uses the variables that it looks up, whatever is tried; where that is not known, all layers see all."""
         own, step.layout.kinds = self.own_code(), []
         try:
@@ -702,7 +702,7 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(step: Callable[[Any], Any], trial: "_Trial", layout: whole_batch.Layout, counted: bool = False) -> _Rehearsal:
+def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
     """Try a step, which makes all variables that the first one would make.
 
     Args:
@@ -711,13 +711,13 @@ def rehearse(step: Callable[[Any], Any], trial: "_Trial", layout: whole_batch.La
         layout: where to add what is found.
         counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
     """
-    rehearsal = _Rehearsal(layout, trial, counted)
+    rehearsal = Rehearsal(layout, trial, counted)
     with rehearsal(), EAGERLY:
         step(trial.data)
     return rehearsal
 
 
-class _Trial(NamedTuple):
+class Trial(NamedTuple):
     """A batch that a step is tried on."""
 
     data: Any
@@ -725,12 +725,12 @@ class _Trial(NamedTuple):
     real: bool = False
 
     @classmethod
-    def made_up(cls, specs: Any) -> "_Trial":
+    def made_up(cls, specs: Any) -> "Trial":
         """See `_made_up`."""
         return cls(_made_up(specs), ROWS)
 
     @classmethod
-    def of(cls, batch: Any) -> "_Trial | None":
+    def of(cls, batch: Any) -> "Trial | None":
         """Some rows of a real batch, if there are enough."""
         if batch is None:
             return None
@@ -761,7 +761,7 @@ def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
 
 
-def _adds_up(step: additive.Additive, trial: _Trial) -> bool:
+def _adds_up(step: additive.Additive, trial: Trial) -> bool:
     """Return whether two workers' parts of a step add up to the step of one."""
     step = copy.copy(step)
     step.keeps = False
@@ -774,7 +774,7 @@ def _adds_up(step: additive.Additive, trial: _Trial) -> bool:
 def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:
     """`may_fail`: whether the data may mean nothing, which then says nothing."""
 
-    def part(member: _Member) -> list[Any]:
+    def part(member: Member) -> list[Any]:
         group = all_reduce.OnHost(member)
         with _trying(step):
             every, _ = step.added(group, data, _unequal(rows)).summed(group)
@@ -794,12 +794,12 @@ def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool 
         return False
     expected = _Expected(step.model, numbers, step.model.trainable_variables, lambda: alone()[0])
     try:
-        return all(map(expected.equal, _Threads(2, alternating=True).run(part)))
+        return all(map(expected.equal, Threads(2, alternating=True).run(part)))
     except (Exception, whole_batch.SeesAll):
         return False
 
 
-def _may_use(step: additive.Additive, trial: _Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
+def _may_use(step: additive.Additive, trial: Trial, adds_up: bool, objects: Sequence[Any]) -> list[tuple[list[whole_batch.Use], ...]]:
     """Possible uses of each variable that a step looks up, as of `whole_batch.Layout`, by the look-ups of two unequal parts of the step.
 
     Args:
@@ -823,7 +823,7 @@ def _may_use(step: additive.Additive, trial: _Trial, adds_up: bool, objects: Seq
 
     with undone(objects):
         alone = part(all_reduce.Alone())
-    here, there = _Threads(2, alternating=True, objects=objects).run(lambda member: part(all_reduce.OnHost(member)))
+    here, there = Threads(2, alternating=True, objects=objects).run(lambda member: part(all_reduce.OnHost(member)))
     return [tuple(_may_be(*one) for one in zip(*gradient, strict=True)) for gradient in zip(alone, here, there, strict=True)]
 
 

@@ -143,7 +143,7 @@ def _check_number(paths: NodePaths, nodes: int) -> None:
 
 def main(paths: NodePaths) -> int:
     """Train as one task of a job; return the exit code of `trainer.worker.process`, or 128 plus the signal that ended it."""
-    hold = _WorkerProcess()
+    hold = WorkerProcess()
     task, started = _allocation(), time.time()
     try:
         _put_others_aside(paths)
@@ -180,7 +180,7 @@ def _refuse(paths: NodePaths, task: Allocation, started: float, error: ClusterEr
     return FAILED
 
 
-class _WorkerProcess:
+class WorkerProcess:
     """A task's control of its worker: passes Slurm's stop signal on, even one from before its start, and outlives it."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _WorkerProcess:
             self._worker.kill()
 
 
-def _train(paths: NodePaths, task: Allocation, own: Path, hold: _WorkerProcess) -> int:
+def _train(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess) -> int:
     with (own / WORKER_LOG).open("a", encoding="utf-8") as log, _temporary(own) as temporary:
         when = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         print(f"{HEADER}{task.job}.{task.step}, {when}, rank {task.rank}", file=log, flush=True)
@@ -251,7 +251,7 @@ def worker(paths: NodePaths, task: Allocation) -> list[str]:
     return [sys.executable, "-m", "trainer", "train", *words]
 
 
-def _report(paths: NodePaths, task: Allocation, own: Path, hold: _WorkerProcess, over: threading.Event) -> None:
+def _report(paths: NodePaths, task: Allocation, own: Path, hold: WorkerProcess, over: threading.Event) -> None:
     """Show this task's progress in the run's shared folder; the chief also copies snapshots there as they appear."""
     records = own / METRICS
     earlier = records.stat().st_size if records.is_file() else 0

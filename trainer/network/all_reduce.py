@@ -11,7 +11,7 @@ from trainer.network import tf_strategy
 AllReduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 
 
-class _Workers(Protocol):
+class Workers(Protocol):
     """Workers of which this is one; all call the same methods in the same order."""
 
     @property
@@ -23,7 +23,7 @@ class _Workers(Protocol):
         """How many there are."""
 
 
-class _Arrays(_Workers, Protocol):
+class Arrays(Workers, Protocol):
     """Workers that exchange arrays: `direct.Direct`, or threads of one process."""
 
     def all_reduce(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -33,7 +33,7 @@ class _Arrays(_Workers, Protocol):
         """Each array's rows of all workers, in order of rank."""
 
 
-class Group(_Workers, Protocol):
+class Group(Workers, Protocol):
     """Workers that exchange tensors in a traced step, or eagerly."""
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -88,7 +88,7 @@ class Collectives:
 class OnHost:
     """The exchange of arrays: tensors stay on the host and are not copied."""
 
-    def __init__(self, arrays: _Arrays):
+    def __init__(self, arrays: Arrays):
         """Use these workers."""
         self._arrays = arrays
 

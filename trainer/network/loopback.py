@@ -32,7 +32,7 @@ class Echo(Direct):
         return [[np.ones(shape, kind) for shape, kind in formats] for formats in self._formats]
 
 
-class _Loopback(Direct):
+class Loopback(Direct):
     """Sends each peer's part to itself, over a TCP connection per peer: the system calls, copies and additions of an exchange."""
 
     def __init__(self, workers: int):
@@ -66,7 +66,7 @@ def exchange_seconds(sums: Sequence[Arrays], workers: int, seconds: float) -> fl
     """Mean seconds of one worker's work for the all-reduces of a step, over at least so many seconds; 0 for one worker."""
     if workers == 1 or not sums:
         return 0.0
-    connections = _Loopback(workers)
+    connections = Loopback(workers)
     try:
         _all(connections, sums)
         rounds, begun = 0, time.perf_counter()

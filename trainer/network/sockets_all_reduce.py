@@ -41,7 +41,7 @@ Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """A part of one array: elements `start` to `stop`."""
 
     array: int
@@ -49,7 +49,7 @@ class _Piece:
     stop: int
 
 
-def _pieces(sizes: Sequence[int], parts: int) -> list[list[_Piece]]:
+def _pieces(sizes: Sequence[int], parts: int) -> list[list[Piece]]:
     """Cut the concatenated arrays into equal parts (to within one element): a list of pieces per part."""
     total, starts = sum(sizes), np.cumsum([0, *sizes]).tolist()
     cut = []
@@ -58,7 +58,7 @@ def _pieces(sizes: Sequence[int], parts: int) -> list[list[_Piece]]:
         inside = (
             (array, max(first - start, 0), min(last - start, size)) for array, (start, size) in enumerate(zip(starts, sizes, strict=False))
         )
-        cut.append([_Piece(array, start, stop) for array, start, stop in inside if start < stop])
+        cut.append([Piece(array, start, stop) for array, start, stop in inside if start < stop])
     return cut
 
 
@@ -90,7 +90,7 @@ class _Route:
     def __init__(self, arrays: Sequence[np.ndarray], workers: int, rank: int):
         self.one_hop = sum(array.nbytes for array in arrays) * (workers - 1) <= ONE_HOP
         sizes = [array.size for array in arrays]
-        everything = [_Piece(array, 0, size) for array, size in enumerate(sizes) if size]
+        everything = [Piece(array, 0, size) for array, size in enumerate(sizes) if size]
         self.summed_by = [everything] * workers if self.one_hop else _pieces(sizes, workers)
         mine = self.summed_by[rank]
         self.incoming = [[np.empty(piece.stop - piece.start, arrays[piece.array].dtype) for piece in mine] for _ in range(workers)]
@@ -314,7 +314,7 @@ def _events(sending: _Buffers, receiving: _Buffers) -> int:
     return (select.POLLOUT if sending else 0) | (select.POLLIN if receiving else 0)
 
 
-def _cut(arrays: Arrays, parts: list[_Piece]) -> Arrays:
+def _cut(arrays: Arrays, parts: list[Piece]) -> Arrays:
     return [arrays[piece.array][piece.start : piece.stop] for piece in parts]
 
 

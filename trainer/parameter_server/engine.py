@@ -32,7 +32,7 @@ PATIENCE, SHORTEST_S = 20, 30.0
 """A call is late when it takes PATIENCE times as long as the longest before it, and at least SHORTEST_S seconds."""
 
 
-class _HandedOut(NamedTuple):
+class HandedOut(NamedTuple):
     """A call that a worker computes, or will."""
 
     number: int
@@ -63,7 +63,7 @@ class Asynchronous(Engine):
         with cluster.strategy.scope():
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._call = self._counted()
-        self._under_way: list[_HandedOut] = []
+        self._under_way: list[HandedOut] = []
         self._rate: float | None = None
         self._rate_at = -math.inf
         self._handed_out, self._longest, self._late = 0, 0.0, False
@@ -102,7 +102,7 @@ class Asynchronous(Engine):
         rows = list(self._until(self._may_begin))
         arguments = tf.nest.map_structure(tf.constant, (batch, rates))
         result = self._coordinator.schedule(self._call, args=arguments)
-        self._under_way.append(_HandedOut(self._handed_out, result, time.monotonic()))
+        self._under_way.append(HandedOut(self._handed_out, result, time.monotonic()))
         self._handed_out += 1
         none = np.zeros((0, len(SUMS) + keras_metrics.size(self.model)), np.float32)
         return np.concatenate([none, *rows]), None
@@ -169,7 +169,7 @@ class Asynchronous(Engine):
             self._check_late()
             time.sleep(POLL_S)
 
-    def _rows(self, ended: _HandedOut) -> np.ndarray:
+    def _rows(self, ended: HandedOut) -> np.ndarray:
         # Raises what the call raised, such as that a server is lost.
         rows, stale, index = ended.result.fetch()
         self._longest, self._late = max(self._longest, time.monotonic() - ended.at), False

@@ -37,7 +37,7 @@ ProfiledReduction = Callable[[list[Any], Stopwatch], list[Any]]
 """`(values, watch)`: called from Python, outside a traced function."""
 
 
-class _GraphChain:
+class GraphChain:
     """Computations in TensorFlow ops; each sum is an op of its own."""
 
     factored = False
@@ -76,7 +76,7 @@ class _GraphChain:
         return run
 
 
-class _HostChain:
+class HostChain:
     """Computations on arrays in host memory, and sums over direct connections: two ops.
 
     The first needs only the large gradients. Those of the last layers come first: they are sent while the backward pass continues.
@@ -152,9 +152,9 @@ def _layer_factors(gradient: tf.Tensor) -> tf.Tensor | LowRank:
     return LowRank(*op.inputs)
 
 
-Chain = _GraphChain | _HostChain
+Chain = GraphChain | HostChain
 
 
 def make(method: Method, all_reduce: AllReduce, connections: Direct | None) -> Chain:
     """The chain of a method: on the host if the method works there."""
-    return _HostChain(method, connections) if method.low_rank and connections else _GraphChain(method, all_reduce)
+    return HostChain(method, connections) if method.low_rank and connections else GraphChain(method, all_reduce)

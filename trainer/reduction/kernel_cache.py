@@ -13,14 +13,14 @@ from numba.core.caching import _CacheLocator
 FOLDER = "NUMBA_CACHE_DIR"
 
 
-class _ByContent(_CacheLocator):
+class ByContent(_CacheLocator):
     """A cache folder that does not depend on where the source is."""
 
     def __init__(self, source: str):
         self._digest = hashlib.sha256(source.encode()).hexdigest()[:16]
 
     @classmethod
-    def from_function(cls, py_func: Any, py_file: str) -> "_ByContent":  # noqa: ARG003 - numba's interface
+    def from_function(cls, py_func: Any, py_file: str) -> "ByContent":  # noqa: ARG003 - numba's interface
         """The locator for a function's compiled code; its source may be in a zip file."""
         return cls(inspect.getsource(sys.modules[py_func.__module__]))
 
@@ -40,4 +40,4 @@ class _ByContent(_CacheLocator):
 def use() -> None:
     """Cache what is compiled from now on, if `NUMBA_CACHE_DIR` is set."""
     if os.environ.get(FOLDER):
-        setattr(config, "CACHE_LOCATOR_CLASSES", f"{__name__}.{_ByContent.__name__}")  # noqa: B010 - numba makes its settings at import
+        setattr(config, "CACHE_LOCATOR_CLASSES", f"{__name__}.{ByContent.__name__}")  # noqa: B010 - numba makes its settings at import

@@ -36,13 +36,13 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
     if not large:
         return plain()
     if setting.on_host:
-        return _HostPowerSGD(large, config, setting).method()
+        return HostPowerSGD(large, config, setting).method()
     from trainer.reduction.powersgd_tf import OpsPowerSGD
 
     return OpsPowerSGD(large, list(shapes), config, setting).method()
 
 
-class _Matrix:
+class Matrix:
     """State between steps for one large gradient; factors are transposed."""
 
     def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
@@ -66,7 +66,7 @@ class _Matrix:
         self.start.array[...] = np.where(some, right[self.recycled :] / np.where(some, length[self.recycled :], 1), self._first)
 
 
-class _HostPowerSGD:
+class HostPowerSGD:
     """PowerSGD in compiled loops over arrays in host memory."""
 
     def __init__(self, large: dict[int, tuple[int, int]], config: Reduction, setting: Setting):
@@ -75,7 +75,7 @@ class _HostPowerSGD:
         # whatever a worker's gradient has outside that basis stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
         self._matrices = [
-            _Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
+            Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
             for number, matrix in large.items()
         ]
         self._crew = RowPool(setting.threads)

@@ -10,7 +10,7 @@ from trainer.reduction.fixed_sum import fixed_sum, fixed_sums
 from trainer.reduction.method import NEGLIGIBLE, Method, Setting
 
 
-class _OfEachDevice:
+class OfEachDevice:
     """A variable with a separate value on each device of this worker, saved and restored with an extra leading axis."""
 
     def __init__(self, values: np.ndarray):
@@ -44,10 +44,10 @@ class OpsPowerSGD:
         self._small = [number for number in range(len(shapes)) if number not in large]
         firsts = [start(number, rank_of(matrix, config), matrix[1], setting.seed).T for number, matrix in large.items()]
         recycled = [factors_of(matrix, config) - first.shape[1] for matrix, first in zip(large.values(), firsts, strict=True)]
-        self._errors = [_OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
-        self._starts = [_OfEachDevice(first) for first in firsts]
+        self._errors = [OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
+        self._starts = [OfEachDevice(first) for first in firsts]
         self._recycled = [
-            _OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
+            OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
         ]
         self._firsts = [tf.constant(first) for first in firsts]
 

@@ -14,7 +14,7 @@ FIX = "Fix: free some space there (old runs: ansible-playbook playbooks/delete_r
 OTHER_FIX = "Fix: look at that disk (df, dmesg), and at whether its folder is mounted"
 
 
-class _DiskFull(LockstepError):
+class DiskFull(LockstepError):
     """A file that the run needs can't be saved."""
 
 
@@ -57,7 +57,7 @@ class Saver:
         """Refuse (DiskFull) to succeed without the files that a run exists for; `last` says where a resumed run starts."""
         lacking = [f"{what} is not saved: {self.missing[what]}" for what in needed if what in self.missing]
         if lacking:
-            raise _DiskFull(
+            raise DiskFull(
                 "\n".join([*lacking, f"{_fix(lacking[0])}, then the same command again with run=NAME of this run: it continues {last}"])
             )
 

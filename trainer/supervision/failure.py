@@ -13,7 +13,7 @@ TEXT = 300
 """Most characters of a message."""
 
 
-class _Kind(IntEnum):
+class Kind(IntEnum):
     """Where a failure comes from: a larger kind follows from a smaller one, whenever it was noticed."""
 
     OWN = 0
@@ -29,7 +29,7 @@ class Failure:
 
     host: str
     rank: int | str
-    kind: _Kind
+    kind: Kind
     step: int
     phase: str
     at: float
@@ -40,7 +40,7 @@ class Failure:
     """Why somebody ended it."""
 
     @property
-    def order(self) -> tuple[_Kind, float]:
+    def order(self) -> tuple[Kind, float]:
         """The smallest is the first failure."""
         return self.kind, self.at
 
@@ -64,11 +64,11 @@ class Failure:
         return f"while {printable(self.phase, TEXT)}" if self.phase else ""
 
 
-def kind_of(code: int | None, message: str = "", follows: bool = False) -> _Kind:
+def kind_of(code: int | None, message: str = "", follows: bool = False) -> Kind:
     """The kind of a failure; `follows`: somebody ended the worker, or left it behind, because of another one."""
     if follows:
-        return _Kind.FOLLOWS
-    return _Kind.LOST_PEER if code == RESTART and not message else _Kind.OWN
+        return Kind.FOLLOWS
+    return Kind.LOST_PEER if code == RESTART and not message else Kind.OWN
 
 
 def silent(seconds: float) -> str:

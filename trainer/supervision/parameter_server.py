@@ -35,10 +35,10 @@ LEFT = "the chief is lost, or its host"
 
 def of(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> Supervisor:
     """The supervisor of a host of an asynchronous run."""
-    return (_WorkerSupervisor if post.rank else _ChiefSupervisor)(post, clock, popen)
+    return (WorkerSupervisor if post.rank else ChiefSupervisor)(post, clock, popen)
 
 
-class _AsynchronousSupervisor(Supervisor):
+class AsynchronousSupervisor(Supervisor):
     """Base of the supervisors of all roles."""
 
     def _cluster(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class _AsynchronousSupervisor(Supervisor):
         return ranks <= set(there) or now - self._enough_at >= EVALUATOR_S
 
 
-class _ChiefSupervisor(_AsynchronousSupervisor):
+class ChiefSupervisor(AsynchronousSupervisor):
     """Tells the others how the chief's worker ended."""
 
     def _train(self) -> Report:
@@ -74,15 +74,15 @@ class _ChiefSupervisor(_AsynchronousSupervisor):
         return report
 
 
-class _WorkerSupervisor(_AsynchronousSupervisor):
+class WorkerSupervisor(AsynchronousSupervisor):
     """Starts its worker again while the chief trains."""
 
-    _attendance: "_Attendance"
+    _attendance: "Attendance"
     _failures = 0
     """Ends of the worker in a row, soon after its start."""
 
     def _train(self) -> Report:
-        with _Attendance(self._post.rank, self._post.peers, self._post.secret, self._clock) as self._attendance:
+        with Attendance(self._post.rank, self._post.peers, self._post.secret, self._clock) as self._attendance:
             while True:
                 begun = self._clock.monotonic()
                 report = self._as_the_chief(super()._train())
@@ -148,12 +148,12 @@ class _WorkerSupervisor(_AsynchronousSupervisor):
 
     def _enter(self, visit: Visit | None) -> None:  # noqa: ARG002 - its wait is over
         """Present: the chief trains, and this host need not wait for the others."""
-        raise _Present
+        raise Present
 
     def _meet(self, report: Report) -> int | None:
         try:
             return super()._meet(report)
-        except _Present:
+        except Present:
             if report.code in FINAL:
                 # It would fail again. Whoever watches ends the run; the others go on.
                 return report.code
@@ -161,11 +161,11 @@ class _WorkerSupervisor(_AsynchronousSupervisor):
             return None
 
 
-class _Present(Exception):
+class Present(Exception):
     """The chief trains."""
 
 
-class _Attendance(Caller):
+class Attendance(Caller):
     """A connection to the chief's supervisor."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):

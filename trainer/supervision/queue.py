@@ -43,16 +43,16 @@ KILLED = 128 + signal.SIGTERM
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-class _Called(Exception):
+class Called(Exception):
     """A signal came; its number is the argument."""
 
 
-class _Passed(Exception):
+class Passed(Exception):
     """A run with an older ticket has come, and goes first."""
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A worker's place in the queue of its host."""
 
     root: Path
@@ -75,7 +75,7 @@ class _Place:
     """All on which it listens."""
 
     @classmethod
-    def read(cls, run: Path, name: str) -> "_Place":
+    def read(cls, run: Path, name: str) -> "Place":
         """The place of a host's worker, from the launch's record in the run directory."""
         record = read_json(run / "cluster.json")
         hosts = posts(record)
@@ -111,10 +111,10 @@ class _Place:
         return {"run": self.run, "launch": self.launch, "session": self.session, "folder": str(self.folder)}
 
 
-class _Turn:
+class Turn:
     """Waits until all workers of a run have their turn; SIGNALS must be blocked."""
 
-    def __init__(self, place: _Place, clock: Clock = CLOCK):
+    def __init__(self, place: Place, clock: Clock = CLOCK):
         """Take the worker's place."""
         self._clock = clock
         self._place, self._metrics = place, Metrics(place.folder / METRICS)
@@ -141,7 +141,7 @@ class _Turn:
         self._claim()
         try:
             self._meet()
-        except (ClusterError, _Passed):
+        except (ClusterError, Passed):
             # The worker of a run that has just ended may still hold the port, and another one may come and give way at the same moment.
             self._release()
             return False
@@ -224,7 +224,7 @@ class _Turn:
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             if self._older(claims.sessions()):
-                raise _Passed
+                raise Passed
             absent = [host for rank, host in enumerate(self._place.hosts) if rank not in there]
             self._tell(f"next; waits for {', '.join(absent)}")
         return False
@@ -242,7 +242,7 @@ class _Turn:
     def _pause(self, seconds: float) -> None:
         """Wait; Called if a signal comes."""
         if number := self._clock.signal(SIGNALS, seconds):
-            raise _Called(number)
+            raise Called(number)
 
     def leave(self, number: int) -> int:
         """End after a signal; return the exit code."""
@@ -291,16 +291,16 @@ class _Turn:
 def main(clock: Clock = CLOCK) -> int:
     """Read the command line, wait, and become the worker."""
     run, host, *arguments = sys.argv[1:]
-    place = _Place.read(Path(run), host)
+    place = Place.read(Path(run), host)
     keep_others_out()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    turn = _Turn(place, clock)
+    turn = Turn(place, clock)
     if turn.is_cancelled():
         return turn.give_up()
     if place.entry.exists():
         try:
             turn.wait()
-        except _Called as called:
+        except Called as called:
             return turn.leave(called.args[0])
     elif claims.read(str(place.claim)) != place.content():
         fix = f"Fix: ansible-playbook train.yml -e run={place.run}"

@@ -59,7 +59,7 @@ SAVE_S = 120.0
 
 
 @dataclass
-class _History:
+class History:
     """Record of earlier generations, which a supervisor needs also after it was killed."""
 
     launch: str
@@ -74,7 +74,7 @@ class _History:
     """Ranks of the workers of this generation; empty before the first."""
 
     @classmethod
-    def read(cls, path: Path, launch: str) -> "_History":
+    def read(cls, path: Path, launch: str) -> "History":
         """That of the launch; an empty one if there is none."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             history = cls(**read_json(path)["history"])
@@ -87,7 +87,7 @@ class _History:
         return sum(now - HOUR_S < at <= now for at in self.restarts)
 
 
-class _State(Enum):
+class State(Enum):
     """Activity of a supervisor."""
 
     MEETING = auto()
@@ -100,10 +100,10 @@ class _State(Enum):
 
 
 FOLLOWING = {
-    _State.MEETING: (_State.WAITING, _State.MEETING, _State.TRAINING, _State.ENDED),
-    _State.WAITING: (_State.MEETING,),
-    _State.TRAINING: (_State.MEETING, _State.ENDED),
-    _State.ENDED: (),
+    State.MEETING: (State.WAITING, State.MEETING, State.TRAINING, State.ENDED),
+    State.WAITING: (State.MEETING,),
+    State.TRAINING: (State.MEETING, State.ENDED),
+    State.ENDED: (),
 }
 """The states that may follow each; a spare that stands by meets the others once more."""
 
@@ -120,7 +120,7 @@ class Order(Enum):
     """Somebody ends the run."""
 
 
-class _Asked(KeyboardInterrupt):
+class Asked(KeyboardInterrupt):
     """This supervisor was asked to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
 
 
@@ -132,7 +132,7 @@ class Supervisor:
         self._clock, self._popen = clock, popen
         self._post, self._metrics, self._folder = post, Metrics(post.folder / METRICS), RunFolder(post.folder)
         self._file = post.folder / claims.SUPERVISED
-        self._history = _History.read(self._file, post.launch)
+        self._history = History.read(self._file, post.launch)
         self._history.began = self._history.began or clock.time()
         self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
@@ -146,7 +146,7 @@ class Supervisor:
         """Since when those that are there are enough to go on, on this process' clock."""
         self._signalled: dict[int, float] = {}
         """When each signal came last, on this process' clock; SIGHUP is the end of the terminal."""
-        self._state = _State.MEETING
+        self._state = State.MEETING
         self._ended = self._report(LOST, LONG_AGO, "")
         """How this worker ended, for the others."""
         self._code = PREEMPTED
@@ -164,36 +164,36 @@ class Supervisor:
         if self._order is Order.CANCEL:
             return self._end(PREEMPTED)
         if not (self._history.generation or self._stands_by()):
-            self._go_to(_State.TRAINING)
-        work = {_State.MEETING: self._next_generation, _State.TRAINING: self._generation}
+            self._go_to(State.TRAINING)
+        work = {State.MEETING: self._next_generation, State.TRAINING: self._generation}
         while self._state in work:
             self._go_to(work[self._state]())
         return self._end(self._code)
 
-    def _go_to(self, state: _State) -> None:
+    def _go_to(self, state: State) -> None:
         if state not in FOLLOWING[self._state]:
             raise AssertionError(f"{self._state} is not followed by {state}")
         self._state = state
 
-    def _next_generation(self) -> _State:
+    def _next_generation(self) -> State:
         """Meet the others; what follows."""
         code = self._meet(self._ended)
         if code is not None:
             self._code = code
-            return _State.ENDED
+            return State.ENDED
         if not self._stands_by():
-            return _State.TRAINING
+            return State.TRAINING
         self._ended = self._report(LOST, LONG_AGO, "")
-        return _State.MEETING
+        return State.MEETING
 
-    def _generation(self) -> _State:
+    def _generation(self) -> State:
         """Train; what follows."""
         report = self._train()
         if self._signalled or report.code == DONE or self._is_cancelled(report):
             self._code = report.code if report.code in FINAL else PREEMPTED
-            return _State.ENDED
+            return State.ENDED
         self._ended = dataclasses.replace(report, code=RESTART, message=SIGNALLED) if report.code == PREEMPTED else report
-        return _State.MEETING
+        return State.MEETING
 
     def _stands_by(self) -> bool:
         """Return whether other hosts train, and this host stands by to replace a lost one."""
@@ -342,7 +342,7 @@ class Supervisor:
                     return own
                 self._announce(decision)
                 self._clock.sleep(decision.wait)
-        except _Asked:
+        except Asked:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
             return self._give_up(error, own)
@@ -478,11 +478,11 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _may_be_asked(self) -> Iterator[None]:
-        self._go_to(_State.WAITING)
+        self._go_to(State.WAITING)
         try:
             yield
         finally:
-            self._state = _State.MEETING
+            self._state = State.MEETING
 
     def _stop(self, number: int, _: Any) -> None:
         self._signalled[number] = self._clock.monotonic()
@@ -490,7 +490,7 @@ class Supervisor:
             # Somebody at the session's terminal.
             with contextlib.suppress(OSError):
                 (self._post.folder / MARK).touch()
-        if self._state is not _State.WAITING:
+        if self._state is not State.WAITING:
             self._pass_on(number)
         self._break_off()
 
@@ -513,9 +513,9 @@ class Supervisor:
 
     def _break_off(self) -> None:
         """Leave the wait for the others; once, as signals come in pairs."""
-        if self._state is _State.WAITING:
-            self._go_to(_State.MEETING)
-            raise _Asked
+        if self._state is State.WAITING:
+            self._go_to(State.MEETING)
+            raise Asked
 
     @property
     def _order(self) -> Order:

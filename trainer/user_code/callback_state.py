@@ -28,7 +28,7 @@ WORDS = 624
 """Words in the state of a Mersenne Twister; NumPy does not check a position among them."""
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """A value, or one in it, can't be part of a state, or is not what it was."""
 
 
@@ -71,14 +71,14 @@ class Encoder:
 
     def _array(self, array: np.ndarray) -> Any:
         if array.dtype.kind not in NUMBERS:
-            raise _Unknown(f"an array of {array.dtype}")
+            raise Unknown(f"an array of {array.dtype}")
         self._check(array.nbytes)
         self._left -= array.nbytes
         return {TAG: "array", "type": array.dtype.str, "shape": [*array.shape], "bytes": base64.b64encode(array.tobytes()).decode("ascii")}
 
     def _check(self, size: int) -> None:
         if size > self._left:
-            raise _Unknown(f"more than {LARGEST // 2**20} MiB")
+            raise Unknown(f"more than {LARGEST // 2**20} MiB")
 
     def _object(self, value: Any) -> Any:
         if isinstance(value, tf.Tensor):
@@ -97,7 +97,7 @@ class Encoder:
         if is_of_users_class(value):
             kind = type(value)
             return {TAG: "object", "class": [kind.__module__, kind.__qualname__], "values": self._pairs(vars(value), "dict")}
-        raise _Unknown(f"a {type(value).__name__}")
+        raise Unknown(f"a {type(value).__name__}")
 
 
 def _variables(value: Any) -> list[Any] | None:
@@ -143,7 +143,7 @@ def _pairs(kind: str, items: Any, now: Any) -> dict[Any, Any]:
         now.update(pairs)
         return now
     if kind not in DICTS:
-        raise _Unknown(NOT_THERE)
+        raise Unknown(NOT_THERE)
     return DICTS[kind](pairs)
 
 
@@ -172,7 +172,7 @@ def _tagged(kind: str, value: Mapping[str, Any], now: Any) -> Any:
 
 def _generator(state: Any, now: Any) -> Any:
     if isinstance(state, dict) and not 0 <= state["state"].get("pos", 0) <= WORDS:
-        raise _Unknown("no state of a random generator")
+        raise Unknown("no state of a random generator")
     if isinstance(now, random.Random):
         now.setstate(state)
     elif isinstance(now, np.random.RandomState):
@@ -180,7 +180,7 @@ def _generator(state: Any, now: Any) -> Any:
     elif isinstance(now, np.random.Generator):
         now.bit_generator.state = state
     else:
-        raise _Unknown(NOT_THERE)
+        raise Unknown(NOT_THERE)
     return now
 
 
@@ -191,7 +191,7 @@ def _of_variables(value: Mapping[str, Any], now: Any) -> Any:
     if variables is None and value["kind"] in ("ResourceVariable", "Variable") and len(values) == 1:
         return (tf.Variable if value["kind"] == "ResourceVariable" else keras.Variable)(values[0], trainable=False)
     if variables is None or [tuple(one.shape) for one in variables] != [one.shape for one in values]:
-        raise _Unknown(NOT_THERE)
+        raise Unknown(NOT_THERE)
     for variable, one in zip(variables, values, strict=True):
         variable.assign(one)
     return now
@@ -206,6 +206,6 @@ def _of_class(value: Mapping[str, Any], now: Any) -> Any:
     if not isinstance(kind, type) or type(now) is not kind:
         now = object.__new__(kind) if isinstance(kind, type) else None
     if not is_of_users_class(now):
-        raise _Unknown(NOT_THERE)
+        raise Unknown(NOT_THERE)
     vars(now).update(decoded(value["values"], dict(vars(now))))
     return now

@@ -45,7 +45,7 @@ ROUNDING = 1e-3
 """Differences of weights up to this, relative to the largest, may be those of rounding."""
 
 
-class _Interrupted(Exception):
+class Interrupted(Exception):
     """All workers agreed to leave `fit`: to stop, or to start again with a host that was lost."""
 
     def __init__(self, code: int):
@@ -135,7 +135,7 @@ class Trainer:
         try:
             if not self._is_over():
                 self._fit()
-        except _Interrupted as interrupted:
+        except Interrupted as interrupted:
             if interrupted.code == RESTART:
                 return RESTART
             stopped = True
@@ -158,7 +158,7 @@ class Trainer:
         if self.job.config.recovery.elastic and self._any(self.job.room_asked()):
             self.saving.settle()
             self.job.metrics.phase(Phase.ENDED, ROOM)
-            raise _Interrupted(RESTART)
+            raise Interrupted(RESTART)
 
     def _load_initial_weights(self) -> None:
         """On the chief, whose weights all workers start with, unless there is a state."""
@@ -239,7 +239,7 @@ class Trainer:
         self._save_state()
         self.job.metrics.phase(Phase.TRAINING, f"epoch {self.job.counts.epoch_of(self.progress.step)}")
         if self._stops:
-            raise _Interrupted(PREEMPTED)
+            raise Interrupted(PREEMPTED)
 
     def steps_end(self) -> None:
         """See `Loop`."""
@@ -388,7 +388,7 @@ class Trainer:
         else:
             self._finish_epoch(epoch)
             if self._stops:
-                raise _Interrupted(PREEMPTED)
+                raise Interrupted(PREEMPTED)
             self._make_room_for_host()
 
     def train_ends(self, restored: "Restored | None") -> None:

@@ -38,7 +38,7 @@ SHOWN = 5
 
 
 @dataclass
-class _Column:
+class Column:
     """One leaf of a batch: its examples, converted as far as their type needs."""
 
     leaf: Leaf
@@ -112,7 +112,7 @@ class Checked:
             )
         return warnings
 
-    def _check(self, structure: Any, columns: list[_Column], place: str) -> None:
+    def _check(self, structure: Any, columns: list[Column], place: str) -> None:
         assert self.spec is not None
         if structure != self.spec.structure or [column.leaf.name for column in columns] != list(self.spec.names):
             given, first = (printable(", ".join(names), 200) for names in ([column.leaf.name for column in columns], self.spec.names))
@@ -132,7 +132,7 @@ class Checked:
             raise DatasetError(f"{place}: an example is {leaf}, and {first} in {self.first}. {_first_upper(RAGGED_HOW)}")
         return first
 
-    def _values(self, column: _Column, split: str, start: int, stop: int) -> Any:
+    def _values(self, column: Column, split: str, start: int, stop: int) -> Any:
         leaf, examples = column.leaf, column.examples[start:stop]
         if leaf.dtype == STRING:
             return examples
@@ -302,7 +302,7 @@ def check_columns(names: Sequence[str], target: str | None, features: Sequence[s
         )
 
 
-def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] | None) -> _Column:
+def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] | None) -> Column:
     what = f"{place}: {name}"
     if hasattr(value, "row_splits"):
         return _ragged(_rows_of_ragged(value, what), name, what)
@@ -315,11 +315,11 @@ def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] 
     if array.dtype.kind == "O":
         return _of_objects(array, name, what)
     if array.dtype.kind in "US":
-        return _Column(Leaf(name, STRING, array.shape[1:]), array.astype(object))
+        return Column(Leaf(name, STRING, array.shape[1:]), array.astype(object))
     dtype = _stored(array.dtype, what)
     if declared is not None and None in declared and len(declared) == array.ndim - 1:
-        return _Column(Leaf(name, dtype, declared), list(array))
-    return _Column(Leaf(name, dtype, array.shape[1:]), array)
+        return Column(Leaf(name, dtype, declared), list(array))
+    return Column(Leaf(name, dtype, array.shape[1:]), array)
 
 
 def _array(value: Any, what: str) -> np.ndarray:
@@ -359,17 +359,17 @@ def _rows_of_ragged(value: Any, what: str) -> list[Any]:
     return [flat[start:stop] for start, stop in itertools.pairwise(splits)]
 
 
-def _of_objects(array: np.ndarray, name: str, what: str) -> _Column:
+def _of_objects(array: np.ndarray, name: str, what: str) -> Column:
     """A column of Python objects: strings, numbers, or an array for each example."""
     items = array.ravel()
     kinds = {type(item): number for number, item in reversed(list(enumerate(items)))}
     if all(issubclass(kind, str | bytes) for kind in kinds):
-        return _Column(Leaf(name, STRING, array.shape[1:]), array)
+        return Column(Leaf(name, STRING, array.shape[1:]), array)
     if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
         numbers = np.array(items.tolist()).reshape(array.shape)
         if numbers.dtype.kind == "O":
             raise DatasetError(f"{what} has whole numbers of more than 64 bits; make them floats or strings")
-        return _Column(Leaf(name, _stored(numbers.dtype, what), numbers.shape[1:]), numbers)
+        return Column(Leaf(name, _stored(numbers.dtype, what), numbers.shape[1:]), numbers)
     if array.ndim == 1 and all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         return _ragged(list(items), name, what)
     ordered = sorted(kinds, key=kinds.__getitem__)
@@ -390,7 +390,7 @@ def _alike(kind: type, other: type) -> bool:
     return any(issubclass(kind, group) and issubclass(other, group) for group in groups)
 
 
-def _ragged(rows: list[Any], name: str, what: str) -> _Column:
+def _ragged(rows: list[Any], name: str, what: str) -> Column:
     try:
         arrays = [np.asarray(row) for row in rows]
     except ValueError:
@@ -409,10 +409,10 @@ def _ragged(rows: list[Any], name: str, what: str) -> _Column:
     inner = tuple(shapes[0][axis] if shapes and len({shape[axis] for shape in shapes}) == 1 else None for axis in range(1, rank))
     empty = np.zeros((0, *(side or 0 for side in inner)), object if strings else dtype)
     kept = [array if array.size else empty for array in arrays]
-    return _Column(Leaf(name, dtype, (None, *inner)), kept)
+    return Column(Leaf(name, dtype, (None, *inner)), kept)
 
 
-def _slices(columns: Sequence[_Column], total: int) -> Iterator[tuple[int, int]]:
+def _slices(columns: Sequence[Column], total: int) -> Iterator[tuple[int, int]]:
     """Where slices of at most `SLICE_BYTES` begin and end; a longer example is one of its own."""
     each = sum(column.examples.nbytes // max(1, total) for column in columns if not _differ(column))
     sizes = [_sizes(column.examples) for column in columns if _differ(column)]
@@ -427,7 +427,7 @@ def _slices(columns: Sequence[_Column], total: int) -> Iterator[tuple[int, int]]
         start = stop
 
 
-def _differ(column: _Column) -> bool:
+def _differ(column: Column) -> bool:
     """Return whether a column's examples differ in size."""
     return not isinstance(column.examples, np.ndarray) or column.examples.dtype.kind == "O"
 

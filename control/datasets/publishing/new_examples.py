@@ -38,7 +38,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass
-class _Pictures:
+class Pictures:
     """Images by name."""
 
     names: list[str]
@@ -118,16 +118,16 @@ def write_jobs(parts: Parts, rows: list[int], spec: Spec, classes: int) -> None:
         write_json(parts.folder / str(rank) / JOB, {"spec": spec.to_json(), "classes": classes, "rows": count})
 
 
-def _pictures(given: str, called: str) -> _Pictures:
+def _pictures(given: str, called: str) -> Pictures:
     path = Path(given).expanduser()
     if path.is_dir() and not any(_is_dataset(entry.name) for entry in path.iterdir()):
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in EXTENSIONS and file.is_file())
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
         if not files:
             raise DatasetError(f"{called}: there is no image in that folder; {HOW_IMAGES}")
-        return _Pictures([_text(file.relative_to(path)) for file in files], lambda number: decode(read_image(files[number])))
+        return Pictures([_text(file.relative_to(path)) for file in files], lambda number: decode(read_image(files[number])))
     if path.is_file() and not _is_dataset(path.name):
-        return _Pictures([_text(Path(path.name))], lambda _: decode(read_image(path)))
+        return Pictures([_text(Path(path.name))], lambda _: decode(read_image(path)))
     if not path.exists() and ".py:" not in given and given not in alone():
         raise DatasetError(f"{called}: no such file or folder; {HOW_IMAGES}")
     detected = detect(given)
@@ -141,7 +141,7 @@ def _pictures(given: str, called: str) -> _Pictures:
         data = source.read(SPLIT, number)
         return decode(data) if shape is None else np.frombuffer(data, np.uint8).reshape(shape)
 
-    return _Pictures([f"{SPLIT}/{number}" for number in range(listing.count(SPLIT))] if shape else listing.files[SPLIT], read)
+    return Pictures([f"{SPLIT}/{number}" for number in range(listing.count(SPLIT))] if shape else listing.files[SPLIT], read)
 
 
 def _text(path: Path) -> str:
@@ -154,7 +154,7 @@ def _is_dataset(name: str) -> bool:
     return ("idx" in name and "ubyte" in name) or ".tfrecord" in name
 
 
-def _fitted(pictures: _Pictures, size: tuple[int, ...], called: str) -> Iterator[np.ndarray]:
+def _fitted(pictures: Pictures, size: tuple[int, ...], called: str) -> Iterator[np.ndarray]:
     """Images in blocks `[n, *size]`, in order."""
 
     def load(number: int) -> np.ndarray:

@@ -35,7 +35,7 @@ def plan(task: Task) -> dict[str, Any]:
     if os.geteuid() != 0:
         raise LockstepError(NOT_ROOT)
     engine = containers.find()
-    seen = _Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
+    seen = Seen(engine, *((engine.labs(), engine.names(), engine.networks(), engine.images()) if engine else ([], [], [], [])))
     changes = _present(seen, wanted, options, nodes) if wanted["state"] == "present" else _absent(seen, wanted["image"] == "absent")
     plan = {
         "settings": wanted,
@@ -59,7 +59,7 @@ def _refuse_other_project(called: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """The state of this machine's engine."""
 
     engine: Engine | None
@@ -77,7 +77,7 @@ class _Seen:
         return lab_inventory.abandoned(self.engine.name if self.engine else "podman", self.labs, self.networks)
 
 
-def _present(seen: _Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
+def _present(seen: Seen, wanted: Mapping[str, Any], options: Mapping[str, str], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     image = f"{containers.IMAGE}:{lab_inventory.recipe_digest([options['base_image'].encode(), *_recipe()])}"
     builds = image not in seen.images
     conf = containers.needed_conf()
@@ -102,7 +102,7 @@ def _present(seen: _Seen, wanted: Mapping[str, Any], options: Mapping[str, str],
     }
 
 
-def _absent(seen: _Seen, images_too: bool) -> dict[str, Any]:
+def _absent(seen: Seen, images_too: bool) -> dict[str, Any]:
     others = sorted({str(each["labels"].get(lab_inventory.PROJECT_LABEL)) for each in seen.labs if each not in seen.own()})
     images = seen.images if images_too and not others else []
     return {

@@ -8,7 +8,7 @@ from trainer.host import sealed_files
 
 
 @dataclass
-class _Resumption:
+class Resumption:
     """Files to give the hosts, and lines to show the user."""
 
     give: dict[str, list[str]]
@@ -17,21 +17,21 @@ class _Resumption:
     """One line per damaged file that is newer than the state in use."""
 
 
-def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> _Resumption:
+def choose(folder: Path, claims: dict[str, dict[str, Any]]) -> Resumption:
     """Compare the hosts' states with those collected here; put damaged files here aside.
 
     Args:
         folder: the run directory on this machine.
         claims: what `worker_claim` returned, by host in order of rank.
     """
-    chosen = _Resumption({host: [] for host in claims})
+    chosen = Resumption({host: [] for host in claims})
     _state(chosen, folder, claims)
     for host, claim in claims.items():
         _memory(chosen, folder, host, claim)
     return chosen
 
 
-def _state(chosen: _Resumption, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
+def _state(chosen: Resumption, folder: Path, claims: dict[str, dict[str, Any]]) -> None:
     """The workers agree on the newest state that any of them has; the chief, the first, is given what is here if that is newer."""
     chief, holder = next(iter(claims)), max(claims, key=lambda host: sealed_files.step_of(claims[host]["newest_state"]))
     here, broken = _newer(folder / "state", claims[holder]["newest_state"])
@@ -43,7 +43,7 @@ def _state(chosen: _Resumption, folder: Path, claims: dict[str, dict[str, Any]])
     chosen.lines += [f"state of {line}; {going}" for line in [*damaged, *_put_aside("this machine", broken)]]
 
 
-def _memory(chosen: _Resumption, folder: Path, host: str, claim: dict[str, Any]) -> None:
+def _memory(chosen: Resumption, folder: Path, host: str, claim: dict[str, Any]) -> None:
     name = f"workers/{host}/memory"
     here, broken = _newer(folder / name, claim["newest_memory"])
     if here:

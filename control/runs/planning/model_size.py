@@ -50,7 +50,7 @@ def warned(warnings: Sequence[str]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Examined:
+class Examined:
     """The model of a plan."""
 
     size: dict[str, int]
@@ -64,12 +64,12 @@ class _Examined:
     warnings: list[str]
 
 
-def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> _Examined:
+def examine(config: Config, classes: int, request: Request, spec: dict[str, Any] | None, weights: dict[str, Any] | None) -> Examined:
     """Build the model in a process of its own, or look up what that found before."""
     found = _parameters(config, classes, request, spec, weights)
     compiled, takes = found.pop("compiled", None), found.pop("takes", None)
     left, warnings = found.pop("left", []), found.pop("warnings", [])
-    return _Examined(found, compiled, takes, left, warnings)
+    return Examined(found, compiled, takes, left, warnings)
 
 
 def _parameters(

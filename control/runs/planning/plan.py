@@ -28,7 +28,7 @@ from trainer.rundir.schemas import read_history
 
 
 @dataclass(frozen=True)
-class _Selection:
+class Selection:
     """The first phase: which run, on which hosts, with which configuration and dataset."""
 
     name: str
@@ -45,7 +45,7 @@ class _Selection:
 
 
 @dataclass(frozen=True)
-class _Resolved:
+class Resolved:
     """The second phase: the configuration with all that follows from hosts and dataset."""
 
     config: Config
@@ -56,7 +56,7 @@ class _Resolved:
 
 
 @dataclass(frozen=True)
-class _Checked:
+class Checked:
     """The third phase: the model, which fits all of it, and the hosts with their roles."""
 
     size: dict[str, int]
@@ -112,7 +112,7 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
     )
 
 
-def _select(request: Request) -> _Selection:
+def _select(request: Request) -> Selection:
     name, existing = new_name.run_name(request)
     choice, opened = _chosen(request) if existing is None and "config" not in request.options else (None, None)
     if choice and "run" not in request.options:
@@ -121,10 +121,10 @@ def _select(request: Request) -> _Selection:
     started = existing if recorded(existing) else None
     hosts = host_choice.choose_hosts(request, started)
     source, listing = opened or plan_dataset.open_dataset(asked.data, request.write)
-    return _Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
+    return Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
 
 
-def _resolve(request: Request, selected: _Selection, progress: Progress) -> _Resolved:
+def _resolve(request: Request, selected: Selection, progress: Progress) -> Resolved:
     workers, listing, started = len(selected.hosts), selected.listing, selected.started
     config = resolve.with_global_batch(host_choice.with_batch_sizes(selected.asked, selected.hosts), workers)
     checks.check_model(config, listing)
@@ -140,10 +140,10 @@ def _resolve(request: Request, selected: _Selection, progress: Progress) -> _Res
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     try_augment.check(config.data, selected.source, listing)
-    return _Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
+    return Resolved(config, listing, published, sizes, plan_dataset.describe(listing, published))
 
 
-def _check(request: Request, selected: _Selection, resolved: _Resolved) -> _Checked:
+def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked:
     config, listing, hosts = resolved.config, resolved.listing, selected.hosts
     weights = model_size.initial_weights(config, request, selected.started)
     with model_size.warned(listing.warnings):
@@ -162,7 +162,7 @@ def _check(request: Request, selected: _Selection, resolved: _Resolved) -> _Chec
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     checks.check_classes(listing, model.takes, config)
     checks.check_uncompiled(model.compiled, config)
-    return _Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
+    return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
 
 
 def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:

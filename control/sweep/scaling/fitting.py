@@ -122,7 +122,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """T(n) with its parameters, for any number of workers from 1, measured or not.
 
     The parameters are one set, or many (rows of `values`): each method returns a number, or one per set.
@@ -162,7 +162,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class Fit(_Model):
+class Fit(Model):
     """The model fitted to a sweep's trials."""
 
     compute_s: float
@@ -187,7 +187,7 @@ class Fit(_Model):
     """Seconds of own work in profiled steps, by number of workers; empty if there are none."""
     timed: bool
     """True if own work was timed apart from the trials, and not in profiled steps."""
-    resampled: _Model = field(repr=False, compare=False)
+    resampled: Model = field(repr=False, compare=False)
 
     def draws(self, quantity: str, workers: int) -> Vector:
         """A parameter, or the result of a method, in every resample."""
@@ -305,7 +305,7 @@ class _Data:
 
 
 def _made(data: _Data, jump_from: int | None) -> Fit:
-    best = _Model(data.work, jump_from, _solve(data, jump_from))
+    best = Model(data.work, jump_from, _solve(data, jump_from))
     noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in data.steps.values()]))
     return Fit(
         data.work,
@@ -318,7 +318,7 @@ def _made(data: _Data, jump_from: int | None) -> Fit:
         counts=tuple(data.steps),
         own=data.own,
         timed=data.timed,
-        resampled=_Model(data.work, jump_from, _resample(best, data)),
+        resampled=Model(data.work, jump_from, _resample(best, data)),
     )
 
 
@@ -341,7 +341,7 @@ def _parameters(jump_from: int | None) -> int:
     return FEWEST_COUNTS if jump_from is None else WITH_JUMP
 
 
-def _resample(best: _Model, data: _Data) -> Vector:
+def _resample(best: Model, data: _Data) -> Vector:
     """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
 
     Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
@@ -363,7 +363,7 @@ def _resample(best: _Model, data: _Data) -> Vector:
     return _least_squares(data.design(best.jump_from), targets)
 
 
-def _own_targets(best: _Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
     """Resampled own work; `noise` is the variance of a single repeat."""
     expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.observed.items()])
     deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
@@ -399,7 +399,7 @@ def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
 
 def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
     """Seconds per step with this many workers, from the other numbers."""
-    return float(_Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
+    return float(Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
 
 
 def _odd(data: _Data, noise: float) -> tuple[int, float] | None:

@@ -32,7 +32,7 @@ LIGHTEST = 0.3
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """A vertical scale from 0 to 1."""
 
     title: str
@@ -76,17 +76,17 @@ def parallel(rows: Sequence[Result], keys: Sequence[str], metric: Monitor, path:
         footnote(figure, _plain(textwrap.fill(best, int(LETTERS * width))))
 
 
-def _axis(title: str, values: Sequence[Any]) -> _Axis:
+def _axis(title: str, values: Sequence[Any]) -> Axis:
     """The scale of a key: numbers where all values are some, else one height for each value."""
     distinct = {trial_settings.as_json({"": value}): value for value in values}
     if len(distinct) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values()):
         return _numbers(title, list(distinct.values()))
     heights = {one: (index + 0.5) / len(distinct) for index, one in enumerate(sorted(distinct))}
     marks = {trial_settings.shown(distinct[one]): height for one, height in heights.items()}
-    return _Axis(title, lambda value: heights[trial_settings.as_json({"": value})], marks)
+    return Axis(title, lambda value: heights[trial_settings.as_json({"": value})], marks)
 
 
-def _numbers(title: str, values: Sequence[float], upwards: bool = True) -> _Axis:
+def _numbers(title: str, values: Sequence[float], upwards: bool = True) -> Axis:
     least, most = min(values), max(values)
     logarithmic = least > 0 and most / least >= LOGARITHMIC
     scale, back = (math.log, math.exp) if logarithmic else (float, float)
@@ -98,7 +98,7 @@ def _numbers(title: str, values: Sequence[float], upwards: bool = True) -> _Axis
     shown = sorted(set(values))
     if len(shown) > NAMED:
         shown = [back(scale(least) + (scale(most) - scale(least)) * mark / (MARKS - 1)) for mark in range(MARKS)]
-    return _Axis(f"{title} (log)" if logarithmic else title, place, {f"{value:.4g}": place(value) for value in shown})
+    return Axis(f"{title} (log)" if logarithmic else title, place, {f"{value:.4g}": place(value) for value in shown})
 
 
 def _plain(words: str) -> str:
@@ -106,7 +106,7 @@ def _plain(words: str) -> str:
     return words.replace("$", r"\$")
 
 
-def _draw_axis(axes: Any, x: int, scale: _Axis, last: bool) -> None:
+def _draw_axis(axes: Any, x: int, scale: Axis, last: bool) -> None:
     """Draw a scale; beside the last one, lines end to the left."""
     where = (x + 0.05, "left") if last else (x - 0.05, "right")
     axes.plot([x, x], [0, 1], color="#888888", linewidth=1.0, zorder=2)

@@ -54,7 +54,7 @@ def _run_all(bench: Bench, line: Line) -> None:
     try:
         bench.clear_leftover()
         bench.prepare(line)
-        _Session(bench, line).run()
+        Session(bench, line).run()
     except Interrupted:
         replace(bench, ended=lambda: False).clear_leftover()
         again = "the same command continues, and measures nothing twice"
@@ -63,7 +63,7 @@ def _run_all(bench: Bench, line: Line) -> None:
         line.end()
 
 
-class _Session:
+class Session:
     """The trials that one command runs, with what it says of them."""
 
     def __init__(self, bench: Bench, line: Line):

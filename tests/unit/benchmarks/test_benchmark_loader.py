@@ -335,10 +335,10 @@ def test_a_host_in_a_line_and_in_a_file():
 
 
 def test_what_repeats_tell_apart():
-    one, other, far = common._Spread((10.0, 11.0, 9.0)), common._Spread((12.0, 11.0, 13.0)), common._Spread((20.0, 21.0, 19.0))
+    one, other, far = common.Spread((10.0, 11.0, 9.0)), common.Spread((12.0, 11.0, 13.0)), common.Spread((20.0, 21.0, 19.0))
     assert not common.differ(one, other)
     assert common.differ(one, far)
-    assert not common.differ(common._Spread((1.0,)), far), "single repeats say nothing"
+    assert not common.differ(common.Spread((1.0,)), far), "single repeats say nothing"
 
 
 @pytest.mark.parametrize(

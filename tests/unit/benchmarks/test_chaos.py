@@ -197,7 +197,7 @@ def test_a_fault_begins_when_its_command_does_not_when_that_has_ended(monkeypatc
             ended.append(time.time())
             return super().on(host, *command)
 
-    task = run_chaos._RunChaos.__new__(run_chaos._RunChaos)
+    task = run_chaos.RunChaos.__new__(run_chaos.RunChaos)
     task.line, task._reaches = SimpleNamespace(print=lambda _: None), lambda *_: True
     monkeypatch.setitem(FAULTS, "cut", (faults.cut("input"), "other"))
     (cut,) = task._inject(scene(Slow()), [Injection(1, 0, "cut", "node2", 60)])

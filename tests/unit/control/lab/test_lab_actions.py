@@ -137,7 +137,7 @@ def test_machine_without_os_release_is_not_of_apt(monkeypatch):
 
 
 def seen(labs=(), networks=(), images=()):
-    return lab_plan._Seen(None, list(labs), [], list(networks), list(images))
+    return lab_plan.Seen(None, list(labs), [], list(networks), list(images))
 
 
 def labelled(name, owner):

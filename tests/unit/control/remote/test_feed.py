@@ -83,7 +83,7 @@ def told(folder, capsys, every, happens=None, seconds=12.0):
             happens.pop(second)()
         return now > seconds
 
-    follow_program._follow(follow_program._Feed(str(folder), "s", "", "metrics.jsonl", 0, 1000), every, left, lambda: now)
+    follow_program.follow(follow_program.Feed(str(folder), "s", "", "metrics.jsonl", 0, 1000), every, left, lambda: now)
     return lines
 
 
@@ -121,7 +121,7 @@ def test_news_of_training_are_gathered(tmp_path, alive, capsys):
 
 def test_the_program_is_told_how_often(followed, monkeypatch):
     seen = []
-    monkeypatch.setattr(follow_program, "_follow", lambda feed, every: seen.append((feed.name, every)))
+    monkeypatch.setattr(follow_program, "follow", lambda feed, every: seen.append((feed.name, every)))
     _, sent = followed._program(60.0)
     exec(zlib.decompress(sent).decode().rpartition("\n\n")[2], {"main": follow_program.main, "json": json})
     assert seen == [("metrics.jsonl", 60.0)]

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from control.serving import app, server
-from control.serving.server import _engine_command, _Prompt
+from control.serving.server import Prompt, _engine_command
 from tests.project import await_until
 from tests.unit.control.serving.conftest import SIZE
 from tests.unit.control.serving.test_saved_model import png, snapshot
@@ -34,7 +34,7 @@ class Served:
     def __init__(self, folder):
         """Start a server on a free port."""
         served = app.application(folder.name, _engine_command(folder, 2**31), 60)
-        settings = uvicorn.Config(served, http=_Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1)
+        settings = uvicorn.Config(served, http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1)
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()

@@ -13,9 +13,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from control.serving import app, server
-from control.serving.app import _Account, _Held
+from control.serving.app import Account, Held
 from control.serving.refusals import Overloaded
-from control.serving.server import _Prompt
+from control.serving.server import Prompt
 from tests.project import await_until
 
 LARGE = 16 * 2**20
@@ -26,13 +26,13 @@ class Served:
     """An application with a large answer, and a small one."""
 
     def __init__(self):
-        self.account = _Account("answers")
+        self.account = Account("answers")
         routes = [
-            Route("/large", lambda _: _Held(self.account, bytes(LARGE), 200, None)),
+            Route("/large", lambda _: Held(self.account, bytes(LARGE), 200, None)),
             Route("/small", lambda _: PlainTextResponse("ok")),
             Route("/body", self.body, methods=["POST"]),
         ]
-        settings = uvicorn.Config(Starlette(routes=routes), http=_Prompt, log_level="critical", timeout_graceful_shutdown=1)
+        settings = uvicorn.Config(Starlette(routes=routes), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
         self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self.thread.start()
@@ -102,7 +102,7 @@ def test_answer_is_whole_for_who_takes_it(served):
 
 def test_held_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 3 * 2**20)
-    account = _Account("answers")
+    account = Account("answers")
     account.add(2 * 2**20)
     account.check(2**20)
     with pytest.raises(Overloaded, match="2 MiB of answers are held, and at most 3 may be; try again later"):

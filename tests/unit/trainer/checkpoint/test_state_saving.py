@@ -16,7 +16,7 @@ from trainer.network.agreement import digest
 from trainer.network.host_array import HostArray
 from trainer.rundir.full_disk import Saver
 from trainer.rundir.phases import ROOM
-from trainer.worker.loop import Trainer, _Interrupted
+from trainer.worker.loop import Interrupted, Trainer
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -271,6 +271,6 @@ def test_who_makes_room_writes_the_last_epochs_state():
     trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
     trainer.cluster = SimpleNamespace(sum=lambda value: value)
     trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
-    with pytest.raises(_Interrupted):
+    with pytest.raises(Interrupted):
         trainer._make_room_for_host()
     assert order == ["settled", ("ended", ROOM)]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.project import await_until
 from trainer.host import cgroup, host_load
-from trainer.host.host_load import Load, _Sample
+from trainer.host.host_load import Load, Sample
 
 
 def write(root, **files):
@@ -37,22 +37,22 @@ def test_the_tightest_cpu_limit_of_version_2(tmp_path, limited):
     write(tmp_path, top__cpu_DOT_max="max 100000", top__a__cpu_DOT_max="50000 100000", top__a__b__cpu_DOT_max="80000 100000")
     write(tmp_path, top__a__cpu_DOT_stat="usage_usec 7500000\nuser_usec 1")
     limited(tmp_path / "top/a/b", tmp_path / "top/a", tmp_path / "top", tmp_path / "missing")
-    assert host_load._limiting("cpu") == tmp_path / "top/a"
-    assert host_load._cpu_seconds(tmp_path / "top/a") == 7.5
+    assert host_load.limiting("cpu") == tmp_path / "top/a"
+    assert host_load.cpu_seconds(tmp_path / "top/a") == 7.5
 
 
 def test_version_1_limit_is_of_another_controller(tmp_path, limited):
     """A cpu limit of version 1 is counted by another controller."""
     write(tmp_path, cpu__a__cpu_DOT_cfs_quota_us="3000", cpu__a__cpu_DOT_cfs_period_us="10000", cpuacct__a__cpuacct_DOT_usage="2500000000")
     limited(tmp_path / "cpu/a")
-    assert host_load._cpu_seconds(host_load._limiting("cpu")) == 2.5
+    assert host_load.cpu_seconds(host_load.limiting("cpu")) == 2.5
 
 
 def test_without_a_limit_the_whole_host_counts(tmp_path, unlimited):
     hz = host_load.CLOCK_TICKS
     write(tmp_path, stat=f"cpu  {hz} {hz} {2 * hz} {90 * hz} {5 * hz} {hz} {hz} {3 * hz} 0 0\ncpu0 1 1 1\n")
-    assert host_load._limiting("cpu") is None
-    assert host_load._cpu_seconds(None, tmp_path) == 6
+    assert host_load.limiting("cpu") is None
+    assert host_load.cpu_seconds(None, tmp_path) == 6
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_memory_that_programs_use(name, kept, tmp_path, limited):
     (tmp_path / name).write_text("1000")
     (tmp_path / "memory.stat").write_text(kept)
     limited(tmp_path)
-    assert host_load._memory_in_use() == 750
+    assert host_load.memory_in_use() == 750
 
 
 def test_memory_of_a_host_without_a_limit(tmp_path, unlimited):
     write(tmp_path, meminfo="MemTotal:       4000 kB\nMemFree:  1 kB\nMemAvailable:   1000 kB\n")
-    assert host_load._memory_in_use(tmp_path) == 750
-    assert host_load._memory_in_use(tmp_path / "missing") == 0
+    assert host_load.memory_in_use(tmp_path) == 750
+    assert host_load.memory_in_use(tmp_path / "missing") == 0
 
 
 def test_the_clock_is_that_of_the_slowest_cpu(tmp_path):
@@ -81,8 +81,8 @@ def test_the_clock_is_that_of_the_slowest_cpu(tmp_path):
         folder.mkdir(parents=True)
         (folder / "cpuinfo_max_freq").write_text("1500000\n")
         (folder / "scaling_cur_freq").write_text(now)
-    assert host_load._clock(tmp_path) == 600
-    assert host_load._clock(tmp_path / "missing") == 0
+    assert host_load.clock(tmp_path) == 600
+    assert host_load.clock(tmp_path / "missing") == 0
 
 
 def test_counters_of_an_invented_host(tmp_path, unlimited):
@@ -99,16 +99,16 @@ def test_files_with_anything_in_them_count_as_nothing(tmp_path, unlimited):
     write(tmp_path, stat="cpu", vmstat="pswpin x", self__stat=")", meminfo="MemTotal: -")
     sampled = host_load.sample(proc=tmp_path, system=tmp_path)
     assert (sampled.steal, sampled.swapped, sampled.faults, sampled.heat) == (0.0, 0, 0, 0)
-    assert host_load._memory_in_use(tmp_path) == 0
+    assert host_load.memory_in_use(tmp_path) == 0
 
 
-BEFORE = _Sample(at=100.0, own=10.0, group=12.0, steal=1.0, heat=1, swapped=10, faults=20, segments=1000, retransmits=3)
-AFTER = _Sample(at=110.0, own=14.0, group=18.0, steal=1.5, heat=4, swapped=110, faults=220, segments=3000, retransmits=23)
+BEFORE = Sample(at=100.0, own=10.0, group=12.0, steal=1.0, heat=1, swapped=10, faults=20, segments=1000, retransmits=3)
+AFTER = Sample(at=110.0, own=14.0, group=18.0, steal=1.5, heat=4, swapped=110, faults=220, segments=3000, retransmits=23)
 
 
 def test_an_interval_in_rates(monkeypatch):
     monkeypatch.setattr(cgroup, "cpus", lambda: 0.38)
-    monkeypatch.setattr(host_load, "_memory_in_use", lambda: 700)
+    monkeypatch.setattr(host_load, "memory_in_use", lambda: 700)
     load = host_load.between(BEFORE, AFTER, Load(90_000, 500, reduced_us=40_000))
     assert (load.own_us, load.input_us, load.reduced_us, load.limit, load.memory) == (90_000, 500, 40_000, 380, 700)
     # Of 6 s in 10, 4 were this process's own.
@@ -159,7 +159,7 @@ def test_a_connection_s_rate_and_segments(pair):
 
 def test_a_closed_connection_counts_as_unknown(pair):
     pair[0].close()
-    assert host_load._tcp(pair[0]) is None
+    assert host_load.tcp(pair[0]) is None
     assert host_load.sample([pair[0]]).segments == 0
 
 

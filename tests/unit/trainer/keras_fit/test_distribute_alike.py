@@ -22,7 +22,7 @@ def generators():
 
 def one_of_two(**peers):
     """A worker whose peers answer so."""
-    made = distribute._Distributed.__new__(distribute._Distributed)
+    made = distribute.Distributed.__new__(distribute.Distributed)
     member = SimpleNamespace(hosts=["pi1", "pi2"], is_chief=True)
     made.peers, made._saw_others = SimpleNamespace(member=member, **peers), False
     made._warn_once = functools.cache(made._warn)

@@ -343,7 +343,7 @@ def test_a_wish_to_end_is_passed_on(node_paths, alone, monkeypatch):
 
 def test_early_wish_is_passed_on_to_the_worker(alone):
     """A wish that came before the worker is passed on to it."""
-    hold = slurm._WorkerProcess()
+    hold = slurm.WorkerProcess()
     os.kill(os.getpid(), signal.SIGTERM)
     assert hold.stop_asked
     with subprocess.Popen(["sleep", "60"]) as worker:

@@ -24,7 +24,7 @@ def test_an_echo_returns_copies_and_remembers_a_step():
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_loopback_sends_as_many_bytes_as_exchange(workers):
     """Two hops of 2 (n - 1) / n of the bytes, to within one element per peer; small sums go whole."""
-    connections = loopback._Loopback(workers)
+    connections = loopback.Loopback(workers)
     try:
         for arrays in SUMS:
             results = connections.all_reduce(arrays)
@@ -41,12 +41,12 @@ def test_loopback_sends_as_many_bytes_as_exchange(workers):
 def test_it_opens_connection_per_peer_and_closes_all(monkeypatch):
     made = []
 
-    class Counted(loopback._Loopback):
+    class Counted(loopback.Loopback):
         def __init__(self, workers):
             super().__init__(workers)
             made.append(self)
 
-    monkeypatch.setattr(loopback, "_Loopback", Counted)
+    monkeypatch.setattr(loopback, "Loopback", Counted)
     assert loopback.exchange_seconds(SUMS, 4, 0.01) > 0
     (one,) = made
     assert len(one._sockets) == 3

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trainer.common import files
-from trainer.parameter_server.evaluator import _Evaluator, _Left, follow
+from trainer.parameter_server.evaluator import Evaluator, Left, follow
 from trainer.parameter_server.roles import Task
 from trainer.parameter_server.snapshot_offers import HEADER, LOSSES, REFUSED, SEND, Offers, Place
 from trainer.rundir.layout import EVALUATIONS, snapshot_path
@@ -243,10 +243,10 @@ def test_in_the_next_launch_what_was_evaluated_is_known(chief, tmp_path, clock):
 def serve(folder, place, sent):
     """What an evaluator answers to bytes."""
     ours, its = socket.socketpair()
-    evaluator = _Evaluator(Counting(), folder, place, Metrics(folder / "metrics.jsonl"))
+    evaluator = Evaluator(Counting(), folder, place, Metrics(folder / "metrics.jsonl"))
 
     def run() -> None:
-        with its, contextlib.suppress(_Left):
+        with its, contextlib.suppress(Left):
             evaluator.serve(its)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -143,7 +143,7 @@ def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
     methods = [powersgd_host.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
-    methods = [powersgd_host._HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
+    methods = [powersgd_host.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
     random = np.random.default_rng(0)
     for _ in range(5):
         hands = [[random.standard_normal((200, 12)).astype(np.float32)] for _ in range(2)]

@@ -16,7 +16,7 @@ from tests.unit.samples import flip_a_bit
 from trainer.checkpoint.states import Progress, States
 from trainer.common.files import full, replacing, shortage, write_text
 from trainer.host import sealed_files
-from trainer.rundir.full_disk import OTHER_FIX, Log, Reserve, Saver, _DiskFull
+from trainer.rundir.full_disk import OTHER_FIX, DiskFull, Log, Reserve, Saver
 from trainer.rundir.metrics_log import Metrics
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -91,7 +91,7 @@ def test_without_room_training_warns_and_keeps_its_state(disk, states):
     path = states.files.path(3)
     assert heard[0].startswith(f"the state is not saved: {path}: no space left on device (1.0 MB needed, 0.0 MB free). Training goes on")
     assert "delete_run.yml" in heard[0]
-    with pytest.raises(_DiskFull, match=r"the state is not saved: .*step-000000005.npz: no space left .*\nFix: .* it continues at step 2"):
+    with pytest.raises(DiskFull, match=r"the state is not saved: .*step-000000005.npz: no space left .*\nFix: .* it continues at step 2"):
         made.check(["the state"], "at step 2")
     (disk / "filler").unlink()
     assert save(made, states, 6)
@@ -124,7 +124,7 @@ def test_disk_that_fails_for_while_ends_nothing(number, disk, states):
     assert not made.save("the state", path, MB, fails)
     words = os.strerror(number).lower()
     assert heard == [f"the state is not saved: {path}: {words}. Training goes on, and the next save tries again. {OTHER_FIX}"]
-    with pytest.raises(_DiskFull, match=f"{words}\nFix: look at that disk"):
+    with pytest.raises(DiskFull, match=f"{words}\nFix: look at that disk"):
         made.check(["the state"], "at step 0")
     assert save(made, states, 1)
     assert heard[1:] == ["the disk takes files again: all is saved"]

@@ -10,7 +10,7 @@ from keras.src.losses import loss as keras_loss
 
 from trainer.config.schema import Reduction
 from trainer.keras_step import additive, optimizer, whole_batch
-from trainer.reduction.chain import Stopwatch, _GraphChain
+from trainer.reduction.chain import GraphChain, Stopwatch
 from trainer.reduction.half import half
 from trainer.reduction.method import Method
 from trainer.step import worker_step
@@ -53,7 +53,7 @@ def test_sixteen_bits_keep_a_gradients_scale(dtype):
 
 
 def test_a_profiled_reduction_sums_over_workers():
-    doubling = _GraphChain(Method([lambda values: ([], values), lambda values: (values, [])]), lambda tensors: [2 * one for one in tensors])
+    doubling = GraphChain(Method([lambda values: ([], values), lambda values: (values, [])]), lambda tensors: [2 * one for one in tensors])
     profiled = doubling.profiled(lambda function: function)
     given = [tf.constant([1.0, 2.0])]
     for values in (doubling(given), profiled(given, Stopwatch(lambda: None))):

@@ -13,7 +13,7 @@ from trainer.common.errors import DONE, FAILED, PREEMPTED, RESTART
 from trainer.supervision import parameter_server
 from trainer.supervision.child import Patience
 from trainer.supervision.failure import LOST
-from trainer.supervision.parameter_server import ENDED, _Attendance, _ChiefSupervisor, _WorkerSupervisor
+from trainer.supervision.parameter_server import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
 from trainer.supervision.rejoin import Door
 from trainer.supervision.restart_policy import Limits, Report
 from trainer.supervision.supervisor import Post
@@ -35,7 +35,7 @@ def door(addresses, clock):
 def test_all_others_hear_how_the_chief_has_ended(addresses, word, clock):
     """Without a word it was lost."""
     chief = door(addresses, clock)
-    with _Attendance(1, addresses, SECRET, clock) as first, _Attendance(2, addresses, SECRET, clock) as second:
+    with Attendance(1, addresses, SECRET, clock) as first, Attendance(2, addresses, SECRET, clock) as second:
         clock.until(lambda: first.present and second.present, "both")
         assert not first.over
         chief.close(word)
@@ -46,9 +46,9 @@ def test_all_others_hear_how_the_chief_has_ended(addresses, word, clock):
 def test_one_that_comes_back_takes_its_own_place(addresses, clock):
     chief = door(addresses, clock)
     for _ in range(2):
-        with _Attendance(1, addresses, SECRET, clock) as attendance:
+        with Attendance(1, addresses, SECRET, clock) as attendance:
             clock.until(lambda here=attendance: here.present, "the chief")
-    with _Attendance(1, addresses, SECRET, clock) as attendance:
+    with Attendance(1, addresses, SECRET, clock) as attendance:
         clock.until(lambda: attendance.present, "the chief")
         chief.close(ENDED[DONE])
         clock.until(lambda: attendance.over, "the word")
@@ -57,7 +57,7 @@ def test_one_that_comes_back_takes_its_own_place(addresses, clock):
 
 def test_a_stranger_hears_nothing(addresses, clock):
     chief = door(addresses, clock)
-    with _Attendance(1, addresses, bytes(32), clock) as stranger, _Attendance(2, addresses, SECRET, clock) as attendance:
+    with Attendance(1, addresses, bytes(32), clock) as stranger, Attendance(2, addresses, SECRET, clock) as attendance:
         clock.until(lambda: attendance.present, "the chief")
         chief.close(ENDED[DONE])
         clock.until(lambda: attendance.over, "the word")
@@ -65,7 +65,7 @@ def test_a_stranger_hears_nothing(addresses, clock):
 
 
 def test_without_a_chief_it_ends_with_its_context(addresses, clock):
-    with _Attendance(1, addresses, SECRET, clock) as attendance:
+    with Attendance(1, addresses, SECRET, clock) as attendance:
         assert not attendance.present
     assert not attendance.is_alive()
 
@@ -77,7 +77,7 @@ def post(folder: Path, rank: int, servers=None) -> Post:
 
 def test_each_host_has_its_role_and_its_server(tmp_path):
     chief, worker, both = (parameter_server.of(post(tmp_path, rank)) for rank in range(3))
-    assert (type(chief), type(worker)) == (_ChiefSupervisor, _WorkerSupervisor)
+    assert (type(chief), type(worker)) == (ChiefSupervisor, WorkerSupervisor)
     assert [one._cluster()["task"] for one in (chief, worker, both)] == [
         {"type": "chief", "index": 0},
         {"type": "worker", "index": 0},
@@ -128,8 +128,8 @@ def test_not_without_a_worker(tmp_path):
 
 
 def test_a_worker_ends_as_its_chief_did(tmp_path, clock):
-    supervisor = _WorkerSupervisor(post(tmp_path, 1), clock)
-    supervisor._attendance = attendance = _Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
+    supervisor._attendance = attendance = Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
     killed = Report(1, 137, 0, "training", "ended", 0.0, 0, 0, 0, -1, [0, 1, 2])
     assert supervisor._as_the_chief(killed) is killed, "the chief is still there"
     attendance.over = True
@@ -141,7 +141,7 @@ def test_a_worker_ends_as_its_chief_did(tmp_path, clock):
 @pytest.mark.parametrize(("code", "expected"), [(LOST, None), (RESTART, None), (137, None), (FAILED, FAILED)])
 def test_a_worker_joins_a_chief_that_trains(tmp_path, addresses, code, expected, clock):
     """Unless it would fail again."""
-    supervisor = _WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0), clock)
+    supervisor = WorkerSupervisor(dataclasses.replace(post(tmp_path, 1), peers=addresses, rejoin_wait=60.0), clock)
     chief = door(addresses, clock)
     try:
         assert supervisor._meet(Report(1, code, 0, "starting", "", 0.0, 0, 0, 0, -1, [0, 1, 2])) == expected
@@ -150,8 +150,8 @@ def test_a_worker_joins_a_chief_that_trains(tmp_path, addresses, code, expected,
 
 
 def test_a_request_ends_the_pause_before_a_start(tmp_path, clock):
-    supervisor = _WorkerSupervisor(post(tmp_path, 1), clock)
-    supervisor._attendance = _Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
+    supervisor._attendance = Attendance(1, [("127.0.0.1", 1)], SECRET, clock)
     threading.Thread(target=lambda: [clock.sleep(3.0), supervisor._stop(signal.SIGTERM, None)], daemon=True).start()
     begun = clock.monotonic()
     supervisor._pause(60.0)
@@ -159,7 +159,7 @@ def test_a_request_ends_the_pause_before_a_start(tmp_path, clock):
 
 
 def test_a_worker_killed_too_often_is_given_up(tmp_path, clock):
-    supervisor = _WorkerSupervisor(post(tmp_path, 1), clock)
+    supervisor = WorkerSupervisor(post(tmp_path, 1), clock)
     assert supervisor._limit() == ""
     supervisor._history.restarts = [0.0, 1.0]
     assert supervisor._limit() == "recovery.max_restarts=2 is reached"

@@ -8,7 +8,7 @@ from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART, Lockstep
 from trainer.common.files import write_json
 from trainer.supervision.failure import LOST
 from trainer.supervision.restart_policy import FRUITLESS, LONG_AGO, Limits, Report, backoff, decide, failure, may_go_on
-from trainer.supervision.supervisor import _History
+from trainer.supervision.supervisor import History
 
 HOSTS = ("node1", "node2", "node3")
 LIMITS = Limits(restarts=10, per_hour=5)
@@ -195,12 +195,12 @@ def test_what_is_no_report_is_refused(data):
 
 def test_restarts_of_the_last_hour_when_the_clock_was_set_back():
     """Restarts an hour from now were before that: they must not count for ever."""
-    assert _History("x", restarts=[6_399.0, 6_401.0, 9_000.0, 10_001.0, 13_600.0]).recent(10_000.0) == 2
+    assert History("x", restarts=[6_399.0, 6_401.0, 9_000.0, 10_001.0, 13_600.0]).recent(10_000.0) == 2
 
 
 def test_a_new_launch_begins_without_restarts(tmp_path):
     """A supervisor that was killed knows of those of its own launch."""
-    before = _History("first", generation=3, restarts=[1.0])
+    before = History("first", generation=3, restarts=[1.0])
     write_json(tmp_path / "supervisor.json", {"history": vars(before)})
-    assert _History.read(tmp_path / "supervisor.json", "first") == before
-    assert _History.read(tmp_path / "supervisor.json", "second") == _History("second")
+    assert History.read(tmp_path / "supervisor.json", "first") == before
+    assert History.read(tmp_path / "supervisor.json", "second") == History("second")

@@ -8,7 +8,7 @@ import pytest
 from control.common import configurations
 from trainer.host.claims import session_name
 from trainer.supervision.post import Post
-from trainer.supervision.queue import _Place
+from trainer.supervision.queue import Place
 from trainer.supervision.restart_policy import Elasticity, Limits
 
 HOSTS = [
@@ -64,6 +64,6 @@ def test_asynchronous_supervisor_knows_who_takes_no_steps(launched):
 
 def test_a_queued_worker_knows_its_ports(launched):
     hosts = [HOSTS[0], {**HOSTS[1], "server_port": 12845}, *HOSTS[2:]]
-    place = _Place.read(run := launched(hosts), "node1")
+    place = Place.read(run := launched(hosts), "node1")
     assert (place.port, place.ports, place.ticket, place.launch) == (12345, [12345, 13345, 12845], "1-ab", "n")
     assert (place.root, place.folder) == (Path("/srv/1"), run / "workers/node1")

@@ -16,7 +16,7 @@ from tests.unit.trainer.supervision.queued import Hosts
 from trainer.common.errors import PREEMPTED
 from trainer.host import claims
 from trainer.host.claims import MARK, SUPERVISED
-from trainer.supervision.queue import _Called, _Place, _Turn
+from trainer.supervision.queue import Called, Place, Turn
 
 
 class Threads(Hosts):
@@ -28,8 +28,8 @@ class Threads(Hosts):
 
     def begin(self, run, rank, number):
         peers = [("127.0.0.1", port) for port in self.direct]
-        place = _Place(**self.place(run, rank, number), hosts=["host0", "host1"], peers=peers, ports=self.listens(rank))
-        thread = threading.Thread(target=self._wait, args=[_Turn(place, self.clock), run, rank], daemon=True)
+        place = Place(**self.place(run, rank, number), hosts=["host0", "host1"], peers=peers, ports=self.listens(rank))
+        thread = threading.Thread(target=self._wait, args=[Turn(place, self.clock), run, rank], daemon=True)
         thread.start()
         return thread
 
@@ -38,7 +38,7 @@ class Threads(Hosts):
             try:
                 turn.wait()
                 self.ends[run, rank] = "started"
-            except _Called as called:
+            except Called as called:
                 self.ends[run, rank] = turn.leave(called.args[0])
 
     def kill(self, thread):

@@ -117,7 +117,7 @@ def test_variables_are_made_where_there_are_none():
     ids=["generator", "dict", "metric", "shape"],
 )
 def test_what_does_not_fit_is_refused(value, now):
-    with pytest.raises(callback_state._Unknown):
+    with pytest.raises(callback_state.Unknown):
         again(value, now)
 
 
@@ -125,7 +125,7 @@ def test_positions_outside_of_generators_are_refused():
     """NumPy reads what is there."""
     state = callback_state.Encoder()(np.random.RandomState(1))
     state["state"]["state"]["pos"] = 2**30
-    with pytest.raises(callback_state._Unknown):
+    with pytest.raises(callback_state.Unknown):
         callback_state.decoded(state, np.random.RandomState(1))
 
 
@@ -142,12 +142,12 @@ def test_weights_of_the_model_are_not_written_twice():
     ids=["object", "objects", "function", "data"],
 )
 def test_what_is_not_known_is_refused(value):
-    with pytest.raises(callback_state._Unknown):
+    with pytest.raises(callback_state.Unknown):
         callback_state.Encoder()(value)
 
 
 def test_large_arrays_are_refused(monkeypatch):
     monkeypatch.setattr(callback_state, "LARGEST", 2**20)
     callback_state.Encoder()([np.zeros(2**17)])
-    with pytest.raises(callback_state._Unknown, match="more than 1 MiB"):
+    with pytest.raises(callback_state.Unknown, match="more than 1 MiB"):
         callback_state.Encoder()({"weights": [np.zeros(2**17), np.zeros(1)]})

@@ -470,7 +470,7 @@ def test_workers_that_share_a_machine_are_refused():
 
 def test_own_work_is_drawn_with_misfit_and_noise():
     data = fitting._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = fitting._Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
+    best = fitting.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
     drawn = fitting._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
