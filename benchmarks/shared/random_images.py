@@ -7,7 +7,7 @@ import numpy as np
 COUNTS = {"train": 16_384, "test": 256}
 
 
-def _images(split: str) -> Iterator[tuple[np.ndarray, int]]:
+def images(split: str) -> Iterator[tuple[np.ndarray, int]]:
     """Pairs of an image `[32, 32, 3]` uint8 and its class, 0 to 9."""
     random = np.random.default_rng(len(split))
     for number in range(COUNTS[split]):

@@ -75,7 +75,7 @@ class Recorder:
         @functools.wraps(method)
         def called(model: Any, *given: Any, **named: Any) -> Any:
             self._worked += self._peers is None and model.compiled and name != "predict"
-            if self._peers is None or not model.compiled or distributing._of(model) is not None:
+            if self._peers is None or not model.compiled or distributing.of(model) is not None:
                 result = method(model, *given, **named)
                 self._numbers += _numbers(result)
                 return result

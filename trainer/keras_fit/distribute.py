@@ -129,7 +129,7 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     connected = connected or _peers()
     if not model.compiled:
         raise LockstepError("lockstep.distribute(model): the model is not compiled, so there is no step yet; call model.compile(...) first")
-    if connected is None or _of(model) is not None:
+    if connected is None or of(model) is not None:
         return model
     if tf_strategy.multi_worker(model):
         tf_strategy.take_out(model)
@@ -146,7 +146,7 @@ def distribute(model: keras.Model, connected: Peers | None = None) -> keras.Mode
     return model
 
 
-def _of(model: keras.Model) -> "Distributed | None":
+def of(model: keras.Model) -> "Distributed | None":
     """Distribution of a model's steps over all workers; None for a model that was not distributed."""
     return vars(model).get(DISTRIBUTED)
 
@@ -470,7 +470,7 @@ def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def called(model: keras.Model, *arguments: Any, **named: Any) -> Any:
-        distributed = _of(model)
+        distributed = of(model)
         return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 
     return called

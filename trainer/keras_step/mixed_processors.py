@@ -65,7 +65,7 @@ def _rounded(value: Any) -> bool:
     return bool(tf.as_dtype(value.dtype).is_floating)
 
 
-def _differing(workers: Agreement, optimizer: Any = None) -> list[int]:
+def differing(workers: Agreement, optimizer: Any = None) -> list[int]:
     """Ranks whose processors update weights to other bits than the chief's; all workers ask at once.
 
     Args:
@@ -77,15 +77,15 @@ def _differing(workers: Agreement, optimizer: Any = None) -> list[int]:
 
 
 def follow(workers: Agreement, begin: Callable[[], bool], warn: Callable[[str], None], optimizer: Any = None) -> None:
-    """Let workers take the chief's weights if some are `_differing`, and warn the user; all workers do so at once.
+    """Let workers take the chief's weights if some are `differing`, and warn the user; all workers do so at once.
 
     Args:
         workers: of the run.
         begin: makes this worker take them; False if it can't.
         warn: shows the user a sentence.
-        optimizer: as of `_differing`.
+        optimizer: as of `differing`.
     """
-    others = _differing(workers, optimizer)
+    others = differing(workers, optimizer)
     if others and begin():
         what = "all workers take the chief's weights after each step, which sends as many bytes again as the gradients"
         warn(f"the processor of {named(workers.member.hosts, others)} rounds otherwise than the chief's: {what}")

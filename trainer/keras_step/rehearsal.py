@@ -654,7 +654,7 @@ class Placements:
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
         with undone(self.own_code()), EAGERLY:
-            may = may and all(_adds_up(step, trial) for trial in self._trials)
+            may = may and all(adds_up(step, trial) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
         if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
             may = self._agree_on_kinds(step, may) and may
@@ -761,7 +761,7 @@ def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
 
 
-def _adds_up(step: additive.Additive, trial: Trial) -> bool:
+def adds_up(step: additive.Additive, trial: Trial) -> bool:
     """Return whether two workers' parts of a step add up to the step of one."""
     step = copy.copy(step)
     step.keeps = False

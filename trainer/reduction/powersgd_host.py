@@ -128,11 +128,11 @@ def project_product(first: int, last: int, error: np.ndarray, gradient: LowRank,
     for begin in range(first, last, len(block)):
         end = min(begin + len(block), last)
         rows = block[: end - begin]
-        _product(gradient, begin, end, rows)
+        product(gradient, begin, end, rows)
         _kernels().project(begin, end, error, rows, begin, *memory)
 
 
-def _product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
+def product(gradient: LowRank, begin: int, end: int, out: np.ndarray) -> None:
     """Write rows `begin` to `end` of a gradient given as factors to `out`."""
     np.matmul(gradient.left[:, begin:end].T, gradient.right, out=out)
 

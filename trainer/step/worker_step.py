@@ -144,8 +144,8 @@ class Local:
 
     @functools.cached_property
     def forward_backward_call(self) -> Callable[..., Any]:
-        """See `_make_forward_backward_call`."""
-        return _make_forward_backward_call(self)
+        """See `make_forward_backward_call`."""
+        return make_forward_backward_call(self)
 
     @property
     def seeds(self) -> list[tf.Variable]:
@@ -403,7 +403,7 @@ def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
     return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])
 
 
-def _make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
+def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
     """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
 
     def compute(batch: Batch) -> list[Any]:
@@ -445,7 +445,7 @@ class ProfiledCall:
     def __init__(self, parts: Parts):
         """Trace nothing yet."""
         local, sent = parts.local, parts.reduction
-        self._forward_backward = _make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
+        self._forward_backward = make_forward_backward_call(local, sent.take) if sent.factored else local.forward_backward_call
         self._cluster = local.cluster
         self._reduction = sent.profiled(functools.partial(_traced, self._cluster))
         self._apply = _traced(self._cluster, parts.apply)

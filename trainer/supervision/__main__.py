@@ -24,10 +24,10 @@ def main(popen: Start = subprocess.Popen) -> int:
     line.add_argument("--host", required=True)
     given, _ = line.parse_known_args()
     keep_others_out()
-    return _supervise(Post.read(given.run, given.host, sys.argv[1:]), popen=popen)
+    return supervise(Post.read(given.run, given.host, sys.argv[1:]), popen=popen)
 
 
-def _supervise(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> int:
+def supervise(post: Post, clock: Clock = CLOCK, popen: Start = subprocess.Popen) -> int:
     """Supervise a worker to the end of the run."""
     try:
         return (Supervisor if post.servers is None else parameter_server.of)(post, clock, popen).run()

@@ -38,8 +38,8 @@ def test_a_variant_is_more_settings(system):
 
 
 def test_the_data_set_has_images_of_the_model_s_size():
-    assert sum(1 for _ in images._images("test")) == images.COUNTS["test"]
-    image, label = next(images._images("train"))
+    assert sum(1 for _ in images.images("test")) == images.COUNTS["test"]
+    image, label = next(images.images("train"))
     assert (image.shape, image.dtype, label) == ((32, 32, 3), "uint8", 0)
 
 

@@ -92,7 +92,7 @@ class Two:
 
 
 def test_ranks_are_known_by_what_they_compute():
-    assert mixed_processors._differing(Two(), keras.optimizers.Lamb(0.1, global_clipnorm=1.0)) == [1]
+    assert mixed_processors.differing(Two(), keras.optimizers.Lamb(0.1, global_clipnorm=1.0)) == [1]
 
 
 def test_an_optimizer_is_tried_as_it_is():
