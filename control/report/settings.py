@@ -3,6 +3,7 @@
 A key without effect is left out: `adam` has no momentum, whatever the file says.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,9 @@ def _shown(settings: Mapping[str, Any], key: str) -> str:
         return "x".join(map(str, value))
     if isinstance(value, dict) and "source" in value:
         return plain(f"{value['file']}:{value['function']}")
+    if isinstance(value, str) and "\n" in value:
+        # The text of a user's file, which the report shows elsewhere.
+        return f"{count(len(value.splitlines()), 'line')}, sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]}"
     return NONE if value in (None, [], "") else plain(str(value).lower() if isinstance(value, bool) else value)
 
 

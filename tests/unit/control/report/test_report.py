@@ -606,6 +606,13 @@ def test_table_of_differences_has_value_of_each_run(tmp_path, run):
     assert differing in text_of(section)
 
 
+def test_a_users_file_is_named_not_printed(tmp_path, run):
+    own = {"name": "own", "file": "mine.py", "function": "build", "source": "import keras\nx = 1\n"}
+    other = made(tmp_path, model="own", config={"model": own})
+    values = settings.differences([run, other])["model.source"]
+    assert values == ["-", "2 lines, sha256 eebc3c10"]
+
+
 def test_runs_on_different_datasets_are_not_ranked(tmp_path, run):
     """Runs on different datasets are not called better or worse."""
     digits = {"name": "digits", "classes": ["0", "1"], "train": 5000, "test": 2000, "digest": "1" * 64}
