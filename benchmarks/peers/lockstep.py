@@ -99,7 +99,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     from trainer.network.member import Member
     from trainer.reduction import chain
     from trainer.reduction.method import Method
-    from trainer.step import build_step, stop_and_save, worker_step
+    from trainer.step import batch_arrays, build_step, stop_and_save, worker_step
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
     config = loading.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
@@ -108,7 +108,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     local = build_step.build_local(cluster, config, common.CLASSES)
 
     def seconds(batch: int) -> float:
-        return auto_reduction.own_seconds(cluster, local.forward_backward_call, worker_step.blank(local.spec, batch))
+        return auto_reduction.own_seconds(cluster, local.forward_backward_call, batch_arrays.blank(local.spec, batch))
 
     total = given.batch * cluster.member.workers
     chosen, choice = auto_reduction.resolve(config.reduction, cluster, local.shapes, None, functools.partial(seconds, given.batch))
@@ -122,7 +122,7 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     call = worker_step.make_train_call(parts)
 
     images, labels = common.images(given.rank, batch)
-    feed, rates = worker_step.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
+    feed, rates = batch_arrays.full((images, labels), total), np.full(common.CHUNK, common.LEARNING_RATE, np.float32)
     parts_of_calls: list[dict[str, list[float]]] = []
     results = keras_metrics.Results(local.model)
 

@@ -16,7 +16,7 @@ from trainer.data.spec import Spec
 from trainer.engine.measured_choices import SENT, Kept, unmeasured
 from trainer.network.cluster import Cluster
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
-from trainer.step import worker_step
+from trainer.step import batch_arrays
 
 Shapes = Sequence[tuple[int, ...]]
 SMALL, LARGE = 2**14, 2**19
@@ -72,7 +72,7 @@ def own_seconds(cluster: Cluster, forward_backward_call: Callable[..., object], 
 
 def overhead_seconds(profiled_call: Callable[..., Any], spec: Spec) -> float:
     """Seconds of a step's compression and update on this worker. All workers call it at once, and restore the weights afterwards."""
-    batch = worker_step.blank(spec)
+    batch = batch_arrays.blank(spec)
     profiles = [profiled_call(batch, np.zeros(1, np.float32))[1] for _ in range(1 + STEPS)]
     # The mean, not the shortest: a host with a fraction of a CPU computes in bursts.
     return statistics.fmean(parts["compression"] + parts["apply"] for parts in profiles if parts is not None)

@@ -19,7 +19,7 @@ from trainer.keras_step import keras_metrics, whole_batch
 from trainer.keras_step.optimizer import inner
 from trainer.network.agreement import Agreement
 from trainer.reduction.cost_model import Choice
-from trainer.step import worker_step
+from trainer.step import batch_arrays, testing, worker_step
 from trainer.user_code.callbacks import Callbacks, Loop
 
 Rows = tuple[np.ndarray, dict[str, float] | None]
@@ -132,7 +132,7 @@ class Engine:
         changed = [*self.variables, *self.memory]
         before = [np.array(variable.numpy()) for variable in changed]
         try:
-            yield worker_step.blank(self.steps.local.spec), np.zeros(1, np.float32)
+            yield batch_arrays.blank(self.steps.local.spec), np.zeros(1, np.float32)
         finally:
             for variable, value in zip(changed, before, strict=True):
                 variable.assign(value)
@@ -152,12 +152,12 @@ class Engine:
     @functools.cached_property
     def validates_in_order(self) -> bool:
         """True if a batch of the validation may depend on earlier batches, as where a loss keeps a moving mean."""
-        return self.steps.local.placements is not None and bool(worker_step.kept_by_losses(self.model))
+        return self.steps.local.placements is not None and bool(testing.kept_by_losses(self.model))
 
     @functools.cached_property
     def validates(self) -> bool:
         """True if validation gives any metric."""
-        return keras_metrics.validates(self.model, worker_step.rows(self.steps.local.validated or self.steps.local.spec))
+        return keras_metrics.validates(self.model, batch_arrays.rows(self.steps.local.validated or self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
         """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""

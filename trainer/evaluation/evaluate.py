@@ -90,17 +90,17 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     import tensorflow as tf
 
     from trainer.keras_step import keras_metrics
-    from trainer.step import worker_step
+    from trainer.step import batch_arrays, testing
 
-    if not keras_metrics.validates(model, worker_step.rows(examples.spec)):
+    if not keras_metrics.validates(model, batch_arrays.rows(examples.spec)):
         raise LockstepError("the model has no loss, nor a test_step of its own, so there is nothing to evaluate")
     every: list[outputs.Output] = []
     logs = keras_metrics.StepLogs()
 
-    @tf.function(input_signature=[worker_step.rows(examples.spec)], autograph=False)
+    @tf.function(input_signature=[batch_arrays.rows(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
-        with worker_step.predictions(model) as predicted:
-            sums = worker_step.test_sums(model, True, data, draws=True, logs=logs)
+        with testing.predictions(model) as predicted:
+            sums = testing.test_sums(model, True, data, draws=True, logs=logs)
         hidden = outputs.Output("", None, None, why="the model has a test_step of its own")
         every[:] = outputs.of(model, examples.spec, predicted[0]) if predicted else [hidden]
         return [sums, *(tf.cast(one.tensor, tf.float32) for one in every if one.goal)]
@@ -131,7 +131,7 @@ def _measured(
 
 def _classes(model: Any, manifest: Manifest, total: int) -> Measure:
     """Loss, accuracy and confusion matrix of a classifier of images."""
-    from trainer.step.worker_step import make_classify_call
+    from trainer.step.testing import make_classify_call
 
     call, classes = make_classify_call(model), len(manifest.classes)
 

@@ -51,12 +51,12 @@ def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
     """The predictor of a run; `spec` is that of the examples that it was trained on."""
     import tensorflow as tf
 
-    from trainer.step import build_step, worker_step
+    from trainer.step import batch_arrays, build_step
 
     model, compiled = build_step.build_model(config, classes, spec)
     every: list[outputs.Output] = []
 
-    @tf.function(input_signature=[worker_step.rows(spec.inputs)], autograph=False)
+    @tf.function(input_signature=[batch_arrays.rows(spec.inputs)], autograph=False)
     def call(data: Any) -> list[Any]:
         if compiled:
             every[:] = outputs.of(model, spec, model.predict_step(data))

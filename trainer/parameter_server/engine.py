@@ -19,7 +19,7 @@ from trainer.keras_step import keras_metrics
 from trainer.parameter_server.coordinator import Coordinator
 from trainer.parameter_server.staleness import QUEUED, may_begin
 from trainer.reduction.cost_model import Choice
-from trainer.step import build_step, worker_step
+from trainer.step import batch_arrays, build_step
 from trainer.step.stop_and_save import SUMS
 
 POLL_S = 0.001
@@ -72,7 +72,7 @@ class Asynchronous(Engine):
         """Calls of this epoch by their staleness, and by the index of the worker that computed them."""
 
     def _counted(self) -> Callable[..., Any]:
-        signature = [worker_step.signature(self.steps.local.spec, 1), tf.TensorSpec([None], tf.float32)]
+        signature = [batch_arrays.signature(self.steps.local.spec, 1), tf.TensorSpec([None], tf.float32)]
 
         @tf.function(input_signature=signature, autograph=False)
         def call(batches: Batch, rates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

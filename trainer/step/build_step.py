@@ -18,7 +18,7 @@ from trainer.models.fuse_layers import fuse
 from trainer.network.cluster import Cluster
 from trainer.reduction import chain, selection
 from trainer.reduction.method import Method, Setting
-from trainer.step import image_augmentation, worker_step
+from trainer.step import batch_arrays, image_augmentation, worker_step
 from trainer.step.program import Program
 
 
@@ -51,7 +51,7 @@ def build(
     placements = rehearsal.Placements(local.model, cluster, warn)
     local = dataclasses.replace(local, placements=placements)
     by_rows = placements.by_rows(local.model.train_step)
-    adds_up = placements.adds_up(by_rows, worker_step.rows(local.spec), sample)
+    adds_up = placements.adds_up(by_rows, batch_arrays.rows(local.spec), sample)
     return local if adds_up and not placements.one_by_one else Program(local, by_rows, adds_up)
 
 

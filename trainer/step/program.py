@@ -12,7 +12,7 @@ from trainer.keras_step import additive, gradient_capture, keras_metrics
 from trainer.keras_step.mixed_processors import FromChief, changing
 from trainer.keras_step.optimizer import rate_of
 from trainer.network import tf_strategy
-from trainer.step import worker_step
+from trainer.step import batch_arrays, testing, worker_step
 
 
 class Program(worker_step.Steps):
@@ -63,13 +63,13 @@ class Program(worker_step.Steps):
         return worker_step.in_replica(self.local.cluster, self._step, batch)
 
     def _step(self, batch: Batch) -> tf.Tensor:
-        count, batch = tf.reduce_sum(batch.weights), worker_step.trimmed(self.local.spec, batch)
+        count, batch = tf.reduce_sum(batch.weights), batch_arrays.trimmed(self.local.spec, batch)
         # The model is no strategy's, whose replica context TensorFlow's collectives need.
         with tf_strategy.outside(), keras_metrics.changes(self.model, kept=True) as moved:
             returned, tracks_loss = self._train_step(self.local.augment(batch))
         values = self.logs.read(self.model, returned, tracks_loss)
         self.from_chief.take([weight.value for weight in (changing(self.model) if self.adds_up else self.model.weights)])
-        return tf.concat([tf.stack([batch.asks, count]), *worker_step.flattened([*moved, *values])], axis=0)
+        return tf.concat([tf.stack([batch.asks, count]), *testing.flattened([*moved, *values])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
         """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,50 +27,13 @@ from trainer.models import keras_methods
 from trainer.network.cluster import Cluster
 from trainer.reduction import chain, method
 from trainer.reduction.chain import Chain, Stopwatch
+from trainer.step.batch_arrays import rows, signature, trimmed
+from trainer.step.testing import change_of, flattened, seeds, test_sums
 
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
 DRAWS = 256
 """Upper bound on how often a generator is called per step."""
-
-
-def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = None) -> Batch:
-    """A `Batch` of several steps, starting at step 0, in which every example counts.
-
-    Args:
-        data: of the steps.
-        total: size of the global batch, if larger.
-        spec: of the examples, if a dimension of theirs varies.
-    """
-    steps, batch = tf.nest.flatten(data)[0].shape[:2]
-    places = np.tile(np.arange(batch, dtype=np.int32), (steps, 1))
-    totals, numbers = np.full(steps, total or batch, np.float32), np.arange(steps, dtype=np.int32)
-    sides = [spec.unpack(data)[leaf].shape[2 + axis] for leaf, axis in spec.varying] if spec else []
-    every = np.tile(np.array(sides, np.int32), (steps, 1))
-    return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0), every)
-
-
-def blank(spec: Spec, examples: int = 1, sides: Sequence[int] | None = None) -> Batch:
-    """The batch of one step whose examples are zeros, or empty strings; `sides` is how long they are where a shape varies, by default 1."""
-    lengths = iter(sides or [1] * len(spec.varying))
-    arrays = [
-        np.zeros(
-            (1, examples, *(next(lengths) if size is None else size for size in leaf.shape)),
-            object if leaf.dtype == "string" else leaf.dtype,
-        )
-        for leaf in spec.leaves
-    ]
-    return full(spec.pack([np.full(array.shape, b"", object) if array.dtype == object else array for array in arrays]), spec=spec)
-
-
-def trimmed(spec: Spec, batch: Batch) -> Batch:
-    """One step's batch, padded to its own longest example: in a call of several steps, it is padded to the longest of all."""
-    if not spec.varying:
-        return batch
-    values = spec.unpack(batch.data)
-    for place, (leaf, axis) in enumerate(spec.varying):
-        values[leaf] = values[leaf][(*[slice(None)] * (1 + axis), slice(batch.sides[place]))]
-    return batch._replace(data=spec.pack(values))
 
 
 def _same(data: Any) -> Any:
@@ -138,7 +101,7 @@ class Local:
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(_shared(_moved(scope, variable), share), [-1]) for variable in self.statistics]
+        kept = [tf.reshape(_shared(change_of(scope, variable), share), [-1]) for variable in self.statistics]
         sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
@@ -237,34 +200,6 @@ def _shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 def _as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """The sum of all workers' parts of a move, in the variable's type."""
     return moved if moved.dtype == dtype else tf.cast(tf.round(moved), dtype)
-
-
-def flattened(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Tensors as vectors of float32."""
-    return [tf.reshape(tf.cast(one, tf.float32), [-1]) for one in tensors]
-
-
-def _moved(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
-    """By how much a forward pass changed a variable; zeros if it did not."""
-    value = scope.get_current_value(variable)
-    return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
-
-
-def seeds(model: keras.Model) -> list[keras.Variable]:
-    """States of a model's random generators, such as Dropout's, and of those of its losses."""
-    others = {id(variable) for variable in model.weights}
-    of_losses = [one.state for one in _in_losses(model, keras.random.SeedGenerator)]
-    return [*(variable for variable in model.variables if id(variable) not in others), *of_losses]
-
-
-def kept_by_losses(model: keras.Model) -> list[keras.Variable]:
-    """Variables that losses keep, such as a moving mean."""
-    return _in_losses(model, keras.Variable)
-
-
-def _in_losses(model: keras.Model, kind: type) -> list[Any]:
-    losses = [one for one in additive.compiled_with(model) if isinstance(one, keras.losses.Loss)]
-    return [value for one in losses for value in vars(one).values() if isinstance(value, kind)]
 
 
 class Steps(abc.ABC):
@@ -384,25 +319,6 @@ def in_replica(cluster: Cluster, function: Callable[..., Any], *arguments: Any) 
     return cluster.local(cluster.run(function, arguments))
 
 
-def signature(spec: Spec, steps: int) -> Batch:
-    """TensorSpecs of a batch for tracing; `steps` is 1 to include a dimension for several steps, else 0."""
-    several = [None] * steps
-    fields = {
-        "weights": ([*several, None], tf.float32),
-        "places": ([*several, None], tf.int32),
-        "total": (several, tf.float32),
-        "number": (several, tf.int32),
-        "asks": ([], tf.float32),
-        "sides": ([*several, len(spec.varying)], tf.int32),
-    }
-    return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
-
-
-def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
-    """TensorSpecs of any number of examples, with dimensions before it."""
-    return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])
-
-
 def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[Any]] = list) -> Callable[..., Any]:
     """`local` on its own, called from Python with one `Batch` of any size; `take` converts the result to what a reduction takes."""
 
@@ -480,54 +396,3 @@ def make_test_call(local: Local, logs: keras_metrics.StepLogs | None = None) -> 
         return run(functools.partial(local.test, logs=logs), [data])
 
     return tf.function(call, input_signature=local.test_signature, autograph=False)
-
-
-def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:
-    """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
-
-    Args:
-        model: compiled.
-        l2_in_loss: whether penalties of weights count in the loss.
-        data: a batch.
-        draws: whether random generators, and what losses keep, go on, as those of LSTM's dropout do in Keras, too; else they stay.
-        logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
-    """
-    states = keras_metrics.states(model)
-    # Weights, too: for their regularizers.
-    given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
-    scope, count = keras.StatelessScope(list(given.values()), collect_losses=True), keras_metrics.loss_count(model)
-    quiet = replaced(model, "get_metrics_result", dict) if logs is None else contextlib.nullcontext()
-    with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), quiet, scope:
-        returned = model.test_step(data)
-        tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
-        values = [] if logs is None else logs.read(model, returned, tracks_loss)
-    for variable in [*seeds(model), *kept_by_losses(model)] if draws else ():
-        if (value := scope.get_current_value(variable)) is not None:
-            variable.assign(value)
-    return tf.concat([tf.zeros([0]), *flattened([*(_moved(scope, variable) for variable in states), *values])], axis=0)
-
-
-@contextlib.contextmanager
-def predictions(model: keras.Model) -> Iterator[list[Any]]:
-    """While a step of validation is traced: yields what the model gives, one nest; empty if a step of the model's own hides it."""
-    predicted: list[Any] = []
-    compute = model.compute_metrics
-
-    def noting(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        predicted[:] = [y_pred]
-        return compute(x, y, y_pred, sample_weight=sample_weight)
-
-    with replaced(model, "compute_metrics", noting):
-        yield predicted
-
-
-def make_classify_call(model: keras.Model) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """A function of `(images, labels)` without collectives: logits `[batch, classes]`, losses `[batch]`."""
-    specification = [tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8), tf.TensorSpec([None], tf.int32)]
-
-    @tf.function(input_signature=specification, autograph=False)
-    def call(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.cast(model(images, training=False), tf.float32)
-        return logits, tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-
-    return call

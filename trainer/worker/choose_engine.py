@@ -27,7 +27,7 @@ from trainer.parameter_server.coordinator import Coordinator
 from trainer.parameter_server.engine import Asynchronous
 from trainer.reduction.cost_model import Choice
 from trainer.rundir.phases import Phase
-from trainer.step import build_step, worker_step
+from trainer.step import batch_arrays, build_step, worker_step
 from trainer.step.program import Program
 from trainer.user_code.undo import is_users, undone
 
@@ -126,7 +126,7 @@ class _Measured:
         sides = job.examples.longest(some).tolist() if isinstance(job.examples, Columns) else []
         # A function of the user's own may have made other columns of them.
         sides = sides if len(sides) == len(spec.varying) else None
-        return auto_reduction.own_seconds(self.cluster, self._timed.forward_backward_call, worker_step.blank(spec, batch, sides))
+        return auto_reduction.own_seconds(self.cluster, self._timed.forward_backward_call, batch_arrays.blank(spec, batch, sides))
 
     def _overhead_seconds(self, engine: Engine) -> float:
         assert engine.profiled_call is not None

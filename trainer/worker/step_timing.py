@@ -22,7 +22,7 @@ from trainer.network.sockets_all_reduce import Arrays
 from trainer.reduction import chain
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, sent_bytes, sums_of
 from trainer.reduction.method import Setting
-from trainer.step import build_step, worker_step
+from trainer.step import batch_arrays, build_step, worker_step
 from trainer.step.program import Program
 
 STEPS = 8
@@ -47,7 +47,7 @@ def measure(config: Config, spec: Spec, classes: int, batch: int, workers: int, 
     built = build_step.build(cluster, config, classes, spec)
     fed = transform.spec_of(config, spec)
     # Rate 0: random labels must not change the weights.
-    arguments = worker_step.full(random_examples(fed, classes, (STEPS, batch)), batch * workers, fed), np.zeros(STEPS, np.float32)
+    arguments = batch_arrays.full(random_examples(fed, classes, (STEPS, batch)), batch * workers, fed), np.zeros(STEPS, np.float32)
     transport = DIRECT if cluster.on_host and config.reduction.transport != "tensorflow" else TENSORFLOW
     methods: dict[str, Any] = {}
     if isinstance(built, Program):

@@ -16,7 +16,7 @@ from trainer.data.spec import Spec, of_images
 from trainer.keras_step import gradient_capture, keras_metrics
 from trainer.keras_step.optimizer import inner
 from trainer.models import keras_methods, user_model
-from trainer.step import build_step, worker_step
+from trainer.step import batch_arrays, build_step
 from trainer.user_code import callbacks
 from trainer.worker.step_timing import random_examples
 
@@ -89,14 +89,14 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
     An error in a step names the line in the user's file, or Keras' reason.
     """
-    examples, optimizers = worker_step.rows(spec), dict[int, str]()
+    examples, optimizers = batch_arrays.rows(spec), dict[int, str]()
 
     def note(optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
         optimizers[id(optimizer)] = type(optimizer).__name__
         apply(optimizer, gradients, variables)
 
     with model_errors.explaining("training", section), gradient_capture.instead(note):
-        tf.function(model.train_step, autograph=False).get_concrete_function(worker_step.rows(fed))
+        tf.function(model.train_step, autograph=False).get_concrete_function(batch_arrays.rows(fed))
     if not keras_metrics.states(model) and not keras_methods.overridden(model):
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
     unreduced = any(getattr(loss, "reduction", "sum") in (None, "none") for loss in tf.nest.flatten(model.loss))

@@ -5,6 +5,7 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
+from trainer.step import batch_arrays
 from trainer.config import loading
 import json
 from trainer.worker import process
@@ -39,7 +40,7 @@ def train(cluster, apart=False, first=0, **sections):
     made = build_step.build_local(cluster, config, 3)
     parts = build_step.assemble(made, config, config.reduction)
     call = worker_step.ProfiledCall(parts) if apart else worker_step.make_train_call(parts)
-    feed = worker_step.full((IMAGES, LABELS))
+    feed = batch_arrays.full((IMAGES, LABELS))
     for index in range(3):
         one = feed.at(slice(index, index + 1))
         one = one._replace(number=one.number + np.int32(first))
@@ -58,7 +59,7 @@ found = {name: [train(alone, apart, **case)[0] for apart in (False, True)] for n
 # Statistics of three workers' uneven parts, and of none
 made = local(alone)
 def parts_of(first, last, weights=1.0, total=12):
-    one = worker_step.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
+    one = batch_arrays.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
     return made(one._replace(weights=one.weights * np.float32(weights)))
 kept = len(worker_step.statistics(made.model))
 before = [variable.numpy() for variable in worker_step.statistics(made.model)]
@@ -80,7 +81,7 @@ def masks(batch):
         return made.model.layers[-3](tf.ones([4, 600]), training=True)
 def drawn(number):
     run = tf.function(lambda batch: both.strategy.run(masks, args=(batch,)))
-    batch = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)._replace(number=np.int32(number))
+    batch = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)._replace(number=np.int32(number))
     return [part.numpy() for part in both.strategy.experimental_local_results(run(batch))]
 one, again, next_one = drawn(3), drawn(3), drawn(4)
 alike = [bool((one[0] == other).all()) for other in (again[0], one[1], next_one[0])]
@@ -89,7 +90,7 @@ found["masks"] = [*alike, float((one[0] == 0).mean())]
 # Varied images do not depend on who computes them
 def seen(config, batch):
     return image_augmentation.make(loading.build({**SMALL, "augment": config}).augment, 5)(batch)[0].numpy()
-whole = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)
+whole = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)
 part = whole._replace(data=(whole.data[0][5:9], whole.data[1][5:9]), places=whole.places[5:9])
 kinds = {"crop": {"crop": 2, "flip": True}, "shift": {"shift": 0.25}, "all": {"shift": 0.1, "rotate": 20, "scale": [0.5, 2.0]}}
 found["places"] = {name: bool((seen(kind, whole)[5:9] == seen(kind, part)).all()) for name, kind in kinds.items()}
@@ -97,7 +98,7 @@ found["steps"] = {name: bool((seen(kind, whole) == seen(kind, whole._replace(num
 found["kinds"] = {name: seen(kind, whole).dtype.name for name, kind in kinds.items()}
 found["none"] = image_augmentation.make(configs.Augment(), 1) is None
 found["still"] = float(np.abs(seen({"scale": [1.0, 1.0]}, whole) - whole.data[0]).max())
-many = worker_step.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
+many = batch_arrays.full((np.tile(IMAGES[:1, :1], (1, 300, 1, 1, 1)), np.zeros((1, 300), np.int32))).at(0)
 padded = np.pad(many.data[0][0], ((2, 2), (2, 2), (0, 0)))
 wanted = {padded[row:row + 8, column:column + 8].tobytes() for row in range(5) for column in range(5)}
 mirrored = np.pad(many.data[0][0][:, ::-1], ((2, 2), (2, 2), (0, 0)))
@@ -128,7 +129,7 @@ pairs = tuple([own, other] for own, other in zip((IMAGES, LABELS, WEIGHTS), flip
 cases["mixed"] = soft(True, augment={"mixup": 0.4}), pairs
 found["soft parts"], found["soft loss"] = {}, {}
 for name, (made, data) in cases.items():
-    whole = worker_step.full(tf.nest.map_structure(lambda array: array[:1], data)).at(0)
+    whole = batch_arrays.full(tf.nest.map_structure(lambda array: array[:1], data)).at(0)
     once, thrice = sum_of(made, whole, (0, 12)), sum_of(made, whole, (0, 5), (5, 6), (6, 12))
     found["soft parts"][name] = max(float(np.abs(one - other).max()) for one, other in zip(once, thrice))
     images, labels, *weights = made.augment(whole)
@@ -165,7 +166,7 @@ def punished(clip, on_host):
     keras.utils.set_random_seed(1)
     both_kinds = [keras.layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.3), bias_regularizer=keras.regularizers.L1(0.2))]
     model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), *both_kinds])
-    one, rate = worker_step.full((IMAGES[:1], LABELS[:1])).at(0), tf.constant(0.1)
+    one, rate = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0), tf.constant(0.1)
     weights = [variable.value for variable in model.trainable_variables]
     with tf.GradientTape() as tape:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0]))
@@ -225,7 +226,7 @@ def short(variable):
     name = variable.path.split("/")[-1]
     return "variable" if "variable" in name else name
 found["own"] = [fuse_layers.fuse(model), [short(variable) for variable in worker_step.statistics(model)]]
-one = worker_step.full((IMAGES[:1], LABELS[:1])).at(0)
+one = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)
 found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(worker_step.statistics(model)):]]
 model, own_local = owned(True)
 found["frozen"] = [fuse_layers.fuse(model), len(worker_step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainer.evaluation import evaluate, measures
-from trainer.step import worker_step
+from trainer.step import testing
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_loss_and_accuracy_are_of_all_examples(most, wrong, monkeypatch):
         places = images.ravel()
         return [SimpleNamespace(numpy=lambda array=array: array[places]) for array in (logits, np.full(total, 0.5, np.float32))]
 
-    monkeypatch.setattr(worker_step, "make_classify_call", lambda model: call)
+    monkeypatch.setattr(testing, "make_classify_call", lambda model: call)
     actual = evaluate._classes(None, SimpleNamespace(classes=classes), total)((images[part], labels[part]) for part in parts)
     actual["outputs"][0].pop("mistakes", None)
     assert actual == {"metrics": {"loss": 0.5, "accuracy": pytest.approx(0.75)}, "outputs": [wrong]}

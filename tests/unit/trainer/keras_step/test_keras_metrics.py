@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.data.spec import Leaf, Spec
 from trainer.keras_step import additive, keras_metrics, whole_batch
 from trainer.network.all_reduce import Alone
-from trainer.step import worker_step
+from trainer.step import batch_arrays, worker_step
 from trainer.step.program import Program
 from trainer.step.stop_and_save import SUMS
 
@@ -47,7 +47,7 @@ def results(logs, **options):
     local = worker_step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(layout=whole_batch.Layout()))
     program = Program(local, additive.Additive(model, model.train_step, whole_batch.Layout()), adds_up=False)
     call = worker_step.make_train_call(program)
-    rows = call(worker_step.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
+    rows = call(batch_arrays.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])
     made = keras_metrics.Results(model, program.logs)
     return made(made.summed([], rows[:, len(SUMS) :])), expected

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from trainer.config.schema import Augment
 from trainer.step import image_augmentation
-from trainer.step.worker_step import full
+from trainer.step.batch_arrays import full
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (1, 12, 4, 4, 3)).astype(np.uint8)
 LABELS = (np.arange(12, dtype=np.int32) % 3)[None]

@@ -5,6 +5,7 @@ import pytest
 from tests.unit import forked
 
 SCRIPT = """
+from trainer.step import batch_arrays
 import dataclasses, json
 from trainer.worker import process
 process.quiet_tensorflow()
@@ -34,7 +35,7 @@ def train(cluster, reduction=Reduction("packed"), clip=None, precision="float32"
     for batch in (5, 5, 1, 4):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        found = call(worker_step.full((images, labels))._replace(asks=np.float32(1)), np.full(1, 0.01, np.float32))
+        found = call(batch_arrays.full((images, labels))._replace(asks=np.float32(1)), np.full(1, 0.01, np.float32))
         rows.append((found[0] if apart else found.numpy())[0].tolist())
     copies = [[part.numpy() for part in cluster.strategy.experimental_local_results(weight.value)] for weight in model.variables]
     same = all(one.tobytes() == other.tobytes() for one, *others in copies for other in others)

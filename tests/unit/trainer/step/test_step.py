@@ -11,6 +11,7 @@ from trainer.step.stop_and_save import SAVE, STOP, requests
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
+from trainer.step import batch_arrays
 from trainer.reduction import selection
 import itertools, json, sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def train(made, apart):
     for batch in (5, 5, 5, 2):
         images = random.integers(0, 256, (1, batch, 8, 8, 1), dtype=np.uint8)
         labels = random.integers(0, 3, (1, batch)).astype(np.int32)
-        batches = worker_step.full((images, labels))._replace(asks=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
+        batches = batch_arrays.full((images, labels))._replace(asks=np.float32(batch == 2)), np.full(1, 0.01, np.float32)
         row, parts = split(*batches) if apart else (whole(*batches).numpy(), None)
         rows.append(row.tolist())
         seconds.append(parts)
@@ -95,7 +96,7 @@ def rows_of(choose, steps_per_call):
     labels = random.integers(0, 3, (16, 5)).astype(np.int32)
     for first in range(0, 16, steps_per_call):
         part = slice(first, first + steps_per_call)
-        rows += call(worker_step.full((images[part], labels[part])), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
+        rows += call(batch_arrays.full((images[part], labels[part])), np.full(steps_per_call, 0.01, np.float32)).numpy().tolist()
     return rows
 found["many"] = {name: [rows_of(choose, steps) for steps in (1, 4)] for name, choose in {"packed": packed, "powersgd": powersgd}.items()}
 
@@ -123,7 +124,7 @@ nobody = Nobody()
 local = worker_step.Local(cluster, worker_step.compile_classifier(counting), of_images(counting.input_shape[1:]))
 narrow = worker_step.make_train_call(worker_step.Parts(local, rule, chain.make(short, all_reduce.OnHost(nobody).sum, nobody)))
 for _ in range(8):
-    narrow(worker_step.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
+    narrow(batch_arrays.blank(of_images((8, 8, 1))), np.full(1, 0.01, np.float32))
 found["counting"] = counting.layers[0].seen.numpy().tolist()
 
 class Behind(keras.layers.Layer):
@@ -132,7 +133,7 @@ class Behind(keras.layers.Layer):
     def call(self, x):
         return tf.stop_gradient(x * self.scale)
 behind = keras.Sequential([keras.Input((8, 8, 1)), Behind(), keras.layers.Flatten(), keras.layers.Dense(3)])
-blank = worker_step.blank(of_images((8, 8, 1))).at(0)
+blank = batch_arrays.blank(of_images((8, 8, 1))).at(0)
 local = worker_step.Local(cluster, worker_step.compile_classifier(behind), of_images(behind.input_shape[1:]))
 call = worker_step.make_forward_backward_call(local)
 found["behind"] = [float(tf.norm(one)) for one in call(blank)[1:]]
@@ -150,7 +151,7 @@ for name, clip in {"loose": None, "clipped": 0.05}.items():
 made, random = parts(none), np.random.default_rng(3)
 images, labels = random.integers(0, 256, (9, 8, 8, 1), dtype=np.uint8), random.integers(0, 3, 9).astype(np.int32)
 def gradients(first, last):
-    return made.local(worker_step.full((images[None, first:last], labels[None, first:last]), 9).at(0))
+    return made.local(batch_arrays.full((images[None, first:last], labels[None, first:last]), 9).at(0))
 union, divided = gradients(0, 9), [gradients(0, 6), gradients(6, 7), gradients(7, 9)]
 found["uneven"] = [float(np.abs(whole - sum(pieces)).max()) for whole, *pieces in zip(union, *divided)]
 found["sums"] = [part[0].numpy().tolist()[1] for part in divided]
@@ -172,7 +173,7 @@ def kept(policy):
             else:
                 assert one is gradient
         return tf.nest.flatten(taken)
-    tf.function(traced).get_concrete_function(worker_step.signature(local.spec, 0))
+    tf.function(traced).get_concrete_function(batch_arrays.signature(local.spec, 0))
     keras.config.set_dtype_policy("float32")
     return seen
 
