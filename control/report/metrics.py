@@ -15,7 +15,7 @@ TIE = "of equals the one with the lower loss, then the earliest, as in summary.j
 """Choice among epochs with equal best values, as part of a sentence."""
 
 
-def _sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
+def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
     """Course of the training, best epoch, test examples.
 
     Args:
