@@ -1,0 +1,44 @@
+"""Fetch what the workers of an elastic run wrote as chiefs, when all have ended: first what the last chief did, then what others did."""
+
+from pathlib import Path
+from typing import Any
+
+from ansible.utils.display import Display
+
+from control.common import project
+from control.remote.follow import HostUnreachable
+from control.remote.worker_access import Worker
+from control.runs.hosts import run_recovery
+from control.runs.results import generations, run_summary
+from plugins.shared.base_action import Action
+
+
+class ActionModule(Action):
+    """Nothing in other runs. A host that can't be reached is only warned of: the run is over."""
+
+    def act(
+        self, run: str, host: str, hosts: list[str], workers: int, session: str, run_folder: str, folder: str, local: str, former: bool
+    ) -> dict[str, Any]:
+        """With `former`, what a host wrote that is not the last chief; else what the last chief wrote."""
+        into = Path(local)
+        if not (run_recovery.is_elastic(into) and project.is_users(into)):
+            return {}
+        # Every watcher has noted its worker's last generation by now.
+        is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host
+        if is_chief == bool(former):
+            return {}
+        worker = Worker(self, run_folder, folder, session)
+        try:
+            fetched = self._of_former(worker, into) if former else worker.collect(into)
+        except (HostUnreachable, OSError) as error:
+            Display().warning(f"{host}: what it wrote could not be collected: {error}")
+            return {}
+        return {"changed": bool(fetched)}
+
+    def _of_former(self, worker: Worker, into: Path) -> list[str]:
+        """Snapshots of epochs that the last chief's history has and this machine lacks; event files that are new."""
+        kept = run_summary.missing_snapshots(into)
+        return [
+            *worker.collect(into, "checkpoints", wanted=kept.__contains__),
+            *worker.collect(into, "logs", wanted=lambda name: not (into / name).exists()),
+        ]
