@@ -22,7 +22,7 @@ from trainer.host import tmux_socket
 from trainer.host.claims import SOCKET
 
 PROGRAM = Path(__file__).with_name("follow_program.py")
-BEGINNING = re.compile(r"^from (__future__|trainer\.tmux_socket) import .*\n", re.MULTILINE)
+BEGINNING = re.compile(r"^from (__future__|trainer\.host\.tmux_socket) import .*\n", re.MULTILINE)
 """Lines of the program that mean nothing inside of a file."""
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read({size})))"
 EXIT = 64 * 1024

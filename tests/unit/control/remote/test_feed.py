@@ -1,5 +1,6 @@
 """A worker's news over one connection: what changes comes at once, once and whole, and the program on the host ends with the connection."""
 
+import ast
 import json
 import os
 import subprocess
@@ -236,3 +237,9 @@ def test_a_removed_folder_is_told(followed, tmp_path, alive):
 def test_a_read_only_folder_is_told(tmp_path, alive):
     with read_only(tmp_path):
         assert Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000).once().folder == "read-only"
+
+
+def test_the_sent_program_imports_nothing_of_the_project():
+    tree = ast.parse(follow._source())
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert [name for name in imported if name.partition(".")[0] in ("trainer", "control", "plugins")] == []
