@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from control.remote import follow_program
+from control.remote import follow, follow_program
 from control.remote.follow import Feed, HostUnreachable
 from tests.read_only import read_only
 from tests.unit import hosts
