@@ -33,7 +33,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 class Standby:
-    """A process beside a worker that has already imported TensorFlow, and becomes the next one when told to (`standby_process`)."""
+    """A process beside a worker that has already imported TensorFlow, and becomes the next worker on request (`standby_process`)."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]):
         """Start it with `--pipe` and `--parent`; call from the main thread, whose end would end it."""

@@ -20,7 +20,7 @@ class Kind(IntEnum):
     LOST_PEER = 1
     """The worker ended because it had lost another one."""
     FOLLOWS = 2
-    """The worker was ended because another one had failed, or the others had gone on without it before."""
+    """The worker was ended because another one had failed, or the other workers had already gone on without this one."""
 
 
 @dataclass(frozen=True)

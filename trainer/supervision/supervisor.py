@@ -109,7 +109,7 @@ FOLLOWING = {
 
 
 class Order(Enum):
-    """Demand of the signals that came, and of the file that marks them as sent by a person."""
+    """Requested end of a supervisor: from its signals, and from the file that marks a person's request."""
 
     GO_ON = auto()
     RETURN = auto()

@@ -1,4 +1,4 @@
-"""Records of a worker during training. Files are the only interface to whoever watches.
+"""Records of a worker during training. Files are the only interface to the control node.
 
 `workers/<host>/metrics.jsonl`: one JSON object per line, with `t` in seconds since 1970, its `kind`, and the fields of its kind
 (`KINDS` in `control.remote.worker_files`). In `steps`, `input_wait` and `seconds` are the call's. In `split`, a profiled step,

@@ -13,7 +13,6 @@ from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.rundir.phases import ONLY_ONCE
 
-"""Phases of the warm-up that its trials skip, because their results are kept."""
 COMMAND_S = 4.0
 """Seconds of a trial's command before its launch and after its end: plan, copies of what hosts have, collection. Those of the warm-up
 publish the dataset as well, and say nothing of a trial's.
