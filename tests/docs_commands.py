@@ -63,15 +63,11 @@ WAYS = {
     ),
     "benchmarks/scripts/parameter_server.py": Way(LAB),
     "benchmarks/chaos.yml": Way(LAB),
-    "benchmarks/scripts/columns.py": Way(TEST, ("--rows 500 --images 20 --batch 8 --rounds 1", "--cold 1 --batch 8")),
-    "benchmarks/scripts/examples.py": Way(EXHAUSTIVE, ("--seeds 1 --only siamese",)),
     "benchmarks/scripts/gpu_check.py": Way(EXHAUSTIVE, ("--cpu --results {folder}/gpus",)),
     "benchmarks/inference.yml": Way(EXHAUSTIVE, ("-e config=lecture_cnn -e devices=1 -e batches=4 -e passes=1",)),
     "benchmarks/scripts/kernels.py": Way(EXHAUSTIVE, ("--rows 64 --columns 8 --images 4 --rounds 1",)),
     "benchmarks/scripts/launch_time.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
-    "benchmarks/scripts/leftovers.py": Way(LAB),
     "benchmarks/loader.yml": Way(EXHAUSTIVE, ("-e limit=20 -e loaders=1 -e passes=1",)),
-    "benchmarks/scripts/overheads.py": Way(EXHAUSTIVE, ("docs",), (TRAIN,)),
     "benchmarks/scripts/padding.py": Way(TEST, ("--epochs 1 --batch 512",)),
     "benchmarks/peers.yml": Way(
         EXHAUSTIVE, ("-e peers=docs-peers -e workers=2 -e rounds=1 -e steps=8 -e systems=lockstep,lockstep-parts,ideal,stock",)
@@ -79,27 +75,12 @@ WAYS = {
     "benchmarks/scripts/predictions.py": Way(
         EXHAUSTIVE, ("--rounds 1 --label docs -e config=lecture_cnn -e dataset=pictures -e workers=2 -e set=train.steps=80",)
     ),
-    "benchmarks/scripts/reading.py cache": Way(EXHAUSTIVE, ("{dataset} --rounds 1",), (TRAIN,)),
-    "benchmarks/scripts/reading.py digests": Way(TEST, ("--images 8 --rounds 1",)),
-    "benchmarks/scripts/reading.py loaders": Way(TEST, ("--images 16 --rounds 1",)),
-    "benchmarks/scripts/restart_time.py": Way(
-        EXHAUSTIVE, ("--rounds 1 --after 10 --wait 30 -e config=lecture_cnn -e dataset=pictures -e workers=2 -e epochs=10000",)
-    ),
-    "benchmarks/scripts/saving.py": Way(TEST, ("--numbers 1000 --steps 1 --rounds 1 --folder {folder}",)),
-    "benchmarks/scripts/serving.py": Way(
-        EXHAUSTIVE,
-        ("--model docs --address http://127.0.0.1:{port} --clients 1 --rows 1 --seconds 1",),
-        (TRAIN, "export.yml -e run=docs", "serve.yml -e run=docs -e serve_port={port}"),
-        ("serve.yml -e state=absent",),
-    ),
     "benchmarks/scripts/stragglers.py": Way(LAB),
     "benchmarks/scripts/taxi.py": Way(
         EXHAUSTIVE,
         ("--run taxi",),
         ("train.yml -e model=examples/taxi.py:build -e dataset=examples/taxi.py:data -e run=taxi -e epochs=1 -e set=train.batch_size=512",),
     ),
-    "benchmarks/scripts/trace_step.py": Way(EXHAUSTIVE, ("--steps 8 --out {folder}/step.png",)),
-    "benchmarks/scripts/watching.py": Way(EXHAUSTIVE, (f"--rounds 1 {RUN}",)),
     "doctor.yml": Way(EXHAUSTIVE, ("-e config=lecture_cnn -e dataset=pictures -e workers=2",)),
     "report.yml": Way(EXHAUSTIVE, ("-e run=docs",), (TRAIN,)),
     "sweep.yml": Way(
@@ -120,7 +101,7 @@ class Command:
 
     page: str
     program: str
-    """A playbook, a script, or a module, with the command of `benchmarks/scripts/reading.py`."""
+    """A playbook, a script, or a module."""
     arguments: tuple[str, ...]
 
     @property

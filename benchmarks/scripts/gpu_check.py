@@ -22,27 +22,86 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import script
-from benchmarks.shared.script import ROOT
-from control.common import text
+from control.common import project, text
 
-PLAYBOOK = str(Path(sys.executable).parent / "ansible-playbook")
 LIMIT = 1e-3
 """Largest relative difference of weights that counts as rounding after 192 steps; between one and two workers on CPUs it is 6e-6."""
-EPOCHS, BATCH = 3, 64
+EPOCHS = 3
+SETTINGS = f"set=train.global_batch=64,train.epochs={EPOCHS},recovery.max_restarts=0,reduction.name=packed,reduction.transport=tensorflow"
 CNN = ("config=task_cnn", "dataset=benchmarks/node/gpu_models.py:pictures")
 TABLE = ("model=benchmarks/node/gpu_models.py:build", "dataset=benchmarks/node/gpu_models.py:table")
 EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}
-COLLECTIVE = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "collective_param_resolver_local=1"}
+COLLECTIVE = {**EXACT, "TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "collective_param_resolver_local=1"}
 """Make TensorFlow write into worker.log which implementation of a collective it takes."""
 FOUND = "import tensorflow as tf; print(tf.__version__, len(tf.config.list_physical_devices('GPU')))"
 OK, NOT_RUN = "ok", "not run: no time left"
 POLL_S, ENDING_S = 0.5, 15.0
 HEADER = ("what", "images/s", "GPU memory MB", "weights beside CPU's", "result")
+CAUSES = ("TensorFlow finds", "error:", "Error", "[FAIL]", "FAILED")
+"""Marks of the line of a failed command's output that says most, the best first."""
+
+
+def main() -> None:
+    """Check, print, write; exit code 1 if a row is not as it should be."""
+    parser = script.parser(__doc__, seconds=300)
+    parser.add_argument("--python", default=sys.executable, help="Python of the workers")
+    parser.add_argument("--results", type=Path, help="folder to write to; default: benchmarks/results/gpu-check-<date>")
+    parser.add_argument("--cpu", action="store_true", help="CPUs in all rows")
+    given = parser.parse_args()
+    # A shell starts what it leaves in the background with SIGINT ignored, and commands inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end = time.monotonic() + given.seconds
+    listed = [] if given.cpu else gpus_of(nvidia_smi("-L"))
+    if not given.cpu and not listed:
+        sys.exit("nvidia-smi lists no GPU; --cpu tests this program without one")
+    version, found = tensorflow_gpus(given.python, end)
+    if not given.cpu and found != len(listed):
+        sys.exit(f"TensorFlow {version} of {given.python} finds {found} of the {len(listed)} GPUs that nvidia-smi lists: an old driver?")
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="lockstep-gpu-check-") as folder:
+        check = Check(Path(folder), given.python, end)
+        try:
+            for trial in trials(len(listed)):
+                print(f"{trial.what} ...", file=sys.stderr, flush=True)
+                rows.append(check.row(trial))
+        finally:
+            check.clean()
+            about = {"gpus": listed, "tensorflow": version, "date": time.strftime("%Y-%m-%d"), "limit": LIMIT}
+            results = project.ROOT / "benchmarks" / "results"
+            write(given.results or results / time.strftime("gpu-check-%Y%m%d-%H%M%S"), rows, about)
+    print(text.table(HEADER, [row.cells for row in rows]))
+    sys.exit(any(row.result != OK for row in rows))
+
+
+def nvidia_smi(*options: str) -> str:
+    """Output of nvidia-smi; empty where there is none."""
+    try:
+        return subprocess.run(["nvidia-smi", *options], check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def gpus_of(listed: str) -> list[str]:
+    """GPUs' names in the output of `nvidia-smi -L`; parts of one (MIG) are no GPUs of their own."""
+    lines = (line for line in listed.splitlines() if line.startswith("GPU "))
+    return [line.partition(": ")[2].partition(" (UUID")[0] for line in lines]
+
+
+def tensorflow_gpus(python: str, end: float) -> tuple[str, int]:
+    """TensorFlow's version and how many GPUs it finds."""
+    environment, left = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, end - time.monotonic()
+    try:
+        answer = subprocess.run([python, "-c", FOUND], env=environment, check=True, capture_output=True, text=True, timeout=left)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"{python}: TensorFlow can't be imported: {cause(getattr(error, 'stderr', '') or str(error))}")
+    version, count = answer.stdout.split()
+    return version, int(count)
 
 
 @dataclass(frozen=True)
@@ -62,6 +121,44 @@ class Trial:
     """The sentence with which it must fail, a regular expression."""
     preflight: bool = False
 
+    def inventory(self, folder: Path, python: str) -> dict[str, Any]:
+        """An inventory of this machine. Workers share a GPU where their addresses differ: GPUs are counted by address."""
+        every = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": "{{ ansible_playbook_python }}",
+            "worker_port": "auto",
+            "worker_root": f"{folder}/{{{{ inventory_hostname }}}}",
+            "worker_python": python,
+            "worker_caches": f"{folder}/caches",
+            "worker_environment": dict(self.environment),
+            "dfs_kind": "local",
+            "dfs_path": f"{folder}/dfs",
+            "default_workers": self.workers,
+            "control_packs": f"{folder}/dfs/datasets",
+            "gpus": self.gpus,
+        }
+        hosts = {f"worker{number}": {"worker_address": f"127.0.0.{number}"} for number in range(1, self.workers + 1)}
+        return {"workers": {"hosts": hosts, "vars": every}}
+
+
+def trials(gpus: int) -> list[Trial]:
+    """Trials for a machine with this many GPUs; with 0, all of them run on CPUs."""
+    one, device, more = min(gpus, 1), "one GPU" if gpus else "CPU again", gpus + 1
+    several = [Trial("two", "task_cnn, gpus: 2", CNN, 2, 1, "cpu", COLLECTIVE)] if gpus > 1 else []
+    default = [Trial("tf32", "task_cnn, one GPU, TF32 as it comes", CNN, 1, environment={})] if gpus else []
+    before, by_worker = rf"GPUs [^\[]*\(limit: at least {more}\)", f"gpus={more}: TensorFlow finds {gpus} on this host"
+    return [
+        Trial("cpu", "task_cnn, CPU (gpus: 0)", CNN),
+        Trial("one", f"task_cnn, {device} (gpus: {one})", CNN, one, reference="cpu"),
+        Trial("shared", f"task_cnn, two workers sharing {device}", CNN, one, 2, "cpu", COLLECTIVE),
+        Trial("table-cpu", "table, CPU (gpus: 0)", TABLE),
+        Trial("table", f"table, {device} (gpus: {one})", TABLE, one, reference="table-cpu"),
+        Trial("preflight", f"gpus: {more}, refused before the start", CNN, more, refused=before, preflight=True),
+        Trial("refused", f"gpus: {more}, refused by the worker", CNN, more, refused=by_worker),
+        *several,
+        *default,
+    ]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -76,70 +173,8 @@ class Row:
     @property
     def cells(self) -> list[str]:
         """The cells of a table's row."""
-        return [
-            self.what,
-            "-" if self.images_per_s is None else f"{self.images_per_s:,.0f}",
-            "-" if self.memory_mb is None else f"{self.memory_mb:,}",
-            "-" if self.difference is None else f"{self.difference:.1e}",
-            self.result,
-        ]
-
-
-def main() -> None:
-    """Check, print, write; exit code 1 if a row is not as it should be."""
-    parser = script.parser(__doc__, seconds=300)
-    parser.add_argument("--python", default=sys.executable, help="Python of the workers")
-    parser.add_argument("--results", type=Path, help="folder to write to; default: benchmarks/results/gpu-check-<date>")
-    parser.add_argument("--cpu", action="store_true", help="CPUs in all rows")
-    given = parser.parse_args()
-    # A shell starts what it leaves in the background with SIGINT ignored, and commands inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    end = time.monotonic() + given.seconds
-    listed = [] if given.cpu else gpus_of(asked("-L"))
-    if not given.cpu and not listed:
-        sys.exit("nvidia-smi lists no GPU; --cpu tests this program without one")
-    version, found = tensorflow_gpus(given.python, end)
-    if not given.cpu and found != len(listed):
-        sys.exit(f"TensorFlow {version} of {given.python} finds {found} of the {len(listed)} GPUs that nvidia-smi lists: an old driver?")
-    rows = []
-    with tempfile.TemporaryDirectory(prefix="lockstep-gpu-check-") as folder:
-        checked = Check(Path(folder), given.python, end)
-        try:
-            for trial in trials(len(listed)):
-                print(f"{trial.what} ...", file=sys.stderr, flush=True)
-                rows.append(checked.row(trial))
-        finally:
-            checked.clean()
-            about = {"gpus": listed, "tensorflow": version, "date": time.strftime("%Y-%m-%d"), "limit": LIMIT}
-            write(given.results or ROOT / "benchmarks" / "results" / time.strftime("gpu-check-%Y%m%d-%H%M%S"), rows, about)
-    print(text.table(HEADER, [row.cells for row in rows]))
-    sys.exit(any(row.result != OK for row in rows))
-
-
-def trials(gpus: int) -> list[Trial]:
-    """Return the trials for a machine with this many GPUs; with 0, all of them run on CPUs."""
-    one, device, more = min(gpus, 1), "one GPU" if gpus else "CPU again", gpus + 1
-    several = [Trial("two", "task_cnn, gpus: 2", CNN, 2, 1, "cpu", {**EXACT, **COLLECTIVE})] if gpus > 1 else []
-    default = [Trial("tf32", "task_cnn, one GPU, TF32 as it comes", CNN, 1, environment={})] if gpus else []
-    return [
-        Trial("cpu", "task_cnn, CPU (gpus: 0)", CNN),
-        Trial("one", f"task_cnn, {device} (gpus: {one})", CNN, one, reference="cpu"),
-        Trial("shared", f"task_cnn, two workers sharing {device}", CNN, one, 2, "cpu", {**EXACT, **COLLECTIVE}),
-        Trial("table-cpu", "table, CPU (gpus: 0)", TABLE),
-        Trial("table", f"table, {device} (gpus: {one})", TABLE, one, reference="table-cpu"),
-        Trial(
-            "preflight",
-            f"gpus: {more}, refused before the start",
-            CNN,
-            more,
-            refused=rf"GPUs [^\[]*\(limit: at least {more}\)",
-            preflight=True,
-        ),
-        Trial("refused", f"gpus: {more}, refused by the worker", CNN, more, refused=f"gpus={more}: TensorFlow finds {gpus} on this host"),
-        *several,
-        *default,
-    ]
+        numbers = ((self.images_per_s, ",.0f"), (self.memory_mb, ","), (self.difference, ".1e"))
+        return [self.what, *("-" if value is None else format(value, how) for value, how in numbers), self.result]
 
 
 class Check:
@@ -152,10 +187,9 @@ class Check:
 
     def row(self, trial: Trial) -> Row:
         """Run a trial."""
-        run = ROOT / "runs" / f"{self._folder.name}-{trial.name}"
-        self._runs[trial.name] = run
+        run = self._runs[trial.name] = project.RUNS / f"{self._folder.name}-{trial.name}"
         inventory = self._folder / f"{trial.name}.yml"
-        inventory.write_text(json.dumps(hosts(trial, self._folder, self._python)), encoding="utf-8")
+        inventory.write_text(json.dumps(trial.inventory(self._folder, self._python)), encoding="utf-8")
         with Memory() as memory:
             code, output = self._train(trial, inventory, run.name)
         if code is None:
@@ -165,32 +199,29 @@ class Check:
             return Row(trial.what, OK if as_meant else f"FAILED: not refused as expected: {cause(output)}")
         if code:
             return Row(trial.what, f"FAILED: {cause(output)}")
-        speed, used = images_per_s(run / "history.csv"), memory.used if trial.gpus else None
-        if not trial.reference:
-            return Row(trial.what, OK, speed, used)
-        return self._compared(trial, run, Row(trial.what, OK, speed, used))
+        with (run / "history.csv").open(encoding="utf-8") as stream:
+            # The last epoch's speed: the first contains what is done once.
+            speed = float(list(csv.DictReader(stream))[-1]["images_per_s"])
+        row = Row(trial.what, OK, speed, memory.used if trial.gpus else None)
+        return self._compared(trial, run, row) if trial.reference else row
 
     def _compared(self, trial: Trial, run: Path, row: Row) -> Row:
         reference = snapshot(self._runs[trial.reference])
         if not reference.is_file():
-            return Row(**{**asdict(row), "result": "not compared: there are no weights of the CPU's"})
+            return replace(row, result="not compared: there are no weights of the CPU's")
         apart = difference(reference, snapshot(run))
         logs = "".join(path.read_text(errors="replace") for path in run.glob("workers/*/worker.log"))
         what = f"{row.what} ({taken})" if (taken := collective(logs)) else row.what
         # A NaN is no rounding, either.
-        result = OK if apart <= LIMIT else "FAILED: weights differ by more than rounding"
-        return Row(**{**asdict(row), "what": what, "difference": apart, "result": result})
+        return replace(row, what=what, difference=apart, result=OK if apart <= LIMIT else "FAILED: weights differ by more than rounding")
 
     def _train(self, trial: Trial, inventory: Path, run: str) -> tuple[int | None, str]:
         """Exit code and output of the command; no code if the time is over."""
-        variables = [*trial.data, f"run={run}", f"preflight={str(trial.preflight).lower()}", settings()]
-        argv = [PLAYBOOK, "train.yml", "-i", str(inventory), *(word for one in variables for word in ("-e", one))]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        variables = [*trial.data, f"run={run}", f"preflight={str(trial.preflight).lower()}", SETTINGS]
+        words = ["train.yml", "-i", str(inventory), *(word for one in variables for word in ("-e", one))]
         if (left := self._end - ENDING_S - time.monotonic()) <= 0:
             return None, ""
-        with subprocess.Popen(
-            argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        ) as started:
+        with script.Commands().start(*words, session=True) as started:
             try:
                 output = started.communicate(timeout=left)[0]
                 return started.returncode, output
@@ -228,96 +259,34 @@ class Memory:
 
     def _watching(self) -> None:
         before = None
-        while (now := memory_of(asked("--query-gpu=memory.used", "--format=csv,noheader,nounits"))) is not None:
+        while numbers := nvidia_smi("--query-gpu=memory.used", "--format=csv,noheader,nounits").split():
+            if not all(number.isdecimal() for number in numbers):
+                return
+            now = sum(map(int, numbers))
             before = now if before is None else before
             self.used = max(self.used or 0, now - before)
             if self._done.wait(POLL_S):
                 return
 
 
-def settings() -> str:
-    """Return the `set` of all trials: the global batch is the same on any number of workers."""
-    training = f"train.global_batch={BATCH},train.epochs={EPOCHS},recovery.max_restarts=0"
-    return f"set={training},reduction.name=packed,reduction.transport=tensorflow"
-
-
-def hosts(trial: Trial, folder: Path, python: str) -> dict[str, Any]:
-    """Return an inventory of this machine. Workers share a GPU where their addresses differ: GPUs are counted by address."""
-    every = {
-        "ansible_connection": "local",
-        "ansible_python_interpreter": "{{ ansible_playbook_python }}",
-        "worker_port": "auto",
-        "worker_root": f"{folder}/{{{{ inventory_hostname }}}}",
-        "worker_python": python,
-        "worker_caches": f"{folder}/caches",
-        "worker_environment": dict(trial.environment),
-        "dfs_kind": "local",
-        "dfs_path": f"{folder}/dfs",
-        "default_workers": trial.workers,
-        "control_packs": f"{folder}/dfs/datasets",
-        "gpus": trial.gpus,
-    }
-    members = {f"worker{number}": {"worker_address": f"127.0.0.{number}"} for number in range(1, trial.workers + 1)}
-    return {"workers": {"hosts": members, "vars": every}}
-
-
-def asked(*options: str) -> str:
-    """Return what nvidia-smi answers; empty where there is none."""
-    try:
-        return subprocess.run(["nvidia-smi", *options], check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-
-
-def gpus_of(listed: str) -> list[str]:
-    """Return the GPUs' names in the output of `nvidia-smi -L`; parts of one (MIG) are no GPUs of their own."""
-    lines = (line for line in listed.splitlines() if line.startswith("GPU "))
-    return [line.partition(": ")[2].partition(" (UUID")[0] for line in lines]
-
-
-def memory_of(answer: str) -> int | None:
-    """Return the sum of `memory.used`, MB; None if nvidia-smi gives no number."""
-    numbers = [line.strip() for line in answer.splitlines() if line.strip()]
-    return sum(map(int, numbers)) if numbers and all(number.isdecimal() for number in numbers) else None
-
-
-def tensorflow_gpus(python: str, end: float) -> tuple[str, int]:
-    """Return TensorFlow's version and how many GPUs it finds."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    try:
-        answer = subprocess.run(
-            [python, "-c", FOUND], env=environment, check=True, capture_output=True, text=True, timeout=end - time.monotonic()
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        sys.exit(f"{python}: TensorFlow can't be imported: {cause(getattr(error, 'stderr', '') or str(error))}")
-    version, count = answer.stdout.split()
-    return version, int(count)
-
-
-def images_per_s(history: Path) -> float:
-    """Return the speed of a run's last epoch: the first contains what is done once."""
-    with history.open(encoding="utf-8") as stream:
-        return float(list(csv.DictReader(stream))[-1]["images_per_s"])
-
-
 def snapshot(run: Path) -> Path:
-    """Return a run's weights after all steps."""
+    """A run's weights after all steps."""
     return run / "checkpoints" / f"epoch-{EPOCHS:04}.keras"
 
 
 def difference(reference: Path, other: Path) -> float:
-    """Return the largest difference of a weight of two snapshots, relative to the largest in its array."""
+    """Largest difference of a weight of two snapshots, relative to the largest in its array."""
     import numpy as np
 
-    ours, theirs = weights(other), weights(reference)
+    ours, theirs = _weights(other), _weights(reference)
     if ours.keys() != theirs.keys():
         return float("inf")
     apart = [np.abs(ours[name] - theirs[name]).max() / max(np.abs(theirs[name]).max(), np.finfo(np.float32).tiny) for name in theirs]
     return float(np.max(apart)) if apart else float("inf")
 
 
-def weights(file: Path) -> dict[str, Any]:
-    """Return the arrays of a snapshot's layers, by name."""
+def _weights(file: Path) -> dict[str, Any]:
+    """Arrays of a snapshot's layers, by name."""
     import h5py
 
     arrays: dict[str, Any] = {}
@@ -332,20 +301,19 @@ def weights(file: Path) -> dict[str, Any]:
 
 
 def collective(log: str) -> str:
-    """Return the collectives that TensorFlow took, by its own words in a log."""
+    """Collectives that TensorFlow took, by its own words in a log."""
     return ", ".join(sorted({line.split()[-1] for line in log.splitlines() if "AssignCollectiveType" in line and line.endswith("Reduce")}))
 
 
 def unwrapped(output: str) -> str:
-    """Return text without its line breaks."""
+    """Text without its line breaks."""
     return " ".join(output.split())
 
 
 def cause(output: str) -> str:
-    """Return the line of a failed command's output that says most."""
+    """The line of a failed command's output that says most."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    marks = ("TensorFlow finds", "error:", "Error", "[FAIL]", "FAILED")
-    return next((line for mark in marks for line in lines if mark in line), lines[-1] if lines else "no output")[:200]
+    return next((line for mark in CAUSES for line in lines if mark in line), lines[-1] if lines else "no output")[:200]
 
 
 def _end_command(started: "subprocess.Popen[str]") -> None:
@@ -359,7 +327,7 @@ def _end_command(started: "subprocess.Popen[str]") -> None:
 
 
 def processes(folder: str, proc: Path = Path("/proc")) -> Iterator[int]:
-    """Yield the processes that a folder's path was given to; tmux's server may have others' sessions, and ends with its last."""
+    """Processes that a folder's path was given to; tmux's server may have others' sessions, and ends with its last."""
     for entry in proc.iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -368,15 +336,11 @@ def processes(folder: str, proc: Path = Path("/proc")) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return the table in Markdown."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [HEADER, ["---"] * len(HEADER), *(row.cells for row in rows)]) + "\n"
-
-
 def write(folder: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     """Write table.md and results.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
+    lines = [" | ".join(cells) for cells in [HEADER, ["---"] * len(HEADER), *(row.cells for row in rows)]]
+    (folder / "table.md").write_text("".join(f"| {line} |\n" for line in lines), encoding="utf-8")
     (folder / "results.json").write_text(json.dumps({**about, "rows": [asdict(row) for row in rows]}, indent=2) + "\n", encoding="utf-8")
     print(f"results: {folder}", file=sys.stderr)
 

@@ -14,30 +14,35 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.shared import script
+from control.common import text
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 Work = Callable[[], Any]
-PROJECT, REPROJECT, UPDATE = "gradient, error and P", "Q", "momentum and weights from the factors"
+PROJECT, REPROJECT, UPDATE = PASSES = "gradient, error and P", "Q", "momentum and weights from the factors"
 
 
 def main() -> None:
     """Time all passes in turn."""
     given = script.parser(__doc__, rank=2, recycle=4, rows=28800, columns=128, images=64, rounds=15).parse_args()
     sizes = (given.rows, given.columns), given.images, given.rank, given.rank + given.recycle
-    passes = {"compiled": compiled(*sizes), "ops": tensorflow(*sizes, xla=False), "XLA": tensorflow(*sizes, xla=True)}
-    times = script.in_turn({(name, way): works[name] for way, works in passes.items() for name in works}, given.rounds, time.process_time)
-    medians = {key: statistics.median(seconds) * 1000 for key, seconds in times.items()}
-    what = f"{given.rows} x {given.columns}, {given.images} images, rank {given.rank}, {given.recycle} recycled factors, one thread"
-    print(f"{what}: milliseconds of processor time")
-    print(f"  {'pass':44}" + "".join(f"{way:>12}" for way in passes))
-    for name in (PROJECT, REPROJECT, UPDATE):
-        print(f"  {name:44}" + "".join(f"{medians[name, way]:12.2f}" for way in passes))
-    sums = {way: sum(medians[name, way] for name in works) for way, works in passes.items()}
-    print(f"  {'together':44}" + "".join(f"{total:12.2f}" for total in sums.values()))
+    ways = {"compiled": _compiled(*sizes), "ops": _tensorflow(*sizes, xla=False), "XLA": _tensorflow(*sizes, xla=True)}
+    rounds = [[[_seconds(passes[name]) for passes in ways.values()] for name in PASSES] for _ in range(given.rounds + 1)][1:]
+    medians = [[statistics.median(one) * 1000 for one in zip(*each, strict=True)] for each in zip(*rounds, strict=True)]
+    rows = [[name, *(text.Number(one, 2) for one in times)] for name, times in zip(PASSES, medians, strict=True)]
+    rows.append(["together", *(text.Number(sum(one), 2) for one in zip(*medians, strict=True))])
+    print(f"{given.rows} x {given.columns}, {given.images} images, rank {given.rank}, {given.recycle} recycled factors, one thread")
+    print(text.table(["processor ms", *ways], rows))
 
 
-def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, Work]:
+def _seconds(work: Work) -> float:
+    """Processor time of one call."""
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
+def _compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> dict[str, Work]:
     """The passes of `trainer.reduction.kernels`."""
     import numpy as np
 
@@ -58,7 +63,7 @@ def compiled(matrix: tuple[int, int], images: int, rank: int, factors: int) -> d
     }
 
 
-def tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xla: bool) -> dict[str, Work]:
+def _tensorflow(matrix: tuple[int, int], images: int, rank: int, factors: int, xla: bool) -> dict[str, Work]:
     """The passes in TensorFlow ops, or compiled by XLA."""
     import tensorflow as tf
 

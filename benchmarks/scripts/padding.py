@@ -5,11 +5,11 @@
 The sequences are the paragraphs of the documentation that ships with Python (`pydoc_data`), in words. Nothing is trained.
 """
 
-import argparse
 from pydoc_data.topics import topics
 
 import numpy as np
 
+from benchmarks.shared import script
 from control.common import text
 from trainer.data.partition import EpochPlan
 
@@ -18,21 +18,18 @@ BUCKETS = (1, 4, 16, 64)
 
 def main() -> None:
     """Print a table: by bucket, the share of padding, and elements of all batches for each that is no padding."""
-    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    line.add_argument("--batch", type=int, default=64)
-    line.add_argument("--epochs", type=int, default=3)
-    arguments = line.parse_args()
+    arguments = script.parser(__doc__, batch=64, epochs=3).parse_args()
     paragraphs = [paragraph.split() for page in topics.values() for paragraph in page.split("\n\n") if paragraph.split()]
     lengths = np.array([len(words) for words in paragraphs])
     print(f"{len(lengths):,} sequences of {lengths.min()} to {lengths.max()} words, median {np.median(lengths):.0f}")
     rows = []
     for bucket in BUCKETS:
-        padded, real = elements(lengths, arguments.batch, bucket, arguments.epochs)
+        padded, real = _elements(lengths, arguments.batch, bucket, arguments.epochs)
         rows.append([bucket, f"{1 - real / padded:.0%}", f"{padded / real:.2f}"])
     print(text.table(["data.bucket", "padding", "elements per word"], rows))
 
 
-def elements(lengths: np.ndarray, batch: int, bucket: int, epochs: int) -> tuple[int, int]:
+def _elements(lengths: np.ndarray, batch: int, bucket: int, epochs: int) -> tuple[int, int]:
     """Elements of all batches of some epochs, with padding and without."""
     padded = real = 0
     for epoch in range(1, epochs + 1):

@@ -5,30 +5,40 @@
 
 In each round every case trains both ways, in an order that changes from round to round. `half`: the last node has half of its CPUs;
 `slow-link`: each node sends at 100 Mbit/s. Needs root, and a lab of equal nodes (`lab.yml -e cpus=0.3`). The seconds are those of training
-steps, until the first epoch whose validation loss is at most the given one. Rows and pictures: `.lockstep/asynchronous/`.
+steps, until the first epoch whose validation loss is at most the given one. Rows: `.lockstep/asynchronous.csv`.
 """
 
 import contextlib
 import itertools
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.scripts.launch_time import delete, play
-from benchmarks.shared import script
-from benchmarks.shared.lab_nodes import Lab, nodes_of_script
-from benchmarks.shared.script import ROOT
-from control.common import plotting, text
+from benchmarks.shared import lab_nodes, script
+from benchmarks.shared.lab_nodes import Lab
+from control.common import project, text
 from control.remote.worker_files import chief_records
 from control.runs.results.staleness import calls_by_staleness, staleness
+from trainer.common.files import write_rows
 from trainer.rundir.schemas import read_history
 
-FOLDER = ROOT / ".lockstep" / "asynchronous"
+FILE = project.PRIVATE / "asynchronous.csv"
 WAYS = {"synchronous": "strategy.name=synchronous", "asynchronous": "strategy.name=parameter_server"}
-History = Sequence[dict[str, Any]]
-Case = Callable[[Lab], "contextlib.AbstractContextManager[None]"]
+
+
+@contextlib.contextmanager
+def _slow_link(lab: Lab) -> Iterator[None]:
+    """Each node sends at 100 Mbit/s."""
+    with contextlib.ExitStack() as stack:
+        for host in lab.containers:
+            stack.enter_context(lab.link(host, "100mbit"))
+        yield
+
+
+CASES: dict[str, Callable[[Lab], "contextlib.AbstractContextManager[None]"]] = {
+    "even": lambda _: contextlib.nullcontext(),
+    "half": lambda lab: lab.half_the_cpus(max(lab.containers)),
+    "slow-link": _slow_link,
+}
 
 
 class Row(NamedTuple):
@@ -46,73 +56,30 @@ class Row(NamedTuple):
     staleness: str
 
 
-def half(lab: Lab) -> contextlib.AbstractContextManager[None]:
-    """The last node has half of its CPUs."""
-    return lab.half_the_cpus(max(lab.containers))
-
-
-@contextlib.contextmanager
-def _slow_link(lab: Lab) -> Iterator[None]:
-    """Each node sends at 100 Mbit/s."""
-    with contextlib.ExitStack() as stack:
-        for host in lab.containers:
-            stack.enter_context(lab.link(host, "100mbit"))
-        yield
-
-
-CASES: dict[str, Case] = {"even": lambda _: contextlib.nullcontext(), "half": half, "slow-link": _slow_link}
-
-
 def main() -> None:
-    """Measure, print and draw."""
+    """Measure and print."""
     line = script.parser(__doc__, rounds=1)
     line.add_argument("--loss", type=float, required=True, help="the validation loss that counts as reached")
-    line.add_argument("--cases", default=",".join(CASES))
-    line.add_argument("--ways", default=",".join(WAYS))
+    line.add_argument("--cases", type=lambda given: script.names(given, CASES), default=list(CASES))
+    line.add_argument("--ways", type=lambda given: script.names(given, WAYS), default=list(WAYS))
     line.add_argument("--cpus", type=float, default=0.3, help="of each node, as lab.yml made them")
     line.add_argument("--set", default="", help="further settings of the configuration, as -e set= takes them")
     given, more = line.parse_known_args()
-    cases, ways = _listed("cases", given.cases, CASES), _listed("ways", given.ways, WAYS)
-    lab = nodes_of_script(given.cpus)
-    rows: list[Row] = []
-    stale: dict[str, Counter[int]] = {case: Counter() for case in cases}
-    for number in range(given.rounds):
-        for case in cases:
-            curves: dict[str, History] = {}
-            for way in ways[:: 1 if number % 2 == 0 else -1]:
-                with CASES[case](lab):
-                    folder = train(f"{case}-{way}", ",".join(filter(None, [WAYS[way], given.set])), more)
-                curves[way] = read_history(folder / "history.csv")
-                calls = calls_by_staleness(chief_records(folder))
-                stale[case] += calls
-                rows.append(row(case, way, curves[way], given.loss, calls))
-                delete(ROOT, folder.name, more)
-                print(f"round {number + 1}, {case}, {way}: {rows[-1].per_s} per second", flush=True)
-            draw(curves, case, FOLDER / f"{case}-{number}.png")
-    if any(stale.values()):
-        _draw_staleness(stale, FOLDER / "staleness.png")
-    script.record(FOLDER / "rows.csv", rows)
+    lab, commands, rows = lab_nodes.nodes_of_script(given.cpus), script.Commands(tuple(more)), list[Row]()
+    for number, case in itertools.product(range(given.rounds), given.cases):
+        for way in script.in_turn(given.ways, number):
+            settings = ",".join(filter(None, [WAYS[way], given.set]))
+            with CASES[case](lab), commands.trained(f"{case}-{way}", "-e", f"set={settings}") as run:
+                rows.append(row(case, way, read_history(run / "history.csv"), given.loss, calls_by_staleness(chief_records(run))))
+            write_rows(FILE, Row._fields, (one._asdict() for one in rows))
+            print(f"round {number + 1}, {case}, {way}: {rows[-1].per_s} per second", flush=True)
     header = ["case", "", "per second", f"s to loss {given.loss:g}", "epochs", "lowest loss", "staleness"]
     print(text.table(header, rows))
 
 
-def _listed(option: str, given: str, known: Iterable[str]) -> list[str]:
-    names = given.split(",")
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"--{option}={given}: {', '.join(unknown)} is unknown; there are {', '.join(known)}")
-    return names
-
-
-def train(run: str, settings: str, more: list[str]) -> Path:
-    """Train once; the run's folder."""
-    delete(ROOT, run, more)
-    play(ROOT, "train.yml", run, [*more, "-e", f"set={settings}"])
-    return ROOT / "runs" / run
-
-
-def row(case: str, way: str, history: History, loss: float, calls: Mapping[int, int]) -> Row:
+def row(case: str, way: str, history: Sequence[dict[str, Any]], loss: float, calls: Mapping[int, int]) -> Row:
     """Speed of a training, and when it reached the loss; `calls` by staleness."""
-    seconds = elapsed(history)
+    seconds = list(itertools.accumulate(one["seconds"] for one in history))
     reached = next((number for number, one in enumerate(history) if one["val_loss"] <= loss), None)
     return Row(
         case,
@@ -123,34 +90,6 @@ def row(case: str, way: str, history: History, loss: float, calls: Mapping[int, 
         text.Number(min(one["val_loss"] for one in history), 4),
         staleness(calls) if calls else "",
     )
-
-
-def elapsed(history: History) -> list[float]:
-    """Seconds of training steps up to the end of each epoch."""
-    return list(itertools.accumulate(one["seconds"] for one in history))
-
-
-def draw(curves: Mapping[str, History], case: str, path: Path) -> None:
-    """Validation loss over the seconds of training steps."""
-    with plotting.picture(path) as figure:
-        axes = plotting.one_panel(figure, "Synchronous and asynchronous training", f"five nodes, {case}", "validation loss")
-        for number, (way, history) in enumerate(curves.items()):
-            axes.plot(elapsed(history), [one["val_loss"] for one in history], label=way, **plotting.line_style(number))
-        axes.set_xlabel("seconds of training steps")
-        axes.legend()
-
-
-def _draw_staleness(calls: Mapping[str, Mapping[int, int]], path: Path) -> None:
-    """How many calls had which staleness, by case."""
-    with plotting.picture(path) as figure:
-        axes = plotting.one_panel(figure, "How stale the gradients are", "asynchronous training", "share of all calls")
-        width = 0.8 / len(calls)
-        for number, (case, counted) in enumerate(calls.items()):
-            values = sorted(counted)
-            heights = [counted[value] / max(1, sum(counted.values())) for value in values]
-            axes.bar([value + (number - (len(calls) - 1) / 2) * width for value in values], heights, width, label=case)
-        axes.set_xlabel("steps of others between reading the weights and updating them")
-        axes.legend()
 
 
 if __name__ == "__main__":

@@ -5,43 +5,53 @@
 
 What is measured is the median step after the first 64: first calls, and what the control node does after the first step, are over.
 With one epoch, none of them is beside a saving. Rows are added to `.lockstep/predictions.csv`, so that several networks stand in one
-table; the same label replaces its own.
+table; a row of the same label, round and number of workers is replaced.
 """
 
-import json
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar
 
-from benchmarks.scripts.launch_time import delete, play
 from benchmarks.shared import script
-from benchmarks.shared.script import ROOT
+from control.campaign.store import Store
 from control.campaign.timings import typical_rate
-from control.common import text
+from control.common import project, text
 from control.remote.worker_files import chief_records
 from control.runs.results.expected_speed import Percent
 from trainer.common.errors import LockstepError
+from trainer.common.files import read_json
 
 FIRST = 64
 """Steps that are left out of a measured rate."""
-FILE = ROOT / ".lockstep" / "predictions.csv"
+FILE = project.PRIVATE / "predictions.csv"
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """One training and its prediction, in images/s."""
 
+    measured: ClassVar[bool] = True
     label: str
     round: int
     workers: int
     predicted: float
-    measured: float
+    actual: float
+
+    @property
+    def trial(self) -> tuple[str, int, int]:
+        """Label, round and number of workers: a later row of the same replaces this one."""
+        return self.label, self.round, self.workers
 
     @property
     def error(self) -> float:
         """Share by which the prediction is too high; negative: too low."""
-        return self.predicted / self.measured - 1
+        return self.predicted / self.actual - 1
+
+
+STORE = Store(Row)
 
 
 def main() -> None:
@@ -49,36 +59,22 @@ def main() -> None:
     line = script.parser(__doc__, rounds=3)
     line.add_argument("--label", required=True, help="the hosts and their network, for the table")
     arguments, more = line.parse_known_args()
-    rows = [row for row in script.recorded(FILE, Row) if row.label != arguments.label]
+    commands = script.Commands(tuple(more))
     for number in range(1, arguments.rounds + 1):
-        for row in measured(arguments.label, number, more):
-            rows.append(row)
-            script.record(FILE, rows)
-            shown = f"predicted {row.predicted:,.0f} images/s, measured {row.measured:,.0f} ({row.error:+.0%})"
-            print(f"{row.label}, round {row.round}, {text.count(row.workers, 'worker')}: {shown}", flush=True)
-    print(table(rows))
+        commands.play("doctor.yml")
+        predicted = [one["images_per_s"] for one in read_json(project.PRIVATE / "doctor.json")["prediction"]]
+        for workers in _shuffled(len(predicted), number):
+            with commands.trained(f"predicted-{workers}", "-e", f"workers={workers}") as run:
+                row = Row(arguments.label, number, workers, predicted[workers - 1], _steady_rate(run))
+            STORE.put(FILE, row)
+            shown = f"predicted {row.predicted:,.0f} images/s, measured {row.actual:,.0f} ({row.error:+.0%})"
+            print(f"{row.label}, round {number}, {text.count(workers, 'worker')}: {shown}", flush=True)
+    print(table(STORE.read(FILE)))
 
 
-def measured(label: str, number: int, more: list[str]) -> list[Row]:
-    """The rows of one round."""
-    play(ROOT, "doctor.yml", "", more)
-    rates = [one["images_per_s"] for one in json.loads((ROOT / ".lockstep" / "doctor.json").read_text(encoding="utf-8"))["prediction"]]
-    return [Row(label, number, workers, rates[workers - 1], trained(workers, more)) for workers in shuffled(len(rates), number)]
-
-
-def shuffled(most: int, seed: int) -> list[int]:
+def _shuffled(most: int, seed: int) -> list[int]:
     """1 to `most` in an order of its own for each seed."""
     return random.Random(seed).sample(range(1, most + 1), most)
-
-
-def trained(workers: int, more: list[str]) -> float:
-    """images/s of a training's steps after `FIRST`; the run is then deleted."""
-    run = f"predicted-{workers}"
-    delete(ROOT, run, more)
-    play(ROOT, "train.yml", run, [*more, "-e", f"workers={workers}"])
-    rate = _steady_rate(ROOT / "runs" / run)
-    delete(ROOT, run, more)
-    return rate
 
 
 def _steady_rate(folder: Path) -> float:
@@ -91,13 +87,11 @@ def _steady_rate(folder: Path) -> float:
 
 def table(rows: Sequence[Row]) -> str:
     """Per label and number of workers: medians over the rounds, and the errors."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.workers):
-        groups.setdefault((row.label, row.workers), []).append(row)
     lines = []
-    for (label, workers), group in sorted(groups.items()):
+    for label, workers in sorted({(row.label, row.workers) for row in rows}):
+        group = [row for row in rows if (row.label, row.workers) == (label, workers)]
         errors = [row.error for row in group]
-        medians = [statistics.median(values) for values in ([row.predicted for row in group], [row.measured for row in group])]
+        medians = [statistics.median(values) for values in ([row.predicted for row in group], [row.actual for row in group])]
         percents = [Percent(value) for value in (statistics.median(errors), min(errors), max(errors))]
         lines.append([label, workers, len(group), *(text.Number(value, 0) for value in medians), *percents])
     return text.table(["network", "workers", "rounds", "predicted images/s", "measured", "error", "lowest", "highest"], lines)

@@ -9,9 +9,8 @@ figures are those of the test trips, one in five, which no training sees; ECE is
 depends on how it is paid, so a model that only knows the payment is already good on all trips together.
 """
 
-import importlib.util
+import importlib
 import sys
-from types import ModuleType
 
 import keras
 import numpy as np
@@ -21,8 +20,7 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from benchmarks.shared import script
-from benchmarks.shared.script import ROOT
-from control.common import text
+from control.common import project, text
 from trainer.evaluation.measures import Calibration
 from trainer.rundir.layout import snapshot_path
 from trainer.rundir.schemas import read_history
@@ -37,14 +35,15 @@ def main() -> None:
     line.add_argument("--run", required=True)
     line.add_argument("--epoch", type=int, help="default: the one with the highest validation AUC")
     given = line.parse_args()
-    folder = ROOT / "runs" / given.run
+    folder = project.RUNS / given.run
     history = read_history(folder / "history.csv")
     if not history or "val_auc" not in history[0]:
         sys.exit(f"--run={given.run}: {folder} has no finished epoch of examples/taxi.py. Fix: the name of such a run")
     epoch = given.epoch or max(history, key=lambda row: row["val_auc"])["epoch"]
     if not snapshot_path(folder, epoch).is_file():
         sys.exit(f"--epoch={epoch}: {folder / 'checkpoints'} has no snapshot of it. Fix: one of those there, or leave it out for the best")
-    taxi = example()
+    sys.path.insert(0, str(project.ROOT / "examples"))
+    taxi = importlib.import_module("taxi")
     (x, y), (test_x, test_y) = taxi.data("train"), taxi.data("test")
     model = keras.models.load_model(snapshot_path(folder, epoch), compile=False)
     probabilities = {
@@ -66,19 +65,9 @@ def is_paid(x: dict[str, np.ndarray], payment: str | None) -> np.ndarray:
     return np.ones(len(kinds), bool) if payment is None else kinds == payment
 
 
-def example() -> ModuleType:
-    """`examples/taxi.py`, which is no package."""
-    spec = importlib.util.spec_from_file_location("taxi", ROOT / "examples" / "taxi.py")
-    if spec is None or spec.loader is None:
-        sys.exit("examples/taxi.py is not there")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def regression(x: dict[str, np.ndarray], y: np.ndarray, test_x: dict[str, np.ndarray]) -> np.ndarray:
     """Predictions of logistic regression with a ridge penalty of 1: linear in the logarithms of the numbers, and in the one-hot rest."""
-    rows, others = design(x, x), design(test_x, x)
+    rows, others = _design(x, x), _design(test_x, x)
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
         logits, free = rows @ weights, np.append(weights[:-1], 0.0)
@@ -87,7 +76,7 @@ def regression(x: dict[str, np.ndarray], y: np.ndarray, test_x: dict[str, np.nda
     return expit(others @ minimize(objective, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 1000}).x)
 
 
-def design(x: dict[str, np.ndarray], known: dict[str, np.ndarray]) -> np.ndarray:
+def _design(x: dict[str, np.ndarray], known: dict[str, np.ndarray]) -> np.ndarray:
     """Numbers as logarithms, standardised as in `known`; a column for each of its payments and companies; ones for the intercept."""
     numbers = ("fare", "trip_miles", "trip_seconds")
     logs, base = (np.stack([np.log1p(one[name].astype(float).ravel()) for name in numbers], 1) for one in (x, known))
@@ -95,7 +84,7 @@ def design(x: dict[str, np.ndarray], known: dict[str, np.ndarray]) -> np.ndarray
     return np.concatenate([(logs - base.mean(0)) / base.std(0), *kinds, np.ones((len(logs), 1))], axis=1)
 
 
-def auc(positive: np.ndarray, probability: np.ndarray) -> float:
+def _auc(positive: np.ndarray, probability: np.ndarray) -> float:
     """The share of pairs of a positive and a negative that are in order; half a pair where they are equal."""
     positives = positive.sum()
     return float((rankdata(probability)[positive].sum() - positives * (positives + 1) / 2) / (positives * (len(positive) - positives)))
@@ -113,7 +102,7 @@ def scores(y: np.ndarray, probability: np.ndarray) -> list[text.Number | str]:
     calibration.see(positive.astype(np.int64), probability)
     figures = [
         float(positive.mean()),
-        auc(positive, probability) if 0 < positive.mean() < 1 else None,
+        _auc(positive, probability) if 0 < positive.mean() < 1 else None,
         (positive == guess).mean(),
         positive[guess].mean() if guess.any() else None,
         guess[positive].mean() if positive.any() else None,

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.shared.script import ROOT
+from control.common.project import ROOT
 from control.lab.containers import Engine, find
 from control.lab.lab_inventory import CPU_PERIOD_US, OWNER_LABEL, owner
 from trainer.common.errors import LockstepError

@@ -1,18 +1,20 @@
-"""Code shared by benchmark scripts: command line, alternating rounds, rows of earlier measurements."""
+"""Code shared by benchmark scripts: command line, commands of a checkout in turns, medians with their range."""
 
 import argparse
-import csv
-import time
-import typing
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from trainer.common.files import write_rows
+from control.common import project, text
 
-ROOT = Path(__file__).resolve().parents[2]
-K = TypeVar("K")
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
 def parser(description: str | None, **numbers: int) -> argparse.ArgumentParser:
@@ -23,26 +25,63 @@ def parser(description: str | None, **numbers: int) -> argparse.ArgumentParser:
     return line
 
 
-def in_turn(ways: Mapping[K, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter) -> dict[K, list[float]]:
-    """Seconds of each way in rounds in which all take turns, so that all see the same machine; a first round is left out."""
-    seconds: dict[K, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds + 1):
-        for name, work in ways.items():
-            begun = clock()
-            work()
-            seconds[name].append(clock() - begun)
-    return {name: taken[1:] for name, taken in seconds.items()}
+def names(given: str, known: Iterable[str]) -> list[str]:
+    """Names of an option, separated by commas."""
+    listed = given.split(",")
+    if unknown := [name for name in listed if name not in known]:
+        raise argparse.ArgumentTypeError(f"{given}: {', '.join(unknown)} is unknown; there are {', '.join(known)}")
+    return listed
 
 
-def recorded(file: Path, kind: type[Row]) -> list[Row]:
-    """The rows of earlier measurements, each a named tuple of this kind; its fields are str, int or float."""
-    if not file.is_file():
-        return []
-    types = typing.get_type_hints(kind)
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [kind(**{name: types[name](cell) for name, cell in row.items()}) for row in csv.DictReader(stream)]
+def in_turn(ways: Sequence[T], round_number: int) -> Sequence[T]:
+    """Ways in the order of a round: forwards and backwards, so that a machine that becomes slower slows all."""
+    return ways[:: 1 if round_number % 2 == 0 else -1]
 
 
-def record(file: Path, rows: Sequence[Any]) -> None:
-    """Write all rows, at least one: named tuples of the same kind."""
-    write_rows(file, rows[0]._fields, (row._asdict() for row in rows))
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Median and range."""
+    middle, least, most = (text.Number(value, digits) for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands of a checkout, with the arguments for `ansible-playbook` that a script was given."""
+
+    more: tuple[str, ...] = ()
+    root: Path = project.ROOT
+
+    def folder(self, run: str) -> Path:
+        """Folder of a run."""
+        return self.root / "runs" / run
+
+    def play(self, playbook: str, run: str = "", *options: str) -> None:
+        """Run a playbook, with a run's name if it takes one; exit with its last lines if it fails."""
+        self._play(playbook, *(["-e", f"run={run}"] if run else []), *self.more, *options)
+
+    def delete(self, run: str) -> None:
+        """Delete a run, also one that an interrupted measurement left, from the hosts and here; nothing if there is none."""
+        if self.folder(run).exists():
+            inventory = [word for flag, value in itertools.pairwise(self.more) if flag == "-i" for word in (flag, value)]
+            self._play("playbooks/delete_run.yml", "-e", f"run={run}", *inventory)
+
+    @contextlib.contextmanager
+    def trained(self, run: str, *options: str) -> Iterator[Path]:
+        """Train, and delete the run afterwards; the run's folder."""
+        self.delete(run)
+        self.play("train.yml", run, *options)
+        yield self.folder(run)
+        self.delete(run)
+
+    def start(self, *words: str, session: bool = False) -> "subprocess.Popen[str]":
+        """Start `ansible-playbook` with its output and errors in one pipe; with `session`, in a session of its own."""
+        environment, pipe, joined = {**os.environ, "PYTHONPATH": str(self.root)}, subprocess.PIPE, subprocess.STDOUT
+        argv = [str(Path(sys.executable).parent / "ansible-playbook"), *words]
+        return subprocess.Popen(argv, cwd=self.root, env=environment, stdout=pipe, stderr=joined, text=True, start_new_session=session)
+
+    def _play(self, *words: str) -> None:
+        with self.start(*words) as started:
+            output = started.communicate()[0]
+        if started.returncode != 0:
+            last = "\n".join(output.splitlines()[-20:])
+            sys.exit(f"{self.root}: {words[0]} ended with exit code {started.returncode}:\n{last}")

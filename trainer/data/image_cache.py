@@ -65,7 +65,7 @@ class Decoded(Images):
     """Images decoded from the published packs by a few threads each time they are requested.
 
     Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
-    no process is left behind when a worker is killed. docs/reference/benchmarks.md has measurements of both.
+    no process is left behind when a worker is killed.
     """
 
     def __init__(self, packs: Path, manifest: Manifest, split: str, size: tuple[int, ...], loaders: int | None = None):

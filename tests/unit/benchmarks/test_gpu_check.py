@@ -27,18 +27,17 @@ def test_gpus_that_nvidia_smi_lists(listed, names):
     assert gpu_check.gpus_of(listed) == names
 
 
-@pytest.mark.parametrize(("answer", "sum_mb"), [("512\n1024\n", 1536), ("7\n", 7), ("[N/A]\n", None), ("", None)])
-def test_memory_that_nvidia_smi_gives(answer, sum_mb):
-    assert gpu_check.memory_of(answer) == sum_mb
-
-
-def test_memory_is_the_most_beyond_the_first(monkeypatch):
-    answers = iter(["100\n", "900\n", "300\n", ""])
-    monkeypatch.setattr(gpu_check, "asked", lambda *_: next(answers))
+@pytest.mark.parametrize(
+    ("answers", "used"),
+    [(["100\n", "900\n", "300\n", ""], 800), (["512\n1024\n", "512\n1031\n", ""], 7), (["[N/A]\n"], None), ([""], None)],
+)
+def test_memory_is_the_most_beyond_the_first(answers, used, monkeypatch):
+    left = iter(answers)
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda *_: next(left))
     monkeypatch.setattr(gpu_check, "POLL_S", 0)
     with gpu_check.Memory() as memory:
         memory._watch.join()
-    assert memory.used == 800
+    assert memory.used == used
 
 
 def snapshot(path, **arrays):
@@ -70,20 +69,15 @@ def test_weights_differ_relative_to_their_array(other, expected, tmp_path):
 @pytest.mark.parametrize("gpus", [0, 1, 2])
 def test_trials_use_the_gpus_there_are(gpus):
     trials = {trial.name: trial for trial in gpu_check.trials(gpus)}
-    assert [trials[name].gpus for name in ("cpu", "one", "shared", "table-cpu", "table")] == [
-        0,
-        min(gpus, 1),
-        min(gpus, 1),
-        0,
-        min(gpus, 1),
-    ]
+    one = min(gpus, 1)
+    assert [trials[name].gpus for name in ("cpu", "one", "shared", "table-cpu", "table")] == [0, one, one, 0, one]
     assert {trials["preflight"].gpus, trials["refused"].gpus} == {gpus + 1}
     assert ("two" in trials, "tf32" in trials) == (gpus == 2, gpus > 0)
     assert {trial.reference for trial in trials.values()} <= {"", *trials}
 
 
 def test_two_workers_share_the_first_gpu(tmp_path):
-    inventory = gpu_check.hosts(Trial("shared", "two", (), 1, 2), tmp_path, "python")["workers"]
+    inventory = Trial("shared", "two", (), 1, 2).inventory(tmp_path, "python")["workers"]
     known = {name: {**inventory["vars"], **own} for name, own in inventory["hosts"].items()}
     members = cluster_hosts(known, list(known))
     assert [gpu_share(members, name) for name in known] == ["0", "0"]
@@ -123,7 +117,7 @@ class Trained(gpu_check.Check):
         self.ended, self.output, self.weights = code, output, weights
 
     def _train(self, trial, inventory, run):
-        folder = gpu_check.ROOT / "runs" / run
+        folder = gpu_check.project.RUNS / run
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "history.csv").write_text("epoch,images_per_s\n1,5\n2,1234.5\n")
         snapshot(gpu_check.snapshot(folder), bias=self.weights.get(trial.name, [1]))
@@ -132,8 +126,8 @@ class Trained(gpu_check.Check):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_check, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu_check, "asked", lambda *_: "")
+    monkeypatch.setattr(gpu_check.project, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda *_: "")
     return tmp_path
 
 
@@ -194,7 +188,7 @@ def test_results_are_a_table_and_json(tmp_path):
     ],
 )
 def test_gpus_that_are_not_found_end_it(listed, message, monkeypatch):
-    monkeypatch.setattr(gpu_check, "asked", lambda *_: listed)
+    monkeypatch.setattr(gpu_check, "nvidia_smi", lambda *_: listed)
     monkeypatch.setattr(gpu_check, "tensorflow_gpus", lambda *_: ("2.21.0", 1))
     monkeypatch.setattr(gpu_check.signal, "signal", lambda *_: None)
     monkeypatch.setattr("sys.argv", ["gpu_check.py", "--python", "python"])
