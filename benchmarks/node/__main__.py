@@ -10,11 +10,6 @@ from trainer.common.errors import DONE
 BENCHMARK = (("--config", PATH), ("--out", PATH), *integers(["--passes"], required=True))
 
 
-def numbers(listed: str) -> tuple[int, ...]:
-    """`1,2,4` as (1, 2, 4)."""
-    return tuple(int(one) for one in listed.split(","))
-
-
 def main() -> int:
     """Run one command."""
     line = CommandLine("benchmarks.node", __doc__)
@@ -24,9 +19,14 @@ def main() -> int:
     return line.run()
 
 
+def _numbers(listed: str) -> tuple[int, ...]:
+    """`1,2,4` as (1, 2, 4)."""
+    return tuple(int(one) for one in listed.split(","))
+
+
 def _time_loaders(arguments: argparse.Namespace) -> int:
     """Time passes over a published dataset by number of loaders; writes results.json."""
-    wanted = loader.Wanted(numbers(arguments.loaders), arguments.passes, arguments.limit)
+    wanted = loader.Wanted(_numbers(arguments.loaders), arguments.passes, arguments.limit)
     loader.run(arguments.config, published(arguments), wanted, arguments.out)
     return DONE
 
@@ -38,7 +38,7 @@ def _time_inference(arguments: argparse.Namespace) -> int:
     process.load_tensorflow()
     from benchmarks.node import inference
 
-    wanted = inference.Wanted(numbers(arguments.devices), numbers(arguments.batches), arguments.passes)
+    wanted = inference.Wanted(_numbers(arguments.devices), _numbers(arguments.batches), arguments.passes)
     inference.run(arguments.config, arguments.model, wanted, arguments.threads, arguments.out)
     return DONE
 

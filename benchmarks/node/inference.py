@@ -14,8 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.node.loader import Progress, in_turn
-from benchmarks.node.spent import Spent
+from benchmarks.node.passes import Progress, Spent, in_turn
 from trainer import models
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json
@@ -81,14 +80,14 @@ def measure(make: Callable[[], keras.Model], wanted: Wanted, names: list[str], p
     predictors = {count: replicas.predictor(count) for count in wanted.devices}
     smallest = max(wanted.devices)
     batches = sorted({smallest, *wanted.batches})
-    images = {batch: random_images(batch, replicas.input_shape) for batch in batches}
+    images = {batch: _random_images(batch, replicas.input_shape) for batch in batches}
     counts = {batch: _warm_up(predictors, images[batch], progress) for batch in batches}
     rows = []
     for number in range(1, wanted.passes + 1):
         for batch in batches:
             progress(f"round {number} of {wanted.passes}, batch {batch}")
             for devices in in_turn(wanted.devices, number):
-                row = one_pass(predictors[devices], images[batch], counts[batch])
+                row = _one_pass(predictors[devices], images[batch], counts[batch])
                 rows.append({"devices": devices, "batch": batch, "number": number, "calls": counts[batch], **row})
     kind = "GPU" if "GPU" in names[0] else "CPU"
     return {"model": replicas.name, "parameters": replicas.parameters, "kind": kind, "smallest": smallest, "rows": rows}
@@ -158,7 +157,7 @@ class Replicas:
         return predict
 
 
-def one_pass(predict: Callable[[np.ndarray], np.ndarray], images: np.ndarray, calls: int) -> dict[str, float]:
+def _one_pass(predict: Callable[[np.ndarray], np.ndarray], images: np.ndarray, calls: int) -> dict[str, float]:
     """Cost of `calls` calls, as the values of `Spent`."""
     spent = Spent()
     for _ in range(calls):
@@ -166,7 +165,7 @@ def one_pass(predict: Callable[[np.ndarray], np.ndarray], images: np.ndarray, ca
     return spent.so_far()
 
 
-def random_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
+def _random_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
     """Noise `[count, *shape]` uint8, the same every time."""
     return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
 
@@ -178,5 +177,5 @@ def _warm_up(predictors: dict[int, Callable[[np.ndarray], np.ndarray]], images: 
         progress(f"warm-up: batch {len(images)}, devices: {devices}")
         for _ in range(WARM_UP_CALLS):
             predict(images)
-        seconds.append(min(one_pass(predict, images, 1)["seconds"] for _ in range(WARM_UP_CALLS)))
+        seconds.append(min(_one_pass(predict, images, 1)["seconds"] for _ in range(WARM_UP_CALLS)))
     return max(1, math.ceil(PASS_S / seconds[0]))

@@ -5,17 +5,16 @@ loader workers. Here the numbers take turns, so that all see the same machine.
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.node.spent import Spent
+from benchmarks.node.passes import Progress, Spent, in_turn
 from trainer.common.errors import DatasetError
 from trainer.common.files import write_json
 from trainer.config import loading
@@ -30,7 +29,6 @@ from trainer.rundir.phases import Phase
 
 WARM_UP = 0
 REPORT_EVERY_S = 1.0
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -66,23 +64,27 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
     Raises:
         DatasetError: its images are raw pixels.
     """
-    manifest, _ = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, 1)
+    size = config.data.image_size
+    opened = {loaders: open_images(published, Path(os.devnull), size, 0, lambda *_: None, loaders) for loaders in wanted.loaders}
+    manifest = opened[wanted.loaders[0]][0]
     if manifest.shape is not None:
         raise DatasetError(f"{published.folder}: its images are raw pixels, so loaders have nothing to decode")
-    vary = varying(config)
     chosen = epoch_order(len(manifest.train.files), config.seed, WARM_UP)[: wanted.limit]
-    feeders = {}
-    for loaders in wanted.loaders:
-        _, images = open_images(published, Path(os.devnull), config.data.image_size, 0, lambda *_: None, loaders)
-        feeders[loaders] = Feeder(images["train"], chosen, [1], 0)
-    report = _seldom(progress)
+    feeders = {loaders: Feeder(images["train"], chosen, [1], 0) for loaders, (_, images) in opened.items()}
+    batch_size = config.train.batch_size
+    steps = math.ceil(len(chosen) / batch_size)
+    planned = list(calls(0, steps, config.train.steps_per_call, uneven=len(chosen) % batch_size > 0))
+    report, vary = _seldom(progress), _augmentation(config)
     begun, of = itertools.count(1), 1 + wanted.passes * len(feeders)
 
     def timed(loaders: int, number: int) -> dict[str, float]:
         name = f"pass {next(begun)} of {of} ({'warm-up, ' if number == WARM_UP else ''}loaders: {loaders})"
-        show = functools.partial(_show, report, name, len(chosen))
-        spent = one_pass(config, feeders[loaders], len(chosen), number, show, vary)
-        return {"loaders": loaders, "number": number, "images": len(chosen), **spent}
+        finished, spent = 0, Spent()
+        for call, batch in feeders[loaders].epoch(EpochPlan(len(chosen), batch_size, steps, config.seed, number), planned):
+            vary(call, batch)
+            finished += batch.weights.size
+            report(f"{name}: {finished:,} of {len(chosen):,} images")
+        return {"loaders": loaders, "number": number, "images": len(chosen), **spent.so_far()}
 
     # The first pass fills the kernel's page cache and is not counted.
     timed(max(feeders), WARM_UP)
@@ -91,23 +93,18 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
     return {
         "images": len(chosen),
         "bytes": sum(offsets[index + 1] - offsets[index] for index in chosen),
-        "decoded_mb": (len(manifest.train.files) + len(manifest.test.files)) * math.prod(config.data.image_size) / 2**20,
+        "decoded_mb": (len(manifest.train.files) + len(manifest.test.files)) * math.prod(size) / 2**20,
         "cores": len(os.sched_getaffinity(0)),
         "rows": rows,
     }
 
 
-def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
-    """The numbers in ascending order, in the next round descending, so that effects of the order cancel out."""
-    return sorted(numbers, reverse=round_number % 2 == 0)
-
-
-def varying(config: Config) -> Callable[[Call, Batch], None] | None:
-    """A function that augments batches as in training; None if the configuration has no augmentation."""
+def _augmentation(config: Config) -> Callable[[Call, Batch], None]:
+    """A function that augments batches as in training."""
     # Mixup takes images in pairs, which nobody reads here.
     alone = dataclasses.replace(config.augment, mixup=0.0)
     if alone == Augment():
-        return None
+        return lambda *_: None
     from trainer.step import image_augmentation
 
     augment: Callable[[Batch], Any] = cast(Any, image_augmentation.make(alone, config.seed))
@@ -117,30 +114,6 @@ def varying(config: Config) -> Callable[[Call, Batch], None] | None:
             augment(batch.at(index))
 
     return vary
-
-
-def one_pass(
-    config: Config,
-    feeder: Feeder,
-    images: int,
-    epoch: int,
-    progress: Callable[[int], None],
-    vary: Callable[[Call, Batch], None] | None = None,
-) -> dict[str, float]:
-    """Cost of one pass in the order of an epoch, as the values of `Spent`."""
-    size, finished = config.train.batch_size, 0
-    steps, spent = math.ceil(images / size), Spent()
-    planned = calls(0, steps, config.train.steps_per_call, uneven=images % size > 0)
-    for call, batch in feeder.epoch(EpochPlan(images, size, steps, config.seed, epoch), planned):
-        if vary is not None:
-            vary(call, batch)
-        finished += batch.weights.size
-        progress(finished)
-    return spent.so_far()
-
-
-def _show(progress: Progress, name: str, images: int, finished: int) -> None:
-    progress(f"{name}: {finished:,} of {images:,} images")
 
 
 def _seldom(progress: Progress) -> Progress:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.node_results.passes import Conclusion, Group, Picture, differ, grouped
+from benchmarks.node_results.passes import Conclusion, Group, Picture, grouped
 from benchmarks.shared import benchmark
 from control.common.text import count
 
@@ -40,7 +40,7 @@ def _ratio(one: Group, several: Group) -> float:
 def _verdict(one: Group, several: Group) -> str:
     few, many = count(one["devices"], "device"), count(several["devices"], "device")
     ratio, at = _ratio(one, several), f"a batch of {one['batch']:,}"
-    if not differ(one.images_per_s, several.images_per_s):
+    if not one.images_per_s.differs(several.images_per_s):
         return f"no measurable difference between {many} and {few} at {at}: {ratio:.2f} times the images/s"
     if ratio > 1:
         return f"{many} predict {ratio:.2f} times the images/s of {few} at {at}"

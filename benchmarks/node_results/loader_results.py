@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.node_results.passes import Conclusion, Group, Picture, differ, grouped
+from benchmarks.node_results.passes import Conclusion, Group, Picture, grouped
 from benchmarks.shared import benchmark
 from control.common.text import count
 
@@ -29,37 +29,26 @@ def _gain(row: Group, best: Group) -> float:
 
 
 def _alike(row: Group, best: Group) -> bool:
-    return len(row.seconds.values) > 1 and not differ(row.seconds, best.seconds)
+    return len(row.seconds.values) > 1 and not row.seconds.differs(best.seconds)
 
 
 def _answer(groups: Sequence[Group], cores: int) -> str:
     """How many loaders are enough, and how many training uses by default."""
-    first, best = groups[0], _enough(groups)
+    first, best, fastest = groups[0], _enough(groups), _fastest(groups)
     rate = f"{best.images_per_s.median:,.0f} images/s"
     speed = rate if best is first else f"{rate}, {_gain(first, best) + 1:.2f} times those of {first['loaders']}"
-    few = count(best["loaders"], "loader")
+    few, gain = count(best["loaders"], "loader"), _gain(best, fastest)
     if len(groups) == 1:
         sentence = f"{few}: {rate}."
     elif best is groups[-1]:
         sentence = f"The most loaders measured are the fastest: {few}, {speed}; more may be faster still."
     else:
-        sentence = f"{few} {'is' if best['loaders'] == 1 else 'are'} enough: {speed}; {_more(best, _fastest(groups))}."
-    return f"{sentence}{_open(groups)} Training takes {cores} here (the cores) unless data.loaders says otherwise."
-
-
-def _open(groups: Sequence[Group]) -> str:
-    """A warning if fewer loaders are much slower but passes differ by as much."""
-    best = _fastest(groups)
-    fewer = [row for row in groups if row["loaders"] < _enough(groups)["loaders"]]
-    if not any(_alike(row, best) for row in fewer):
-        return ""
-    passes = len(best.seconds.values)
-    return f" Passes differ too much to be sure of that: measure more of them, as in -e passes={3 * passes}."
-
-
-def _more(best: Group, most: Group) -> str:
-    gain = _gain(best, most)
-    return f"more bring less than {GAIN:.0%}" if gain < GAIN else f"what more bring ({gain:.0%}) is within what passes differ by"
+        more = f"more bring less than {GAIN:.0%}" if gain < GAIN else f"what more bring ({gain:.0%}) is within what passes differ by"
+        sentence = f"{few} {'is' if best['loaders'] == 1 else 'are'} enough: {speed}; {more}."
+    if any(_alike(row, fastest) for row in groups if row["loaders"] < best["loaders"]):
+        passes = 3 * len(fastest.seconds.values)
+        sentence += f" Passes differ too much to be sure of that: measure more of them, as in -e passes={passes}."
+    return f"{sentence} Training takes {cores} here (the cores) unless data.loaders says otherwise."
 
 
 def _cached(decoded_mb: float, limit_mb: int) -> str:
@@ -73,7 +62,7 @@ def _cached(decoded_mb: float, limit_mb: int) -> str:
     )
 
 
-def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any]) -> Conclusion:
+def conclude(bench: Mapping[str, Any], timed: Mapping[str, Any], _: float) -> Conclusion:
     """Conclusion from the results of `benchmarks.node.loader`."""
     groups = grouped(timed["rows"], "loaders")
     record = {

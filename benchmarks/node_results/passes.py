@@ -1,4 +1,4 @@
-"""Analysis of repeated passes on one host: statistics, the table, the picture, the files of a result."""
+"""Analysis of repeated passes on one host: statistics, the table, the picture, the host."""
 
 import math
 import statistics
@@ -9,12 +9,9 @@ from typing import Any
 
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-from benchmarks.shared.benchmark import ROWS
-from control.campaign.store import SUMMARY
 from control.common import plotting
 from control.common.text import Number, count, table
 from control.sweep.scaling import scaling_plots
-from trainer.common.files import write_json, write_rows
 
 FACTS = ("model", "cores", "cpu_quota", "cpus", "os", "machine", "memory", "load", "governors", "temperature", "throttled")
 """Facts that matter for judging a measurement, from a host's probe."""
@@ -47,6 +44,10 @@ class Spread:
         """Standard deviation of the sample; NaN for a single repeat."""
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
+    def differs(self, other: "Spread") -> bool:
+        """True if two measurements differ by more than their repeats do; false for single repeats."""
+        return abs(self.mean - other.mean) > CERTAIN * math.hypot(self.deviation, other.deviation)
+
     def figures(self) -> dict[str, float | None]:
         """For summary.json; the deviation of a single repeat is null."""
         deviation = None if math.isnan(self.deviation) else round(self.deviation, 6)
@@ -73,10 +74,10 @@ class Group:
 
     def cells(self) -> list[Any]:
         """Its row of the table."""
-        milliseconds = Spread(tuple(value * 1000 for value in self.seconds.values))
-        spreads = [(milliseconds.mean, milliseconds.deviation, 2), (self.images_per_s.median, self.images_per_s.deviation, 0)]
-        numbers = [[Number(value, digits), "-" if math.isnan(spread) else Number(spread, digits)] for value, spread, digits in spreads]
-        return [*self.conditions.values(), *numbers[0], *numbers[1], Number(self.busy, 1), Number(self.idle, 1)]
+        spreads = [(1000 * self.seconds.mean, 1000 * self.seconds.deviation, 2)]
+        spreads.append((self.images_per_s.median, self.images_per_s.deviation, 0))
+        pairs = [(Number(value, digits), "-" if math.isnan(spread) else Number(spread, digits)) for value, spread, digits in spreads]
+        return [*self.conditions.values(), *pairs[0], *pairs[1], Number(self.busy, 1), Number(self.idle, 1)]
 
     def record(self) -> dict[str, Any]:
         """Its entry in summary.json."""
@@ -103,49 +104,35 @@ def _group(conditions: dict[str, int], some: Sequence[Mapping[str, Any]]) -> Gro
     )
 
 
-def differ(one: Spread, other: Spread) -> bool:
-    """Return whether two measurements differ by more than their repeats do; false for single repeats."""
-    return abs(one.mean - other.mean) > CERTAIN * math.hypot(one.deviation, other.deviation)
+class Machine:
+    """The host on which passes were timed."""
 
+    def __init__(self, name: str, facts: Mapping[str, Any]):
+        """Take hardware and versions from a host's probe; `record` is their entry in summary.json."""
+        python = facts["python"]
+        versions = {"python": python["version"], "packages": python["packages"]}
+        self.record: dict[str, Any] = {"name": name, **{key: facts[key] for key in FACTS}, **versions}
 
-def disturbed(host: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A warning if other processes took a large part of the host during the passes, else an empty string."""
-    seconds, ours, idle = (sum(row[key] for row in rows) for key in ("seconds", "cpu_seconds", "idle_seconds"))
-    others = host["cores"] - (ours + idle) / seconds
-    # If a host is granted only a fraction of its machine, other processes on the rest do not matter.
-    if seconds < SHORTEST_S or host["cpus"] < host["cores"] or others < OTHERS * host["cores"]:
-        return ""
-    return f"Warning: other processes took {others:.1f} of {count(host['cores'], 'core')}; measure again on a quiet host."
+    def __str__(self) -> str:
+        """One line: `node01: Cortex-A72, 4 cores`."""
+        host = self.record
+        quota = f", {host['cpu_quota']:g} of them granted" if host["cpu_quota"] and host["cpu_quota"] < host["cores"] else ""
+        return f"{host['name']}: {host['model'] or host['machine']}, {count(host['cores'], 'core')}{quota}"
 
-
-def machine(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hardware and versions of a host, from its probe."""
-    python = facts["python"]
-    return {"name": name, **{key: facts[key] for key in FACTS}, "python": python["version"], "packages": python["packages"]}
-
-
-def about(host: Mapping[str, Any]) -> str:
-    """The host in one line: `node01: Cortex-A72, 4 cores`."""
-    quota = f", {host['cpu_quota']:g} of them granted" if host["cpu_quota"] and host["cpu_quota"] < host["cores"] else ""
-    return f"{host['name']}: {host['model'] or host['machine']}, {count(host['cores'], 'core')}{quota}"
+    def disturbed(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """A warning if other processes took a large part of the host during the passes, else an empty string."""
+        seconds, ours, idle = (sum(row[key] for row in rows) for key in ("seconds", "cpu_seconds", "idle_seconds"))
+        cores = self.record["cores"]
+        others = cores - (ours + idle) / seconds
+        # If a host is granted only a fraction of its machine, other processes on the rest do not matter.
+        if seconds < SHORTEST_S or self.record["cpus"] < cores or others < OTHERS * cores:
+            return ""
+        return f"Warning: other processes took {others:.1f} of {count(cores, 'core')}; measure again on a quiet host."
 
 
 def passes(number: int) -> str:
     """`1 pass`, `5 passes`."""
     return count(number, "pass" if number == 1 else "passe")
-
-
-def shown(groups: Sequence[Group], unit: str) -> str:
-    """The table for the terminal; `unit`: what its time is that of, `pass` or `call`."""
-    header = [*groups[0].conditions, f"ms per {unit} (mean)", "± deviation", "images/s (median)", "± deviation", "busy cores", "idle cores"]
-    return table(header, [group.cells() for group in groups])
-
-
-def write(folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    """Write `results.csv`, one row per pass, and `summary.json`."""
-    rounded = [{key: round(value, 6) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
-    write_rows(folder / ROWS, list(rows[0]), rounded)
-    write_json(folder / SUMMARY, summary)
 
 
 @dataclass(frozen=True)
@@ -162,38 +149,6 @@ class Picture:
     logarithmic: bool = False
 
 
-def draw(groups: Sequence[Group], picture: Picture, host: str, path: Path) -> None:
-    """Draw means with bars of one standard deviation."""
-    lines: dict[str, list[Group]] = {}
-    for group in groups:
-        name = ", ".join(count(value, name.removesuffix("s")) for name, value in group.conditions.items() if name != picture.x)
-        lines.setdefault(name, []).append(group)
-    positions = sorted({group[picture.x] for group in groups})
-    with plotting.picture(path, 3.0 + 1.2 * len(picture.panels)) as figure:
-        all_axes = figure.subplots(len(picture.panels), 1, sharex=True, squeeze=False)[:, 0]
-        plotting.write_title(figure, picture.title)
-        all_axes[0].set_title(host, loc="left", color="#333333")
-        for axes, (label, of) in zip(all_axes, picture.panels.items(), strict=True):
-            for index, (name, some) in enumerate(lines.items()):
-                spreads = [of(group) for group in some]
-                means, deviations = [one.mean for one in spreads], [one.deviation for one in spreads]
-                axes.errorbar([one[picture.x] for one in some], means, deviations, label=name, mfc="white", **plotting.line_style(index))
-            axes.set_ylabel(label)
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-            plotting.start_at_zero(axes)
-        axes.set_xlabel(picture.label)
-        if picture.logarithmic:
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_locator(NullLocator())
-        if len(positions) < scaling_plots.MANY_TICKS:
-            axes.set_xticks(positions, [f"{position:,}" for position in positions])
-        if len(lines) > 1:
-            axes.legend()
-        repeats = len(groups[0].seconds.values)
-        note = f"Means of {repeats} passes; bars: ± standard deviation." if repeats > 1 else "One pass each: no bars."
-        plotting.footnote(figure, f"{note} A warm-up is left out.")
-
-
 @dataclass(frozen=True)
 class Conclusion:
     """Conclusion from the passes of a benchmark."""
@@ -207,3 +162,40 @@ class Conclusion:
     picture: Picture
     following: tuple[str, str]
     """The next command, with its purpose."""
+
+    def table(self) -> str:
+        """The table for the terminal."""
+        columns = (f"ms per {self.unit} (mean)", "± deviation", "images/s (median)", "± deviation", "busy cores", "idle cores")
+        return table([*self.groups[0].conditions, *columns], [group.cells() for group in self.groups])
+
+    def draw(self, host: str, path: Path) -> None:
+        """Draw means with bars of one standard deviation."""
+        picture, lines = self.picture, dict[str, list[Group]]()
+        for group in self.groups:
+            name = ", ".join(count(value, name.removesuffix("s")) for name, value in group.conditions.items() if name != picture.x)
+            lines.setdefault(name, []).append(group)
+        with plotting.picture(path, 3.0 + 1.2 * len(picture.panels)) as figure:
+            all_axes = figure.subplots(len(picture.panels), 1, sharex=True, squeeze=False)[:, 0]
+            plotting.write_title(figure, picture.title)
+            all_axes[0].set_title(host, loc="left", color="#333333")
+            for axes, (label, of) in zip(all_axes, picture.panels.items(), strict=True):
+                for index, (name, some) in enumerate(lines.items()):
+                    means, deviations = [of(group).mean for group in some], [of(group).deviation for group in some]
+                    axes.errorbar(
+                        [one[picture.x] for one in some], means, deviations, label=name, mfc="white", **plotting.line_style(index)
+                    )
+                axes.set_ylabel(label)
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+                plotting.start_at_zero(axes)
+            axes.set_xlabel(picture.label)
+            if picture.logarithmic:
+                axes.set_xscale("log")
+                axes.xaxis.set_minor_locator(NullLocator())
+            positions = sorted({group[picture.x] for group in self.groups})
+            if len(positions) < scaling_plots.MANY_TICKS:
+                axes.set_xticks(positions, [f"{position:,}" for position in positions])
+            if len(lines) > 1:
+                axes.legend()
+            repeats = len(self.groups[0].seconds.values)
+            note = f"Means of {repeats} passes; bars: ± standard deviation." if repeats > 1 else "One pass each: no bars."
+            plotting.footnote(figure, f"{note} A warm-up is left out.")

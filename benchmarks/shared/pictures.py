@@ -11,10 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from control.datasets.publishing import publish
-from control.datasets.sources.folder import Folder
 from trainer.common.files import FOLDER
-from trainer.data.manifest import Published
 
 CLASSES = 4
 SIDES = (200, 300)
@@ -23,13 +20,12 @@ QUALITY = 85
 SEED = 1
 
 
-def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], None]) -> None:
+def make(folder: Path, count: int, progress: Callable[[int, int], None]) -> None:
     """Make `count` pictures in `train/<class>/` and one per class in `test/<class>/`: all of them, or no folder.
 
     Args:
         folder: where; nothing happens if it exists.
-        count: at least one per class.
-        seed: of the pictures; picture n is the same for every `count`.
+        count: at least one per class; picture n is the same for every count.
         progress: called with the number of finished pictures and of all.
     """
     if folder.is_dir():
@@ -42,7 +38,7 @@ def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], Non
             for label in range(CLASSES):
                 (part / split / f"person-{label}").mkdir(parents=True)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for finished, _ in enumerate(pool.map(partial(_write, part, count, seed), range(total)), 1):
+            for finished, _ in enumerate(pool.map(partial(_write, part, count), range(total)), 1):
                 progress(finished, total)
         part.chmod(FOLDER)
         part.rename(folder)
@@ -50,22 +46,10 @@ def make(folder: Path, count: int, seed: int, progress: Callable[[int, int], Non
         shutil.rmtree(part, ignore_errors=True)
 
 
-def published(folder: Path, count: int, side: int | None = None) -> Published:
-    """Pictures, published beside their folder; with `side` they are squares of that many pixels."""
-    if not folder.is_dir():
-        make(folder, count, SEED, lambda *_: None)
-        if side is not None:
-            for path in folder.rglob("*.jpg"):
-                with Image.open(path) as image:
-                    image.resize((side, side)).save(path, quality=QUALITY)
-    packs = folder.parent / "packs"
-    return publish.place_of(packs, publish.publish(Folder(str(folder)), packs, False, lambda *_: None).sha256)
-
-
-def _write(folder: Path, count: int, seed: int, number: int) -> None:
+def _write(folder: Path, count: int, number: int) -> None:
     split, index = ("train", number) if number < count else ("test", number - count)
     # Numbered separately, so that a larger folder begins with the same pictures.
-    rng = np.random.default_rng([seed, int(split == "test"), index])
+    rng = np.random.default_rng([SEED, int(split == "test"), index])
     _picture(rng).save(folder / split / f"person-{index % CLASSES}" / f"{index:06d}.jpg", quality=QUALITY)
 
 

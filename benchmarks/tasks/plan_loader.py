@@ -65,7 +65,7 @@ def _dataset(task: Task, options: dict[str, Any], limit: int | None) -> str | No
     if task.check_mode and not folder.is_dir():
         return None
     line = Line(Display(), command_line.terminal())
-    pictures.make(folder, count, pictures.SEED, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
+    pictures.make(folder, count, lambda finished, total: line.update(f"making pictures: {finished:,} of {total:,}"))
     line.end()
     return str(folder)
 

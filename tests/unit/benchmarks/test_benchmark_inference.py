@@ -1,7 +1,6 @@
 """Prediction on several devices: parts of a batch, what is timed, the sentence that says why more are or are not faster."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +8,10 @@ from PIL import Image
 
 from benchmarks.node import inference as benchmark
 from benchmarks.node_results import inference_results
-from benchmarks.node_results.passes import draw, grouped, shown
+from benchmarks.node_results.passes import grouped
 from benchmarks.tasks import plan_inference
 from control.common import configurations
-from trainer.common.errors import ConfigError, LockstepError
+from trainer.common.errors import LockstepError
 
 SHAPE = (4, 4, 1)
 
@@ -34,7 +33,7 @@ def replicas():
 
 @pytest.mark.parametrize("batch", [3, 4, 7, 32])
 def test_any_number_of_devices_predicts_the_same(replicas, batch):
-    images = benchmark.random_images(batch, SHAPE)
+    images = benchmark._random_images(batch, SHAPE)
     first, *others = (replicas.predictor(count)(images) for count in (1, 2, 3))
     assert first.shape == (batch, 3)
     assert first.dtype == np.float32
@@ -50,24 +49,17 @@ def test_only_so_many_devices_are_used(monkeypatch):
     replicas = benchmark.Replicas(make, ["a", "b", "c"])
     assert placed == ["a", "b", "c"]
     placed.clear()
-    replicas.predictor(2)(benchmark.random_images(4, SHAPE))
+    replicas.predictor(2)(benchmark._random_images(4, SHAPE))
     assert placed == ["a", "b"]
 
 
-def test_what_is_known_of_the_model(replicas):
-    assert (replicas.name, replicas.parameters, replicas.input_shape) == ("small", 51, SHAPE)
-
-
-def test_what_is_measured(monkeypatch):
+@pytest.mark.parametrize("kind", ["CPU", "GPU"])
+def test_what_is_measured(kind, monkeypatch):
+    device, lines = benchmark.tf.device, []
+    monkeypatch.setattr(benchmark.tf, "device", lambda _: device("/CPU:0"))
     monkeypatch.setattr(benchmark, "PASS_S", 0.002)
-    lines = []
-    actual = benchmark.measure(make, benchmark.Wanted((1, 3), (4, 8), 2), ["/CPU:0"] * 4, lines.append)
-    assert {key: value for key, value in actual.items() if key != "rows"} == {
-        "model": "small",
-        "parameters": 51,
-        "kind": "CPU",
-        "smallest": 3,
-    }
+    actual = benchmark.measure(make, benchmark.Wanted((1, 3), (4, 8), 2), [f"/{kind}:0"] * 4, lines.append)
+    assert [actual[key] for key in ("model", "parameters", "kind", "smallest")] == ["small", 51, kind, 3]
     order = [(row["number"], row["batch"], row["devices"]) for row in actual["rows"]]
     assert order == [(1, batch, devices) for batch in (3, 4, 8) for devices in (1, 3)] + [
         (2, batch, devices) for batch in (3, 4, 8) for devices in (3, 1)
@@ -79,16 +71,9 @@ def test_what_is_measured(monkeypatch):
     assert lines[-1] == "round 2 of 2, batch 8"
 
 
-def test_gpus_are_called_so(monkeypatch):
-    device = benchmark.tf.device
-    monkeypatch.setattr(benchmark.tf, "device", lambda _: device("/CPU:0"))
-    monkeypatch.setattr(benchmark, "PASS_S", 0.001)
-    assert benchmark.measure(make, benchmark.Wanted((1,), (1,), 1), ["/device:GPU:0"], lambda _: None)["kind"] == "GPU"
-
-
 def test_a_pass_lasts_about_as_long_as_it_is_to(monkeypatch):
     took = iter((0.3, 0.25))
-    monkeypatch.setattr(benchmark, "one_pass", lambda *_: {"seconds": next(took)})
+    monkeypatch.setattr(benchmark, "_one_pass", lambda *_: {"seconds": next(took)})
     assert benchmark._warm_up({1: lambda images: images}, np.zeros((2, 1)), lambda _: None) == 4
 
 
@@ -202,36 +187,19 @@ def test_gpus_have_hardware_of_their_own():
     assert message.endswith(": each device has hardware and memory of its own; cutting a batch in 2 costs 2.00 ms per call.")
 
 
-def test_one_number_of_devices_says_nothing():
-    actual = grouped(passes({(2, 2): [500], (2, 32): [600]}, {2: 1.0}), "batch", "devices")
-    assert (
-        inference_results._answer(actual, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2)
-        == "Only 2 devices measured: nothing to compare."
-    )
-
-
-def test_single_passes_are_never_told_apart():
-    rates = {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]}
-    assert inference_results._answer(
-        grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices"), (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2
-    ).startswith("no measurable difference between 2 devices and 1 device")
-
-
-def test_the_table_and_the_file():
-    actual = grouped(passes({(1, 32): [1000, 3000], (2, 32): [1600, 1600]}, {1: 1.0, 2: 1.5}, idle=0.25), "batch", "devices")
-    assert shown(actual, "call") == (
-        "  batch  devices  ms per call (mean)  ± deviation  images/s (median)  ± deviation  busy cores  idle cores\n"
-        "     32        1               21.33        15.08              2,000        1,414         1.0         0.2\n"
-        "     32        2               20.00         0.00              1,600            0         1.5         0.2"
-    )
-    assert actual[1].record() == {
-        "devices": 2,
-        "batch": 32,
-        "seconds": {"mean": 0.02, "deviation": 0.0, "median": 0.02},
-        "images_per_s": {"mean": 1600.0, "deviation": 0.0, "median": 1600.0},
-        "busy_cores": 1.5,
-        "idle_cores": 0.25,
-    }
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        ({(2, 2): [500], (2, 32): [600]}, "Only 2 devices measured: nothing to compare."),
+        (
+            {(1, 2): [1000], (2, 2): [500], (1, 32): [100], (2, 32): [900]},
+            "no measurable difference between 2 devices and 1 device",
+        ),
+    ],
+)
+def test_single_passes_are_never_told_apart(rates, message):
+    groups = grouped(passes(rates, {1: 1.0, 2: 1.0}), "batch", "devices")
+    assert inference_results._answer(groups, (32,), {"kind": "CPU", "threads": 2, "smallest": 2}, 2).startswith(message)
 
 
 @pytest.mark.parametrize("batches", [(32,), (32, 128, 512)])
@@ -248,8 +216,9 @@ def test_the_picture_is_the_same_each_time(batches, tmp_path):
     concluded = inference_results.conclude({"settings": {"batches": batches}, "of": "a new model"}, timed, 4)
     assert {group["batch"] for group in concluded.groups} == set(batches)
     assert len(concluded.record["results"]) == 3 * (1 + len(batches))
+    assert concluded.table().split()[:5] == ["batch", "devices", "ms", "per", "call"]
     for name in ("a.png", "b.png"):
-        draw(concluded.groups, concluded.picture, "node01: Cortex-A72, 4 cores", tmp_path / name)
+        concluded.draw("node01: Cortex-A72, 4 cores", tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (960, 630)
@@ -319,31 +288,20 @@ def test_what_does_not_go_together(runs):
         "run=new: none of its snapshots is here; the first is written at the end of epoch 1. Fix: ansible-playbook train.yml -e run=new "
         "watches it, or collects what it left if it has ended"
     )
+    assert "deep" in refusal(plan_inference._model_of, {"config": "deep"}, runs)
     assert "model.filtres: deep_cnn has no such option" in refusal(
         plan_inference._model_of, {"config": "deep_cnn", "set": "model.filtres=2"}, runs
     )
 
 
-def test_results_are_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("snapshot", "model"), [(False, "task_cnn"), (True, "small")])
+def test_results_are_written(snapshot, model, tmp_path, monkeypatch):
+    make().save(tmp_path / "model.keras")
     (tmp_path / "config.yml").write_text("model: {name: task_cnn}\n")
     monkeypatch.setattr(benchmark, "open_devices", lambda most, threads: ["/CPU:0"] * most)
     monkeypatch.setattr(benchmark, "PASS_S", 0.001)
-    benchmark.run(Path(tmp_path / "config.yml"), None, benchmark.Wanted((1,), (2,), 1), 3, tmp_path / "out")
+    file = tmp_path / "model.keras" if snapshot else None
+    benchmark.run(tmp_path / "config.yml", file, benchmark.Wanted((1,), (2,), 1), 3, tmp_path / "out")
     actual = json.loads((tmp_path / "out/results.json").read_text())
-    assert (actual["model"], actual["threads"], actual["parameters"]) == ("task_cnn", 3, 3_688_714)
+    assert (actual["model"], actual["threads"]) == (model, 3)
     assert "starting TensorFlow" in (tmp_path / "out/metrics.jsonl").read_text()
-
-
-def test_a_snapshot_is_read(tmp_path, monkeypatch):
-    model = make()
-    model.save(tmp_path / "model.keras")
-    (tmp_path / "config.yml").write_text("{}\n")
-    monkeypatch.setattr(benchmark, "open_devices", lambda most, threads: ["/CPU:0"] * most)
-    monkeypatch.setattr(benchmark, "PASS_S", 0.001)
-    benchmark.run(tmp_path / "config.yml", tmp_path / "model.keras", benchmark.Wanted((1,), (2,), 1), 1, tmp_path / "out")
-    assert json.loads((tmp_path / "out/results.json").read_text())["model"] == "small"
-
-
-def test_unknown_configuration():
-    with pytest.raises(ConfigError):
-        plan_inference._model_of({"config": "deep"}, Path("/nonexistent"))

@@ -1,14 +1,22 @@
-"""Cost of a piece of work: wall-clock seconds, CPU seconds of this process, and idle seconds of all cores."""
+"""Passes that are timed: their order, and their cost in seconds and processor time."""
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 TICKS_PER_S = 100
 """Unit of /proc/stat (USER_HZ)."""
+Progress = Callable[[str], None]
+"""Shows a line."""
+
+
+def in_turn(numbers: Sequence[int], round_number: int) -> list[int]:
+    """The numbers in ascending order, in the next round descending, so that effects of the order cancel out."""
+    return sorted(numbers, reverse=round_number % 2 == 0)
 
 
 class Spent:
-    """Counts from its creation."""
+    """Cost of a piece of work, counted from the creation."""
 
     def __init__(self) -> None:
         self._idle, self._worked, self._begun = _idle(), time.process_time(), time.perf_counter()
