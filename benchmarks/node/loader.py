@@ -80,7 +80,7 @@ def measure(config: Config, published: Published, wanted: Wanted, progress: Prog
     def timed(loaders: int, number: int) -> dict[str, float]:
         name = f"pass {next(begun)} of {of} ({'warm-up, ' if number == WARM_UP else ''}loaders: {loaders})"
         finished, spent = 0, Spent()
-        for call, batch in feeders[loaders].epoch(EpochPlan(len(chosen), batch_size, steps, config.seed, number), planned):
+        for call, batch in feeders[loaders].epoch(EpochPlan(len(chosen), batch_size, steps, config.seed, number), iter(planned)):
             vary(call, batch)
             finished += batch.weights.size
             report(f"{name}: {finished:,} of {len(chosen):,} images")

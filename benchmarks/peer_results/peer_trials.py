@@ -4,11 +4,11 @@ A cell is one system on a number of workers at one link rate in one round. Round
 sweep (`control.sweep.scaling.design`): all systems see the same machine, in an order drawn from the seed.
 """
 
+import itertools
 import random
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from control.common.operator_variables import integer
 from control.lab import lab_inventory
@@ -23,6 +23,7 @@ OWN, TORCH, HOROVOD = "own", "torch", "horovod"
 OURS, IDEAL, BOUND, PEER = "ours", "ideal", "bound", "peer"
 REDUCED = (OURS, PEER)
 """Kinds whose workers end with equal weights; the other kinds show the limits of these."""
+ANY, ONE, SEVERAL = "any", "one", "several"
 NO_LIMIT = "none"
 LAB_LINKS = f"{NO_LIMIT},1gbit,100mbit"
 HALF = '{"reduction": {"name": "half"}}'
@@ -48,11 +49,14 @@ class System:
     variant: str
     """The variant that the program runs."""
     title: str
-    alone: bool = True
-    """True if the system is measured with one worker."""
-    together: bool = True
-    """True if the system is measured with several workers."""
+    workers: str = ANY
+    """Numbers of workers with which it is measured."""
     default: bool = True
+
+
+def _powersgd(rank: int) -> System:
+    variant = f'{{"reduction": {{"name": "powersgd", "rank": {rank}}}}}'
+    return System(f"lockstep-powersgd-{rank}", OURS, OWN, "lockstep", variant, f"this project, PowerSGD rank {rank}", default=rank == 2)
 
 
 SYSTEMS = {
@@ -62,37 +66,47 @@ SYSTEMS = {
         System("lockstep-packed", OURS, OWN, "lockstep", '{"reduction": {"name": "packed"}}', "this project, float32"),
         System("lockstep-half", OURS, OWN, "lockstep", HALF, "this project, 16 bits on the wire", default=False),
         System("lockstep-balanced", OURS, OWN, "lockstep", BALANCED, "this project, a batch for each host by its speed", default=False),
-        *(
-            System(
-                f"lockstep-powersgd-{rank}",
-                OURS,
-                OWN,
-                "lockstep",
-                f'{{"reduction": {{"name": "powersgd", "rank": {rank}}}}}',
-                f"this project, PowerSGD rank {rank}",
-                default=rank == 2,
-            )
-            for rank in (1, 2, 4, 8)
-        ),
+        *map(_powersgd, (1, 2, 4, 8)),
         System("train", OURS, OWN, TRAIN, "", "`train.yml` itself, watched to its end; its second epoch, from a published data set"),
         System("train-unprofiled", OURS, OWN, TRAIN, "telemetry.profile_every=0", "the same without profiled steps", default=False),
-        System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", alone=False),
-        System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", alone=False, default=False),
-        System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", alone=False, default=False),
-        System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", alone=False, default=False),
+        System("ideal", IDEAL, OWN, "lockstep", "ideal", "the same hosts at once, nothing reduced", SEVERAL),
+        System("in-step", BOUND, OWN, "lockstep", "in-step", "the same hosts in step, 16 bytes summed twice", SEVERAL, False),
+        System("lockstep-parts", BOUND, OWN, "lockstep", "parts", "this project, with what its parts take", SEVERAL, False),
+        System("lockstep-profiled", BOUND, OWN, "lockstep", "profiled", "float32, every 8th step profiled", SEVERAL, False),
         System("stock", PEER, OWN, "stock", "", "TensorFlow MultiWorkerMirroredStrategy, Keras SGD"),
         System("stock-loop", PEER, OWN, "stock", "loop", "the same, 8 steps per traced call"),
-        System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", together=False),
-        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps per execution", together=False),
+        System("keras-fit", PEER, OWN, "keras_fit", "", "Keras fit", ONE),
+        System("keras-fit-loop", PEER, OWN, "keras_fit", "loop", "Keras fit, 8 steps per execution", ONE),
         System("ddp", PEER, TORCH, "torch_ddp", "", "PyTorch DDP on Gloo (one worker: plain PyTorch)"),
-        System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", alone=False),
-        System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", alone=False),
+        System("ddp-fp16", PEER, TORCH, "torch_ddp", "fp16", "PyTorch DDP, fp16_compress_hook", SEVERAL),
+        System("ddp-powersgd", PEER, TORCH, "torch_ddp", "powersgd", "PyTorch DDP, PowerSGD hook rank 2", SEVERAL),
         System("horovod", PEER, HOROVOD, "horovod_tf", "", "Horovod on Gloo, TensorFlow 2.13"),
-        System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", alone=False),
-        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps per traced call", alone=False),
-        System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", alone=False),
+        System("horovod-fp16", PEER, HOROVOD, "horovod_tf", "fp16", "Horovod, Compression.fp16", SEVERAL),
+        System("horovod-loop", PEER, HOROVOD, "horovod_tf", "loop", "Horovod, 8 steps per traced call", SEVERAL),
+        System("horovod-loop-fp16", PEER, HOROVOD, "horovod_tf", "loop-fp16", "the same, Compression.fp16", SEVERAL),
     )
 }
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of all cells; results with other settings can't be compared."""
+
+    steps: int = 40
+    warm_up: int = 16
+    seconds: int = 20
+    batch: int = 64
+    threads: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The settings among a command's variables; ConfigError if steps are not in whole groups."""
+        chosen = cls(**{name: integer(name, options[name]) for name in cls.__dataclass_fields__ if name in options})
+        for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
+            number = getattr(chosen, name)
+            if number % CHUNK or number < least:
+                raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -109,6 +123,12 @@ class Cell:
         """Name of the cell's files."""
         return f"r{self.round}-{self.link}-{self.workers}-{self.system}"
 
+    def arguments(self, rank: int, addresses: Sequence[str], common: Settings, threads: int) -> list[str]:
+        """The command line of a peer program, without the interpreter and the result file."""
+        numbers = {"rank": rank, "steps": common.steps, "warm-up": common.warm_up, "seconds": common.seconds, "batch": common.batch}
+        named = [part for name, value in {**numbers, "threads": threads}.items() for part in (f"--{name}", str(value))]
+        return [*named, "--addresses", ",".join(addresses), "--variant", SYSTEMS[self.system].variant]
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -116,61 +136,63 @@ class Wanted:
 
     workers: tuple[int, ...]
     links: tuple[str, ...]
+    """Link rates as `tc` writes them, or `none`; each once, in the order given."""
     systems: tuple[str, ...]
+    """In the table's order."""
     rounds: int
     seed: int
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any], hosts: int, is_lab: bool) -> Self:
+        """The request in a command's variables; ConfigError if it can't be measured on so many hosts."""
+        workers = design.numbers("workers", options.get("workers", f"1-{hosts}"))
+        if max(workers) > hosts:
+            raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
+        asked = str(options.get("links", LAB_LINKS if is_lab else NO_LIMIT))
+        links = tuple(dict.fromkeys(lab_inventory.link_rate(part.strip()) for part in asked.split(",")))
+        if not is_lab and links != (NO_LIMIT,):
+            raise ConfigError(
+                f"links={options['links']}: only the lab's links can be limited (ansible-playbook lab.yml makes one); "
+                "on other hosts measure them as they are: omit links, or -e links=none"
+            )
+        rounds, seed = integer("rounds", options.get("rounds", 3)), integer("seed", options.get("seed", 1))
+        return cls(workers, links, _systems(options.get("systems")), rounds, seed)
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of all cells; results with other settings can't be compared."""
-
-    steps: int = 40
-    warm_up: int = 16
-    seconds: int = 20
-    batch: int = 64
-    threads: int | None = None
-
-
-def wanted(options: Mapping[str, Any], hosts: int, is_lab: bool) -> Wanted:
-    """Parse the user's request."""
-    numbers = design.numbers("workers", options.get("workers", f"1-{hosts}"))
-    if max(numbers) > hosts:
-        raise ConfigError(f"workers={options.get('workers')}: the inventory has {hosts} hosts; add hosts or ask for fewer")
-    chosen = _links(str(options.get("links", LAB_LINKS if is_lab else NO_LIMIT)))
-    if not is_lab and chosen != (NO_LIMIT,):
+    def cells(self) -> list[Cell]:
+        """All cells in order of round, link and number of workers; only the order of the systems is random."""
+        blocks = itertools.product(range(1, self.rounds + 1), self.links, self.workers)
+        if every := [cell for block in blocks for cell in self._block(*block)]:
+            return every
+        several = self.workers == (1,)
         raise ConfigError(
-            f"links={options['links']}: only the lab's links can be limited (ansible-playbook lab.yml makes one); "
-            "on other hosts measure them as they are: omit links, or -e links=none"
+            f"systems={','.join(self.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
+            f"{','.join(map(str, self.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
         )
-    rounds, seed = integer("rounds", options.get("rounds", 3)), integer("seed", options.get("seed", 1))
-    return Wanted(numbers, chosen, systems(options.get("systems")), rounds, seed)
+
+    def _block(self, number: int, link: str, workers: int) -> list[Cell]:
+        """One block of a round: all systems under the same conditions, in random order.
+
+        A single worker sends nothing, so it is measured only at the first link, and one variant of this project stands for all.
+        """
+        if workers == 1 and link != self.links[0]:
+            return []
+        names = [name for name in self.systems if SYSTEMS[name].workers in (ANY, ONE if workers == 1 else SEVERAL)]
+        if workers == 1:
+            ours = [name for name in names if SYSTEMS[name].kind == OURS]
+            names = [name for name in names if name not in ours[1:]]
+        random.Random(f"{self.seed}/{number}/{link}/{workers}").shuffle(names)
+        return [Cell(number, link, workers, name) for name in names]
 
 
-def _links(text: str) -> tuple[str, ...]:
-    """Link rates as `tc` writes them, or `none`; each once, in the order given."""
-    return tuple(dict.fromkeys(lab_inventory.link_rate(part.strip()) for part in text.split(",")))
-
-
-def systems(text: Any) -> tuple[str, ...]:
-    """Names of the systems to measure, in the table's order."""
-    if text is None:
+def _systems(given: Any) -> tuple[str, ...]:
+    """Names of the systems to measure."""
+    if given is None:
         return tuple(name for name, system in SYSTEMS.items() if system.default)
-    names = [part.strip() for part in str(text).split(",")]
+    names = [part.strip() for part in str(given).split(",")]
     for name in names:
         if name not in SYSTEMS:
-            raise ConfigError(f"systems={text}: {name} is unknown{nearest(name, SYSTEMS)}; there are: {', '.join(SYSTEMS)}")
+            raise ConfigError(f"systems={given}: {name} is unknown{nearest(name, SYSTEMS)}; there are: {', '.join(SYSTEMS)}")
     return tuple(name for name in SYSTEMS if name in names)
-
-
-def settings(options: Mapping[str, Any]) -> Settings:
-    """The settings that all cells share."""
-    chosen = Settings(**{name: integer(name, options[name]) for name in Settings.__dataclass_fields__ if name in options})
-    for name, least in (("steps", CHUNK), ("warm_up", 2 * CHUNK)):
-        number = getattr(chosen, name)
-        if number % CHUNK or number < least:
-            raise ConfigError(f"{name}={number}: every system takes {CHUNK} steps at a time; give a multiple of {CHUNK}, from {least}")
-    return chosen
 
 
 def bits_per_s(link: str) -> float | None:
@@ -179,60 +201,3 @@ def bits_per_s(link: str) -> float | None:
         return None
     number = link.removesuffix("bit").rstrip("kmg")
     return float(number) * UNITS[link.removesuffix("bit").removeprefix(number)]
-
-
-def cells(asked: Wanted) -> list[Cell]:
-    """All cells in order of round, link and number of workers; only the order of the systems is random."""
-    all_cells = []
-    for number in range(1, asked.rounds + 1):
-        for link in asked.links:
-            for workers in asked.workers:
-                all_cells += _block(asked, number, link, workers)
-    if not all_cells:
-        several = asked.workers == (1,)
-        raise ConfigError(
-            f"systems={','.join(asked.systems)}: measured with {'several workers' if several else 'one worker'} only, and workers is "
-            f"{','.join(map(str, asked.workers))}; add {'-e workers=2 or more' if several else '-e workers=1'}, or other systems"
-        )
-    return all_cells
-
-
-def _block(asked: Wanted, number: int, link: str, workers: int) -> list[Cell]:
-    """One block of a round: all systems under the same conditions, in random order.
-
-    A single worker sends nothing, so it is measured only at the first link, and one variant of this project stands for all.
-    """
-    if workers == 1 and link != asked.links[0]:
-        return []
-    names = [name for name in asked.systems if (SYSTEMS[name].alone if workers == 1 else SYSTEMS[name].together)]
-    if workers == 1:
-        ours = [name for name in names if SYSTEMS[name].kind == OURS]
-        names = [name for name in names if name not in ours[1:]]
-    random.Random(f"{asked.seed}/{number}/{link}/{workers}").shuffle(names)
-    return [Cell(number, link, workers, name) for name in names]
-
-
-def start_script(job: Mapping[str, Any]) -> str:
-    """The script that runs one worker of a cell and ends it if it takes too long.
-
-    Args:
-        job: `environment` (name to value), `argv`, `folder`, `deadline` (seconds), all of them plain values.
-    """
-    exports = "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in job["environment"].items())
-    return f"""#!/usr/bin/env bash
-# One worker of a cell of benchmarks/peers.yml, started in tmux; ends with the file `exit`.
-set -u
-cd {shlex.quote(job["folder"])} || exit 1
-rm -f exit result.json worker.log
-{exports}
-timeout --kill-after=10 {int(job["deadline"])} {shlex.join(job["argv"])} > worker.log 2>&1
-echo $? > exit.part
-mv exit.part exit
-"""
-
-
-def arguments(cell: Cell, rank: int, addresses: Sequence[str], common: Settings, threads: int) -> list[str]:
-    """The command line of a peer program, without the interpreter and the result file."""
-    numbers = {"rank": rank, "steps": common.steps, "warm-up": common.warm_up, "seconds": common.seconds, "batch": common.batch}
-    named = [part for name, value in {**numbers, "threads": threads}.items() for part in (f"--{name}", str(value))]
-    return [*named, "--addresses", ",".join(addresses), "--variant", SYSTEMS[cell.system].variant]

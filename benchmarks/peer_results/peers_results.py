@@ -20,6 +20,15 @@ WATCHED = "lockstep-parts"
 BOUNDS = {"in-step": "with nothing sent but 16 bytes, twice", "ideal": "with nothing sent, and nobody waited for"}
 REST = "TensorFlow: forward, backward, small layers' updates"
 ERRORS = ("Error", "error:", "Exception", "what():", "Fatal", "gone")
+PICTURE = "![images/s by system and by number of workers](peers.png)"
+READING = (
+    "ms per step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
+    "images/s: of all workers together, median over rounds.",
+    "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
+    "of best peer: of the images/s of the peer that was the fastest in the same round; median.",
+    "MB sent: what left a host's network interface a step. wire ms: these bytes at the link's rate (the limit of the wire).",
+    "CPU ms: processor time of one worker a step.",
+)
 HEADER = ("system", "ms per step", "from", "to", "images/s", "of ideal", "of best peer", "MB sent", "wire ms", "CPU ms", "rounds")
 
 
@@ -63,37 +72,37 @@ class Row:
         """True if the row has numbers."""
         return self.state == MEASURED
 
+    @classmethod
+    def of_results(cls, cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Self:
+        """The row of a cell from its workers' results, in order of rank."""
+        wrong = next((one["parameters"] for one in workers if one["parameters"] != PARAMETERS), None)
+        if wrong is not None:
+            return cls.failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
+        if not all(math.isfinite(loss) for one in workers for loss in one["losses"]):
+            return cls.failed(cell, "its loss is no number")
+        if any(one["weights_before"] == one["weights_sha256"] for one in workers):
+            return cls.failed(cell, "its steps changed no weight")
+        rate = sum(one["batch"] / one["seconds_step"] for one in workers)
+        chooses = cell.workers > 1 and SYSTEMS[cell.system].kind == OURS and "reduction" not in SYSTEMS[cell.system].variant
+        return cls(
+            **asdict(cell),
+            state=MEASURED,
+            seconds_step=sum(one["batch"] for one in workers) / rate,
+            images_per_s=rate,
+            slowest_seconds_step=max(one["seconds_step"] for one in workers),
+            cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in workers),
+            sent_bytes_step=max(one["sent_bytes_step"] for one in workers),
+            steps=workers[0]["steps"],
+            loss=workers[0]["losses"][-1],
+            weights_equal=len({one["weights_sha256"] for one in workers}) == 1,
+            started_at=min(one["started_at"] for one in workers),
+            chosen=workers[0]["settings"]["reduction"]["name"] if chooses else "",
+        )
 
-def of_results(cell: Cell, workers: Sequence[Mapping[str, Any]]) -> Row:
-    """The row of a cell from its workers' results, in order of rank."""
-    wrong = next((one["parameters"] for one in workers if one["parameters"] != PARAMETERS), None)
-    if wrong is not None:
-        return failed(cell, f"it trains {wrong:,} parameters, not the model's {PARAMETERS:,}")
-    if not all(math.isfinite(loss) for one in workers for loss in one["losses"]):
-        return failed(cell, "its loss is no number")
-    if any(one["weights_before"] == one["weights_sha256"] for one in workers):
-        return failed(cell, "its steps changed no weight")
-    rate = sum(one["batch"] / one["seconds_step"] for one in workers)
-    chooses = cell.workers > 1 and SYSTEMS[cell.system].kind == OURS and "reduction" not in SYSTEMS[cell.system].variant
-    return Row(
-        **asdict(cell),
-        state=MEASURED,
-        seconds_step=sum(one["batch"] for one in workers) / rate,
-        images_per_s=rate,
-        slowest_seconds_step=max(one["seconds_step"] for one in workers),
-        cpu_seconds_step=statistics.fmean(one["cpu_seconds_step"] for one in workers),
-        sent_bytes_step=max(one["sent_bytes_step"] for one in workers),
-        steps=workers[0]["steps"],
-        loss=workers[0]["losses"][-1],
-        weights_equal=len({one["weights_sha256"] for one in workers}) == 1,
-        started_at=min(one["started_at"] for one in workers),
-        chosen=workers[0]["settings"]["reduction"]["name"] if chooses else "",
-    )
-
-
-def failed(cell: Cell, reason: str) -> Row:
-    """The row of a cell without numbers."""
-    return Row(**asdict(cell), state=FAILED, reason=reason)
+    @classmethod
+    def failed(cls, cell: Cell, reason: str) -> Self:
+        """The row of a cell without numbers."""
+        return cls(**asdict(cell), state=FAILED, reason=reason)
 
 
 def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
@@ -105,13 +114,8 @@ def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
     bad = [one for one in ends if one["exit"] != 0] or list(ends)
     one = min(bad, key=lambda each: (each["exit"] == PEER_GONE, each["exit"] is None))
     code = one["exit"]
-    how = (
-        "ended without an exit code"
-        if code is None
-        else "took too long"
-        if code == 124
-        else f"exit code {code}{failure_text.signal_name(code)}"
-    )
+    ends_without = {None: "ended without an exit code", 124: "took too long"}
+    how = ends_without.get(code) or f"exit code {code}{failure_text.signal_name(code)}"
     return f"{one['host']}: {how}: {telling(one['lines'])}"
 
 
@@ -222,36 +226,115 @@ class Results:
         """Ratio of images/s to the fastest peer of each round."""
         return _ratio(point, self.best_by_round(point.link, point.workers))
 
+    def table(self, link: str, workers: int) -> str:
+        """One block for the terminal: the first column left-aligned, numbers right-aligned."""
+        table = [HEADER, *self._block_rows(link, workers)]
+        first, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
+        return "\n".join([heading(link, workers), *("  " + "  ".join(line) for line in lines)])
+
+    def _block_rows(self, link: str, workers: int) -> list[list[str]]:
+        """Table cells of one block; systems without numbers are last."""
+        ideal, points = self.best(link, workers, IDEAL), self.at(link, workers)
+        tried = dict.fromkeys(row.system for row in self.rows if (row.link, row.workers) == (link, workers))
+        failed = [name for name in tried if (link, workers, name) not in self.points]
+        return [self._cells(point, ideal) for point in points] + [[name, "failed", *["-"] * (len(HEADER) - 3), "0"] for name in failed]
+
+    def _cells(self, point: Point, ideal: Point | None) -> list[str]:
+        least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.of("seconds_step"))
+        share, times = self.ratio(point, ideal), self.times_best(point)
+        return [
+            point.name,
+            middle,
+            least,
+            most,
+            f"{point.images_per_s:,.0f}",
+            f"{share.median:.0%}" if share else "-",
+            f"{times.median:.2f}" if times else "-",
+            _scaled(point.median("sent_bytes_step"), 1e-6, 2),
+            _scaled(point.wire, 1000, 1),
+            _scaled(point.median("cpu_seconds_step"), 1000, 1),
+            str(len(point.rows)),
+        ]
+
+    def sentences(self) -> list[str]:
+        """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
+        texts = []
+        for link, workers in self.blocks:
+            # With default settings, not the variant that happens to be fastest.
+            ours = self.points.get((link, workers, "lockstep")) or self.best(link, workers, OURS)
+            if ours and workers in (1, self.most):
+                texts.append(self._sentence(ours))
+        return texts
+
+    def _sentence(self, ours: Point) -> str:
+        best, ideal = self.best_by_round(ours.link, ours.workers), self.best(ours.link, ours.workers, IDEAL)
+        parts = [f"{heading(ours.link, ours.workers)}: {ours.name} trains {ours.images_per_s:,.0f} images/s"]
+        times, share = self.times_best(ours), self.ratio(ours, ideal)
+        if best and times:
+            names = ", ".join(dict.fromkeys(best[number].system for number in sorted(best)))
+            middle = statistics.median(row.images_per_s or 0.0 for row in best.values())
+            spread = f"; rounds {times.least:.2f} to {times.most:.2f}" if len(ours.rows) > 1 else ""
+            parts.append(f"{times.median:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
+        if ideal and share:
+            spread = f"; rounds {share.least:.0%} to {share.most:.0%}" if len(ours.rows) > 1 else ""
+            parts.append(f"{share.median:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
+        return ", ".join(parts) + "."
+
+    def failures(self) -> list[str]:
+        """Systems that failed somewhere, and why: each reason once."""
+        headings: dict[str, list[str]] = {}
+        for row in self.rows:
+            if not row.measured:
+                headings.setdefault(f"{row.system}: {row.reason}", []).append(heading(row.link, row.workers))
+        return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in headings.items()]
+
+    def unequal(self) -> list[str]:
+        """Systems whose workers did not end with equal weights although they train together."""
+        systems = [row.system for row in self.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
+        return sorted(set(systems))
+
+    def markdown(self, record: Mapping[str, Any], tables: Sequence[str] = ()) -> str:
+        """The text of table.md: what was measured where, sentences, tables (also those of `parts`), failures, systems."""
+        lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
+        lines += [f"- {line}" for line in _described(record)]
+        lines += ["", *(f"- {sentence}" for sentence in self.sentences()), "", PICTURE, ""]
+        for link, workers in self.blocks:
+            cells = [HEADER, ["---", *["---:"] * (len(HEADER) - 1)], *self._block_rows(link, workers)]
+            lines += [f"## {heading(link, workers)}", "", *("| " + " | ".join(row) + " |" for row in cells), ""]
+        lines += [line for table in tables for line in ("```", table, "```", "")]
+        lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
+        problems = self.failures() + [f"{name}: its workers did not end with equal weights" for name in self.unequal()]
+        lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
+        lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in self.systems), ""]
+        return "\n".join(lines)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """All points as plain values, for summary.json; `failures` has the systems without numbers."""
+        return [self._plain(point) for point in self.points.values()]
+
+    def _plain(self, point: Point) -> dict[str, Any]:
+        best, speeds = self.best_by_round(point.link, point.workers), point.of("images_per_s")
+        share, times = self.ratio(point, self.best(point.link, point.workers, IDEAL)), self.times_best(point)
+        return {
+            "link": point.link,
+            "workers": point.workers,
+            "system": point.system,
+            "rounds": len(point.rows),
+            "seconds_step": point.of("seconds_step")._asdict(),
+            "images_per_s": speeds.median,
+            "images_per_s_spread": [speeds.least, speeds.most],
+            "of_ideal": share._asdict() if share else None,
+            "of_best_peer": times._asdict() if times else None,
+            "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
+            "wire_seconds": point.wire,
+            **{column: point.median(column) for column in ("sent_bytes_step", "cpu_seconds_step")},
+        }
+
 
 def _ratio(point: Point, theirs: Mapping[int, Row]) -> Range | None:
     ratios = [(row.images_per_s or 0.0) / (theirs[row.round].images_per_s or math.inf) for row in point.rows if row.round in theirs]
     return Range.of(ratios) if ratios else None
-
-
-def _block_rows(results: Results, link: str, workers: int) -> list[list[str]]:
-    """Table cells of one block; systems without numbers are last."""
-    ideal, points = results.best(link, workers, IDEAL), results.at(link, workers)
-    tried = dict.fromkeys(row.system for row in results.rows if (row.link, row.workers) == (link, workers))
-    failed = [name for name in tried if (link, workers, name) not in results.points]
-    return [_cells(results, point, ideal) for point in points] + [[name, "failed", *["-"] * (len(HEADER) - 3), "0"] for name in failed]
-
-
-def _cells(results: Results, point: Point, ideal: Point | None) -> list[str]:
-    least, middle, most = (f"{seconds * 1000:,.1f}" for seconds in point.of("seconds_step"))
-    share, times = results.ratio(point, ideal), results.times_best(point)
-    return [
-        point.name,
-        middle,
-        least,
-        most,
-        f"{point.images_per_s:,.0f}",
-        f"{share.median:.0%}" if share else "-",
-        f"{times.median:.2f}" if times else "-",
-        _scaled(point.median("sent_bytes_step"), 1e-6, 2),
-        _scaled(point.wire, 1000, 1),
-        _scaled(point.median("cpu_seconds_step"), 1000, 1),
-        str(len(point.rows)),
-    ]
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:
@@ -272,40 +355,6 @@ def shown_link(link: str) -> str:
         if rate >= factor:
             return f"{rate / factor:g} {unit}"
     return f"{rate:g} bit/s"
-
-
-def terminal_table(results: Results, link: str, workers: int) -> str:
-    """One block for the terminal: the first column left-aligned, numbers right-aligned."""
-    table = [HEADER, *_block_rows(results, link, workers)]
-    first, *widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
-    return "\n".join([heading(link, workers), *("  " + "  ".join(line) for line in lines)])
-
-
-def sentences(results: Results) -> list[str]:
-    """Conclusions about this project: one sentence for the largest number of workers at each link, one for one worker."""
-    texts = []
-    for link, workers in results.blocks:
-        # With default settings, not the variant that happens to be fastest.
-        ours = results.points.get((link, workers, "lockstep")) or results.best(link, workers, OURS)
-        if ours and workers in (1, results.most):
-            texts.append(_sentence(results, ours, heading(link, workers)))
-    return texts
-
-
-def _sentence(results: Results, ours: Point, where: str) -> str:
-    best, ideal = results.best_by_round(ours.link, ours.workers), results.best(ours.link, ours.workers, IDEAL)
-    parts = [f"{where}: {ours.name} trains {ours.images_per_s:,.0f} images/s"]
-    times, share = results.times_best(ours), results.ratio(ours, ideal)
-    if best and times:
-        names = ", ".join(dict.fromkeys(best[number].system for number in sorted(best)))
-        middle = statistics.median(row.images_per_s or 0.0 for row in best.values())
-        spread = f"; rounds {times.least:.2f} to {times.most:.2f}" if len(ours.rows) > 1 else ""
-        parts.append(f"{times.median:.2f} times the best peer of its round ({names}; {middle:,.0f}{spread})")
-    if ideal and share:
-        spread = f"; rounds {share.least:.0%} to {share.most:.0%}" if len(ours.rows) > 1 else ""
-        parts.append(f"{share.median:.0%} of the ideal ({ideal.images_per_s:,.0f}{spread})")
-    return ", ".join(parts) + "."
 
 
 def parts(measurements: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -341,54 +390,8 @@ def _of_step(workers: Sequence[Mapping[str, Any]]) -> list[float]:
     return [statistics.median(one[key] for one in workers) for key in ("cpu_seconds_step", "seconds_step")]
 
 
-def _ms(seconds: float) -> Any:
+def _ms(seconds: float) -> text.Number:
     return text.Number(seconds * 1000, 1)
-
-
-def failures(results: Results) -> list[str]:
-    """Systems that failed somewhere, and why: each reason once."""
-    headings: dict[str, list[str]] = {}
-    for row in results.rows:
-        if not row.measured:
-            headings.setdefault(f"{row.system}: {row.reason}", []).append(heading(row.link, row.workers))
-    return [f"{what} ({'; '.join(dict.fromkeys(where))})" for what, where in headings.items()]
-
-
-def _unequal(results: Results) -> list[str]:
-    """Systems whose workers did not end with equal weights although they train together."""
-    systems = [row.system for row in results.rows if row.measured and not row.weights_equal and SYSTEMS[row.system].kind in REDUCED]
-    return sorted(set(systems))
-
-
-def markdown(results: Results, record: Mapping[str, Any], tables: Sequence[str] = ()) -> str:
-    """The text of table.md: what was measured where, sentences, tables (also those of `parts`), failures, systems."""
-    lines = ["# This project against its peers", "", f"`{record['command']}`, {record['date']}.", ""]
-    lines += [f"- {line}" for line in _described(record)]
-    lines += ["", *(f"- {sentence}" for sentence in sentences(results)), "", PICTURE, ""]
-    for link, workers in results.blocks:
-        lines += [f"## {heading(link, workers)}", "", _markdown_table(_block_rows(results, link, workers)), ""]
-    lines += [line for table in tables for line in ("```", table, "```", "")]
-    lines += ["## How to read it", "", *(f"- {line}" for line in READING), ""]
-    problems = failures(results) + [f"{name}: its workers did not end with equal weights" for name in _unequal(results)]
-    lines += ["## What failed", "", *(f"- {line}" for line in problems), ""] if problems else []
-    lines += ["## Systems", "", *(f"- {name}: {SYSTEMS[name].title}{_versions(record, name)}" for name in results.systems), ""]
-    return "\n".join(lines)
-
-
-PICTURE = "![images/s by system and by number of workers](peers.png)"
-READING = (
-    "ms per step: median over rounds; from, to: the fastest and the slowest round. A round's figure is the mean of its timed steps.",
-    "images/s: of all workers together, median over rounds.",
-    "of ideal: of the images/s of the same hosts at once with no reduction at all (the limit of computing), in the same round; median.",
-    "of best peer: of the images/s of the peer that was the fastest in the same round; median.",
-    "MB sent: what left a host's network interface a step. wire ms: these bytes at the link's rate (the limit of the wire).",
-    "CPU ms: processor time of one worker a step.",
-)
-
-
-def _markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    line = "| " + " | ".join(HEADER) + " |"
-    return "\n".join([line, "| --- |" + " ---: |" * (len(HEADER) - 1), *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def _versions(record: Mapping[str, Any], system: str) -> str:
@@ -406,29 +409,3 @@ def _described(record: Mapping[str, Any]) -> list[str]:
         f"{settings['seconds']} s); {text.count(record['rounds'], 'round')}, systems in random order within each",
         *hosts,
     ]
-
-
-def summary(results: Results) -> list[dict[str, Any]]:
-    """All points as plain values, for summary.json; `failures` has the systems without numbers."""
-    return [_plain(results, point) for point in results.points.values()]
-
-
-def _plain(results: Results, point: Point) -> dict[str, Any]:
-    best, speeds = results.best_by_round(point.link, point.workers), point.of("images_per_s")
-    ratios = {
-        "of_ideal": results.ratio(point, results.best(point.link, point.workers, IDEAL)),
-        "of_best_peer": results.times_best(point),
-    }
-    return {
-        "link": point.link,
-        "workers": point.workers,
-        "system": point.system,
-        "rounds": len(point.rows),
-        "seconds_step": point.of("seconds_step")._asdict(),
-        "images_per_s": speeds.median,
-        "images_per_s_spread": [speeds.least, speeds.most],
-        **{name: ratio._asdict() if ratio else None for name, ratio in ratios.items()},
-        "best_peer_by_round": {number: row.system for number, row in sorted(best.items())},
-        "wire_seconds": point.wire,
-        **{column: point.median(column) for column in ("sent_bytes_step", "cpu_seconds_step")},
-    }

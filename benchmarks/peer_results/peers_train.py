@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peer_results.peer_trials import CHUNK, SYSTEMS, Cell, Settings
-from benchmarks.peer_results.peers_results import MEASURED, Row, failed
+from benchmarks.peer_results.peers_results import MEASURED, Row
 from benchmarks.shared import epochs, random_images
 from trainer.common.files import read_json
 
@@ -44,7 +44,7 @@ def row(cell: Cell, folder: Path) -> Row:
     """The row of a run that ended well: all its epochs but the first, each of which has as many images."""
     summary, timed = read_json(folder / "summary.json"), epochs.timed(folder)
     if not timed:
-        return failed(cell, f"{folder.name}: history.csv has no epoch after the first")
+        return Row.failed(cell, f"{folder.name}: history.csv has no epoch after the first")
     steps = summary["steps"] * len(timed) // summary["epochs"]
     seconds_step = sum(epoch["seconds"] for epoch in timed) / steps
     return Row(

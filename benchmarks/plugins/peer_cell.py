@@ -1,6 +1,7 @@
 """One worker of a cell: start its program in tmux, wait for its end, fetch its measurements, leave nothing running."""
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class ActionModule(Action):
     def act(self, cell: dict[str, Any], host: str, session: str, folder: str, **paths: str) -> dict[str, Any]:
         """Start, wait, fetch; the session is always ended."""
         rank = inventory_hosts.rank(cell["hosts"], host)
-        script = peer_trials.start_script(_job(cell, rank, host, folder, paths))
+        script = start_script(**_job(cell, rank, host, folder, paths))
         modules.require(self, "worker_files", {"files": [{"path": f"{folder}/run.sh", "content": script, "mode": "0750"}]})
         try:
             start = {"name": session, "argv": ["bash", "run.sh"], "chdir": folder}
@@ -50,22 +51,36 @@ class ActionModule(Action):
         return _parse(output)
 
 
+def start_script(environment: Mapping[str, Any], argv: Sequence[str], folder: str, deadline: int) -> str:
+    """The script that runs one worker of a cell, and ends it after `deadline` seconds."""
+    exports = "\n".join(f"export {name}={shlex.quote(str(value))}" for name, value in environment.items())
+    return f"""#!/usr/bin/env bash
+# One worker of a cell of benchmarks/peers.yml, started in tmux; ends with the file `exit`.
+set -u
+cd {shlex.quote(folder)} || exit 1
+rm -f exit result.json worker.log
+{exports}
+timeout --kill-after=10 {int(deadline)} {shlex.join(argv)} > worker.log 2>&1
+echo $? > exit.part
+mv exit.part exit
+"""
+
+
 def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str, str]) -> dict[str, Any]:
-    """Input of `peer_trials.start_script`: a cell's program with its arguments."""
+    """Input of `start_script`: a cell's program with its arguments."""
     cell, common = peer_trials.Cell(**job["cell"]), peer_trials.Settings(**job["settings"])
-    threads = int(job["threads"][host])
-    argv = peer_trials.arguments(cell, rank, [endpoint(one) for one in job["hosts"]], common, threads)
+    threads, system = int(job["threads"][host]), peer_trials.SYSTEMS[cell.system]
+    argv = cell.arguments(rank, [endpoint(one) for one in job["hosts"]], common, threads)
     environment = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": 1,
         "TF_CPP_MIN_LOG_LEVEL": 2,
         "KERAS_HOME": f"{folder}/keras",
         "NUMBA_CACHE_DIR": f"{paths['caches']}/kernels",
-        **peer_trials.PROCESS.get(peer_trials.SYSTEMS[cell.system].environment, {}),
+        **peer_trials.PROCESS.get(system.environment, {}),
     }
-    program = peer_trials.SYSTEMS[cell.system].program
     # Imported, not run with -m: TensorFlow reads a function's source by the name of its module.
-    start = f"import {program}; {program}.main()"
+    start = f"import {system.program}; {system.program}.main()"
     checked = checked_code.command(paths["python"], paths["code"], job["code_sha256"], paths["caches"])
     command = [*checked, "-c", start, *argv, "--result", f"{folder}/result.json"]
     return {"environment": environment, "argv": command, "folder": folder, "deadline": job["deadline"]}

@@ -16,31 +16,31 @@ from trainer.common.files import read_json, write_json, write_text
 
 def conclude_peers(task: Task) -> dict[str, Any]:
     """Rewrites the results from results.csv."""
-    peers = task.arguments["peers"]
-    table = Path(peers["folder"]) / "table.md"
-    before = table.read_text(encoding="utf-8") if table.is_file() else ""
-    results = conclude(peers)
-    if results is None:
-        raise LockstepError(f"no system gave a number: {project.relative(Path(peers['folder']) / 'results.csv')} says why")
-    changed = table.read_text(encoding="utf-8") != before
-    return {"if_interrupted": None, "changed": changed, "show_last": _shown(results, peers)}
+    folder = Path(task.arguments["peers"]["folder"])
+    before = _table(folder)
+    shown = conclude(task.arguments["peers"])
+    if shown is None:
+        raise LockstepError(f"no system gave a number: {project.relative(folder / ROWS)} says why")
+    return {"if_interrupted": None, "changed": _table(folder) != before, "show_last": shown}
 
 
-def conclude(peers: dict[str, Any]) -> Results | None:
-    """Write table.md, summary.json and peers.png; None if nothing is measured yet."""
+def conclude(peers: dict[str, Any]) -> str | None:
+    """Write table.md, summary.json and peers.png; the tables and sentences for the terminal, None if nothing is measured yet."""
     folder = Path(peers["folder"])
     rows, measurements = peers_results.STORE.read(folder / ROWS), _measured(folder)
     if not any(row.measured for row in rows):
         return None
-    results, record = Results(rows), dict(read_json(folder / SUMMARY))
-    record["versions"] = _versions(measurements)
-    record["sentences"] = peers_results.sentences(results)
-    record["points"] = peers_results.summary(results)
-    record["failures"] = peers_results.failures(results)
+    results, parts = Results(rows), peers_results.parts(measurements)
+    record = {**read_json(folder / SUMMARY), "versions": _versions(measurements), "sentences": results.sentences()}
+    record |= {"points": results.summary(), "failures": results.failures()}
     write_json(folder / SUMMARY, record)
-    write_text(folder / "table.md", peers_results.markdown(results, record, peers_results.parts(measurements)))
+    write_text(folder / "table.md", results.markdown(record, parts))
     peers_plot.draw(results, folder / "peers.png")
-    return results
+    blocks = [results.table(*block) for block in results.blocks if block[1] in (1, results.most)]
+    sentences = "\n".join([*record["sentences"], *(f"failed: {one}" for one in record["failures"])])
+    where = project.relative(folder)
+    pairs = [("all tables", f"{where}/table.md"), ("picture", f"{where}/peers.png"), ("measure more", f"{peers['again']}")]
+    return "\n\n".join([*blocks, *parts, sentences, f"Next\n{text.fields(pairs)}"])
 
 
 def _measured(folder: Path) -> list[dict[str, Any]]:
@@ -55,11 +55,7 @@ def _versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     return {system: result["versions"] for system, result in firsts if result}
 
 
-def _shown(results: Results, peers: dict[str, Any]) -> str:
-    """Tables for one worker and for the most workers, a step's parts, sentences, failures, and the results' folder."""
-    blocks = [peers_results.terminal_table(results, *block) for block in results.blocks if block[1] in (1, results.most)]
-    blocks += peers_results.parts(_measured(Path(peers["folder"])))
-    sentences = peers_results.sentences(results) + [f"failed: {one}" for one in peers_results.failures(results)]
-    folder = project.relative(Path(peers["folder"]))
-    pairs = [("all tables", f"{folder}/table.md"), ("picture", f"{folder}/peers.png"), ("measure more", f"{peers['again']}")]
-    return "\n\n".join([*blocks, "\n".join(sentences), f"Next\n{text.fields(pairs)}"])
+def _table(folder: Path) -> str:
+    """What table.md has; empty if there is none."""
+    path = folder / "table.md"
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peer_results import peers_results, peers_wheels
-from benchmarks.peer_results.peer_trials import COMMAND, OWN, PEER, SYSTEMS, Wanted, cells, settings, wanted
+from benchmarks.peer_results.peer_trials import COMMAND, OWN, PEER, SYSTEMS, Settings, Wanted
 from benchmarks.shared import benchmark
 from benchmarks.shared.benchmark import ROWS
 from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
@@ -43,9 +43,9 @@ def plan_peers(task: Task) -> dict[str, Any]:
     if not task.check_mode:
         with alone():
             pass
-    asked = wanted(options, len(hosts), _is_lab(command_line.inventory()))
+    asked = Wanted.of(options, len(hosts), _is_lab(command_line.inventory()))
     record = _record(options, asked, hosts[: max(asked.workers)])
-    all_cells = cells(asked)
+    all_cells = asked.cells()
     left = remaining(all_cells, peers_results.STORE.read(Path(record["folder"]) / ROWS))
     if not task.check_mode:
         write_json(Path(record["folder"]) / SUMMARY, {**_measured(Path(record["folder"])), **record})
@@ -76,7 +76,7 @@ def _record(options: dict[str, Any], asked: Wanted, hosts: list[dict[str, Any]])
         "environments": sorted({SYSTEMS[system].environment for system in asked.systems} - {OWN}),
         "rounds": asked.rounds,
         "seed": asked.seed,
-        "settings": asdict(settings(options)),
+        "settings": asdict(Settings.of(options)),
         "peers_path": options.get("peers_path"),
     }
     return {**record, **_check_same(folder, record)}

@@ -75,7 +75,7 @@ class RunPeers(Task):
                 raise LockstepError("\n".join(last_lines(LOGS / "link.log", LINES)))
             self.link = cell.link
         measure = self._train if SYSTEMS[cell.system].program == TRAIN else self._measure
-        row = peers_results.failed(cell, f"not installed: {reason}") if reason else measure(cell, show)
+        row = Row.failed(cell, f"not installed: {reason}") if reason else measure(cell, show)
         peers_results.STORE.put(self.folder / ROWS, row)
         result = f"failed: {row.reason}"
         if row.seconds_step is not None and row.images_per_s is not None:
@@ -101,8 +101,8 @@ class RunPeers(Task):
         ends = [self._end(rank, host["name"]) for rank, host in enumerate(hosts)]
         self._keep(cell, ends)
         if all(end["exit"] == 0 and end["result"] for end in ends):
-            return peers_results.of_results(cell, [end["result"] for end in ends])
-        return peers_results.failed(cell, peers_results.first_failure(ends))
+            return Row.of_results(cell, [end["result"] for end in ends])
+        return Row.failed(cell, peers_results.first_failure(ends))
 
     def _train(self, cell: Cell, meanwhile: Callable[[], None]) -> Row:
         """A run of `train.yml`, watched to its end and deleted; its workers outlive an interrupted command, so they are stopped."""
@@ -112,7 +112,7 @@ class RunPeers(Task):
             code = self._command("train", {"run": folder.name, **variables}, self.ended, meanwhile)
             if code != 0:
                 end = peers_results.telling(last_lines(LOGS / "train.log", LINES))
-                return peers_results.failed(cell, f"train.yml: exit code {code}: {end}")
+                return Row.failed(cell, f"train.yml: exit code {code}: {end}")
             self._note(cell, [{"result": None, "summary": read_json(folder / "summary.json")}])
             return peers_train.row(cell, folder)
         finally:

@@ -34,40 +34,36 @@ def refusal(function, *arguments):
 
 class TestWhatIsAskedFor:
     def test_defaults_of_the_lab(self):
-        asked = peer_trials.wanted({}, 5, True)
+        asked = Wanted.of({}, 5, True)
         assert (asked.workers, asked.links, asked.rounds, asked.seed) == ((1, 2, 3, 4, 5), ("none", "1gbit", "100mbit"), 3, 1)
         assert "lockstep" in asked.systems
         assert "lockstep-half" not in asked.systems
 
     def test_elsewhere_links_are_as_they_are(self):
-        assert peer_trials.wanted({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peer_trials.systems(None), 3, 1)
+        assert Wanted.of({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peer_trials._systems(None), 3, 1)
 
     def test_a_link_that_can_t_be_limited(self):
-        assert refusal(peer_trials.wanted, {"links": "none,1gbit"}, 4, False) == (
+        assert refusal(Wanted.of, {"links": "none,1gbit"}, 4, False) == (
             "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
             "they are: omit links, or -e links=none"
         )
 
     def test_more_workers_than_hosts(self):
-        assert refusal(peer_trials.wanted, {"workers": "1-6"}, 5, True) == (
-            "workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer"
-        )
+        assert refusal(Wanted.of, {"workers": "1-6"}, 5, True) == ("workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer")
 
     def test_links_each_once_in_the_order_given(self):
-        assert peer_trials._links("1Gbit, none,1gbit") == ("1gbit", "none")
-
-    def test_a_link_that_is_no_rate(self):
-        assert refusal(peer_trials._links, "fast").startswith("link=fast: it must be none or a rate")
+        assert Wanted.of({"links": "1Gbit, none,1gbit"}, 5, True).links == ("1gbit", "none")
+        assert refusal(Wanted.of, {"links": "fast"}, 5, True).startswith("link=fast: it must be none or a rate")
 
     def test_systems_in_the_order_of_the_table(self):
-        assert peer_trials.systems("ddp, lockstep") == ("lockstep", "ddp")
+        assert peer_trials._systems("ddp, lockstep") == ("lockstep", "ddp")
 
     def test_an_unknown_system_has_the_nearest_known(self):
-        assert refusal(peer_trials.systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
+        assert refusal(peer_trials._systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
 
     def test_settings_are_counts(self):
-        assert peer_trials.settings({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
-        assert "steps" in refusal(peer_trials.settings, {"steps": "0"})
+        assert Settings.of({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
+        assert "steps" in refusal(Settings.of, {"steps": "0"})
 
     @pytest.mark.parametrize(("link", "rate"), [("none", None), ("1gbit", 1e9), ("100mbit", 1e8), ("25kbit", 25e3), ("8bit", 8)])
     def test_rates_in_bits_a_second(self, link, rate):
@@ -94,18 +90,18 @@ class TestCells:
     )
     def test_nothing_to_measure_is_an_error_that_says_why(self, workers, systems, expected):
         with pytest.raises(ConfigError, match=f"^{re.escape(expected)}"):
-            peer_trials.cells(Wanted(workers, ("none",), systems, 3, 1))
+            Wanted(workers, ("none",), systems, 3, 1).cells()
 
     def test_several_workers_have_all_but_what_is_for_one(self):
-        block = {cell.system for cell in peer_trials.cells(self.asked) if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
+        block = {cell.system for cell in self.asked.cells() if (cell.round, cell.link, cell.workers) == (1, "1gbit", 2)}
         assert block == {"lockstep", "lockstep-half", "ideal", "stock", "ddp-fp16"}
 
     def test_one_worker_is_measured_at_one_link_and_one_of_ours_stands_for_all(self):
-        actual = [(cell.link, cell.system) for cell in peer_trials.cells(self.asked) if cell.workers == 1 and cell.round == 2]
+        actual = [(cell.link, cell.system) for cell in self.asked.cells() if cell.workers == 1 and cell.round == 2]
         assert sorted(actual) == [("none", "keras-fit"), ("none", "lockstep"), ("none", "stock")]
 
     def test_rounds_are_whole_blocks_and_links_change_seldom(self):
-        actual = peer_trials.cells(self.asked)
+        actual = self.asked.cells()
         blocks = list(dict.fromkeys((cell.round, cell.link, cell.workers) for cell in actual))
         changes = sum(
             one[:3] != other[:3] for one, other in zip(map(dataclasses.astuple, actual), map(dataclasses.astuple, actual[1:]), strict=False)
@@ -116,19 +112,19 @@ class TestCells:
     def test_the_order_within_a_block_is_drawn_from_the_seed(self):
         many = dataclasses.replace(self.asked, rounds=8)
         orders = {
-            tuple(cell.system for cell in peer_trials.cells(many) if (cell.round, cell.link, cell.workers) == (number, "none", 2))
+            tuple(cell.system for cell in many.cells() if (cell.round, cell.link, cell.workers) == (number, "none", 2))
             for number in range(1, 9)
         }
         assert len(orders) > 1
-        assert peer_trials.cells(many) == peer_trials.cells(many)
-        assert peer_trials.cells(many) != peer_trials.cells(dataclasses.replace(many, seed=2))
+        assert many.cells() == many.cells()
+        assert many.cells() != dataclasses.replace(many, seed=2).cells()
 
     def test_what_is_measured_is_left_out(self):
-        actual = peer_trials.cells(self.asked)
+        actual = self.asked.cells()
         assert remaining(actual, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in actual[1:]]) == actual[:1]
 
     def test_keys_tell_all_cells_apart(self):
-        actual = peer_trials.cells(self.asked)
+        actual = self.asked.cells()
         assert len({cell.key for cell in actual}) == len(actual)
 
 
@@ -162,7 +158,7 @@ class TestStart:
 
     def run(self, folder, job):
         folder.mkdir(exist_ok=True)
-        (folder / "run.sh").write_text(peer_trials.start_script(job))
+        (folder / "run.sh").write_text(peer_cell.start_script(**job))
         subprocess.run(["bash", "run.sh"], cwd=folder, check=True)
         return (folder / "exit").read_text().strip(), (folder / "worker.log").read_text()
 
@@ -178,7 +174,7 @@ class TestStart:
 
     def test_a_program_s_command_line_is_what_it_reads(self, tmp_path, monkeypatch):
         cell = Cell(1, "none", 2, "ddp-fp16")
-        argv = peer_trials.arguments(cell, 1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
+        argv = cell.arguments(1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
         monkeypatch.setattr(sys, "argv", ["x", *argv, "--result", str(tmp_path / "r.json")])
         given = common.task()
         assert (given.rank, given.workers, given.steps, given.batch, given.threads, given.variant) == (1, 2, 24, 32, 3, "fp16")
@@ -248,7 +244,7 @@ class TestRows:
     cell = Cell(1, "none", 2, "ddp")
 
     def test_images_a_second_are_the_sum_over_workers(self):
-        row = peers_results.of_results(self.cell, [result(0, 0.1), result(1, 0.2)])
+        row = Row.of_results(self.cell, [result(0, 0.1), result(1, 0.2)])
         assert row.measured
         assert row.images_per_s == pytest.approx(640 + 320)
         assert row.seconds_step == pytest.approx(128 / 960)
@@ -257,33 +253,33 @@ class TestRows:
     def test_what_this_project_chose_is_kept_where_it_chose(self):
         actual = [result(settings={"reduction": {"name": "powersgd"}})] * 2
         systems = ("lockstep", "lockstep-powersgd-2", "lockstep-balanced", "ddp", "ideal")
-        rows = [peers_results.of_results(Cell(1, "none", 2, system), actual) for system in systems]
+        rows = [Row.of_results(Cell(1, "none", 2, system), actual) for system in systems]
         assert [row.chosen for row in rows] == ["powersgd", "", "powersgd", "", ""]
         names = [Results([row]).at("none", 2)[0].name for row in [*rows[:2], dataclasses.replace(rows[0], chosen="")]]
         assert names == ["lockstep (powersgd)", "lockstep-powersgd-2", "lockstep"]
 
     def test_workers_with_other_weights_are_noted(self):
-        assert peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")]).weights_equal is False
+        assert Row.of_results(self.cell, [result(), result(1, weights_sha256="bb")]).weights_equal is False
 
     def test_another_model_is_no_measurement(self):
-        row = peers_results.of_results(self.cell, [result(), result(1, parameters=10)])
+        row = Row.of_results(self.cell, [result(), result(1, parameters=10)])
         assert (row.measured, row.reason) == (False, "it trains 10 parameters, not the model's 3,688,714")
 
     def test_a_loss_that_is_no_number_is_no_measurement(self):
-        assert peers_results.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
+        assert Row.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
 
     def test_steps_that_change_no_weight_are_no_measurement(self):
         actual = [result(), result(1, weights_before="aa")]
-        assert peers_results.of_results(self.cell, actual).reason == "its steps changed no weight"
+        assert Row.of_results(self.cell, actual).reason == "its steps changed no weight"
 
     def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
         path = tmp_path / "results.csv"
         assert peers_results.STORE.read(path) == []
-        peers_results.STORE.put(path, peers_results.failed(self.cell, 'it said "no", and ended'))
-        other = peers_results.failed(Cell(2, "none", 2, "ddp"), "x")
+        peers_results.STORE.put(path, Row.failed(self.cell, 'it said "no", and ended'))
+        other = Row.failed(Cell(2, "none", 2, "ddp"), "x")
         peers_results.STORE.put(path, other)
         assert peers_results.STORE.read(path)[0].reason == 'it said "no", and ended'
-        measured = peers_results.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
+        measured = Row.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
         peers_results.STORE.put(path, measured)
         assert peers_results.STORE.read(path) == [other, measured]
 
@@ -317,8 +313,8 @@ def results():
             row("ddp", ddp, number, "1gbit"),
             row("ideal", ideal, number, "1gbit", sent=0),
         ]
-    rows += [row("stock", 900, 1, "1gbit"), peers_results.failed(Cell(2, "1gbit", 5, "stock"), "node1: exit code 1: boom")]
-    rows += [peers_results.failed(Cell(number, "1gbit", 5, "horovod"), "not installed: no compiler") for number in (1, 2)]
+    rows += [row("stock", 900, 1, "1gbit"), Row.failed(Cell(2, "1gbit", 5, "stock"), "node1: exit code 1: boom")]
+    rows += [Row.failed(Cell(number, "1gbit", 5, "horovod"), "not installed: no compiler") for number in (1, 2)]
     rows += [
         row("lockstep", 800, 1, "1gbit", 1, sent=0),
         row("keras-fit", 700, 1, "1gbit", 1, sent=0),
@@ -354,7 +350,7 @@ class TestResults:
         assert actual.links == ["none", "1gbit", "100mbit"]
 
     def test_sentences_for_the_most_workers_and_for_one(self, results):
-        assert peers_results.sentences(results) == [
+        assert results.sentences() == [
             "1 worker: lockstep trains 800 images/s, 1.14 times the best peer of its round (keras-fit; 700).",
             "5 workers, 1 Gbit/s: lockstep trains 2,000 images/s, 2.00 times the best peer of its round (ddp; 1,000; rounds "
             "1.50 to 2.40), "
@@ -363,20 +359,20 @@ class TestResults:
 
     def test_a_sentence_is_of_this_project_as_it_comes_where_that_was_measured(self):
         faster, plain = row("lockstep-half", 2000), row("lockstep", 1500)
-        assert peers_results.sentences(Results([faster, plain])) == ["5 workers, links unlimited: lockstep trains 1,500 images/s."]
-        assert peers_results.sentences(Results([faster])) == ["5 workers, links unlimited: lockstep-half trains 2,000 images/s."]
+        assert Results([faster, plain]).sentences() == ["5 workers, links unlimited: lockstep trains 1,500 images/s."]
+        assert Results([faster]).sentences() == ["5 workers, links unlimited: lockstep-half trains 2,000 images/s."]
 
     def test_the_best_peer_is_that_of_each_round(self):
         peers_of = {"lockstep": (2000, 2000, 2000), "ddp": (1000, 800, 1000), "horovod": (900, 1250, 800)}
         rows = [row(system, speed, number) for system, speeds in peers_of.items() for number, speed in enumerate(speeds, 1)]
-        (message,) = peers_results.sentences(Results(rows))
+        (message,) = Results(rows).sentences()
         assert message == (
             "5 workers, links unlimited: lockstep trains 2,000 images/s, 2.00 times the best peer of its round "
             "(ddp, horovod; 1,000; rounds 1.60 to 2.00)."
         )
 
     def test_the_largest_number_with_numbers_is_told_and_drawn(self, tmp_path):
-        failed = [peers_results.failed(Cell(1, "none", 5, system), "no route") for system in ("lockstep", "ddp")]
+        failed = [Row.failed(Cell(1, "none", 5, system), "no route") for system in ("lockstep", "ddp")]
         results = Results([row("lockstep", 700, workers=1), *failed])
         assert results.most == 1
         peers_plot.draw(results, tmp_path / "peers.png")
@@ -386,10 +382,10 @@ class TestResults:
     def test_steps_are_whole_groups(self, name, number):
         assert peer_trials.CHUNK == common.CHUNK
         with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
-            peer_trials.settings({name: number})
+            Settings.of({name: number})
 
     def test_the_table_shows_who_failed(self, results):
-        assert peers_results.terminal_table(results, "1gbit", 5) == (
+        assert results.table("1gbit", 5) == (
             "5 workers, 1 Gbit/s\n"
             "  system    ms per step   from     to  images/s  of ideal  of best peer  MB sent  wire ms  CPU ms  rounds\n"
             "  ideal           128.0   80.0  160.0     2,500      100%          2.50     0.00      0.0    30.0       3\n"
@@ -400,23 +396,23 @@ class TestResults:
         )
 
     def test_failures_each_once_with_the_places(self, results):
-        assert peers_results.failures(results) == [
+        assert results.failures() == [
             "stock: node1: exit code 1: boom (5 workers, 1 Gbit/s)",
             "horovod: not installed: no compiler (5 workers, 1 Gbit/s)",
         ]
 
     def test_unequal_weights_are_told_but_not_of_those_that_reduce_nothing(self):
         rows = [dataclasses.replace(row(name, 1000), weights_equal=False) for name in ("ideal", "in-step", "ddp")]
-        assert peers_results._unequal(Results(rows)) == ["ddp"]
+        assert Results(rows).unequal() == ["ddp"]
 
     def test_the_summary_has_every_point(self, results):
-        actual = {(one["workers"], one["system"]): one for one in peers_results.summary(results)}
+        actual = {(one["workers"], one["system"]): one for one in results.summary()}
         assert len(actual) == 7
         assert actual[5, "lockstep"]["of_best_peer"] == pytest.approx({"least": 1.5, "median": 2.0, "most": 2.4})
         assert json.loads(json.dumps(list(actual.values())))
 
     def test_the_page_names_command_hosts_versions_and_failures(self, results):
-        page = peers_results.markdown(results, record())
+        page = results.markdown(record())
         for part in (
             "`ansible-playbook benchmarks/peers.yml`",
             "- node1: Some CPU, 0.38 CPUs, 3,072 MB",
@@ -508,7 +504,7 @@ class TestActions:
             "rounds": 3,
         }
         (tmp_path / "summary.json").write_text(json.dumps(known))
-        peers_results.STORE.put(tmp_path / "results.csv", peers_results.failed(Cell(1, "none", 2, "ddp"), "x"))
+        peers_results.STORE.put(tmp_path / "results.csv", Row.failed(Cell(1, "none", 2, "ddp"), "x"))
         return plan_peers._check_same(tmp_path, {**known, "date": "now", "command": "second", **changed})
 
     def test_a_folder_is_continued_with_more(self, tmp_path):

@@ -101,7 +101,7 @@ def test_cells_without_a_row_are_measured(plan, tmp_path, measured):
     first = plan(PEERS, *FEW, check=True)["ansible_facts"]["peers_plan"]["cells"]
     assert len(first) == 6
     for cell in first[:measured]:
-        row = peers_results.failed(peer_trials.Cell(**cell), "")
+        row = peers_results.Row.failed(peer_trials.Cell(**cell), "")
         peers_results.STORE.put(tmp_path / "results/few/results.csv", dataclasses.replace(row, state=peers_results.MEASURED))
     planned = plan(PEERS, *FEW, check=True)
     assert [f"of them {6 - measured} still to measure" in planned["show"], planned["ansible_facts"]["peers_plan"]["cells"]] == [
