@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.shared.lab_nodes import Lab
 from control.remote.worker_files import parse
@@ -95,14 +94,14 @@ def _killed(program: str) -> Fault:
 
 
 @_once
-def all_workers_killed(scene: Scene, _: str) -> None:
+def _all_workers_killed(scene: Scene, _: str) -> None:
     """As when the power of all goes: at once, before any of them has begun again."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda host: _kill(scene, host), scene.hosts))
 
 
 @_once
-def tmux_killed(scene: Scene, host: str) -> None:
+def _tmux_killed(scene: Scene, host: str) -> None:
     """With every session of its user."""
     scene.lab.on(host, "su", "lockstep", "-c", "tmux -L lockstep kill-server")
 
@@ -147,7 +146,7 @@ def _disk_full(scene: Scene, _: str) -> Iterator[None]:
 
 
 @_once
-def state_corrupted(scene: Scene, host: str) -> float:
+def _state_corrupted(scene: Scene, host: str) -> float:
     """A byte in the middle of the newest state, and a restart that reads it."""
     path = scene.newest_state()
     scene.lab.on(scene.hosts[0], "python3", "-c", FLIP, path)
@@ -155,14 +154,14 @@ def state_corrupted(scene: Scene, host: str) -> float:
 
 
 @_once
-def state_cut_short(scene: Scene, host: str) -> float:
+def _state_cut_short(scene: Scene, host: str) -> float:
     """The newest state loses its second half, and a restart reads it."""
     scene.lab.on(scene.hosts[0], "sh", "-c", 'truncate -s $(( $(stat -c %s "$1") / 2 )) "$1"', "sh", scene.newest_state())
     return _kill(scene, host)
 
 
 @_once
-def restarted(scene: Scene, host: str) -> None:
+def _restarted(scene: Scene, host: str) -> None:
     """The node's power goes, and comes back at once."""
     scene.lab.engine.ask("restart", "--time", "0", scene.lab.containers[host])
 
@@ -178,7 +177,7 @@ def _powered_off(scene: Scene, host: str) -> Iterator[None]:
 
 
 @_once
-def watcher_killed(scene: Scene, _: str) -> float:
+def _watcher_killed(scene: Scene, _: str) -> float:
     """The command that watches, which sees the training first."""
     process = scene.watch()
     deadline = time.monotonic() + KILLED_WITHIN_S
@@ -222,27 +221,21 @@ CHIEF, OTHER = "chief", "other"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "worker-killed": (_killed("worker"), OTHER),
     "chief-killed": (_killed("worker"), CHIEF),
-    "all-killed": (all_workers_killed, CHIEF),
+    "all-killed": (_all_workers_killed, CHIEF),
     "supervisor-killed": (_killed("supervisor"), OTHER),
-    "tmux-killed": (tmux_killed, OTHER),
+    "tmux-killed": (_tmux_killed, OTHER),
     "worker-frozen": (_lasting(FROZEN_S, _frozen), OTHER),
     "network-cut": (_lasting(CUT_S, cut("input", "output")), OTHER),
     "deaf": (_lasting(CUT_S, cut("input")), OTHER),
     "slow-link": (_lasting(SLOW_S, lambda scene, host: scene.lab.link(host, "1mbit")), OTHER),
     "disk-full": (_lasting(FULL_S, _disk_full), CHIEF),
-    "state-corrupted": (state_corrupted, OTHER),
-    "state-cut-short": (state_cut_short, OTHER),
-    "node-restarted": (restarted, OTHER),
-    "chief-node-restarted": (restarted, CHIEF),
+    "state-corrupted": (_state_corrupted, OTHER),
+    "state-cut-short": (_state_cut_short, OTHER),
+    "node-_restarted": (_restarted, OTHER),
+    "chief-node-_restarted": (_restarted, CHIEF),
     "node-off": (_lasting(OFF_S, _powered_off), OTHER),
-    "watcher-killed": (watcher_killed, CHIEF),
+    "watcher-killed": (_watcher_killed, CHIEF),
     "out-of-memory": (_out_of_memory, OTHER),
     "folder-gone": (_lasting(CUT_S, _shared_folder_gone), OTHER),
 }
 """By name: the fault, and whom it befalls."""
-
-
-def popen(argv: Sequence[str], cwd: Path) -> "subprocess.Popen[bytes]":
-    """A command with its output in a pipe, ended by its own id."""
-    quiet, pipe, joined = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    return subprocess.Popen(argv, cwd=cwd, stdin=quiet, stdout=pipe, stderr=joined, start_new_session=True)

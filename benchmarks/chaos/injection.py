@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.chaos.faults import CHIEF, FAULTS
@@ -27,16 +27,6 @@ class Injection:
     host: str
     due: int
     """The step at which it happens."""
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A fault that has happened; times in seconds since 1970."""
-
-    injection: Injection
-    began: float
-    ended: float
-    """When it was over."""
 
 
 @dataclass(frozen=True)
@@ -91,39 +81,6 @@ def schedule(names: Sequence[str], hosts: Sequence[str], number: int, seed: int,
     return [Injection(number, place, name, host, FIRST + spacing * place) for place, (name, host) in pairs]
 
 
-def steps(count: int, spacing: int) -> int:
-    """Steps of a training with so many faults: as many after the last as between two."""
-    return FIRST + spacing * count
-
-
-def row(begun: Begun, until: float, workers: Mapping[str, Sequence[dict[str, Any]]], chief: str) -> Row:
-    """Effects of one fault; the end of its training is still unknown.
-
-    Args:
-        begun: the fault.
-        until: when the next one began, in seconds since 1970.
-        workers: records of metrics.jsonl by host.
-        chief: the host whose records have the steps.
-    """
-    began = begun.began
-    mine = {host: [one for one in records if began <= one["t"] < until] for host, records in workers.items()}
-    noticed = min((one["t"] for records in mine.values() for one in records if _rejoins(one)), default=None)
-    if noticed is None:
-        times = [one["t"] for one in workers[chief] if one["kind"] == "steps" and one["t"] < until]
-        gaps = [after - max(first, began) for first, after in itertools.pairwise(times) if after > began]
-        return _row(begun, None, max(gaps, default=None), 0, {})
-    before = max((one["step"] for one in workers[chief] if one["kind"] == "steps" and one["t"] < noticed), default=0)
-    stages, again = _restart([one for one in mine[chief] if one["t"] >= noticed], noticed)
-    if again is None:
-        return _row(begun, noticed - began, None, 0, stages)
-    return _row(begun, noticed - began, again["t"] - began, max(0, before - again["step"] + STEPS_PER_CALL), stages)
-
-
-def ended(unfinished: Row, equal: bool, state: str) -> Row:
-    """The row when its training has ended: whether its weights are those of the undisturbed one, and the run's state."""
-    return replace(unfinished, equal=equal, state=state)
-
-
 def _rejoins(record: Mapping[str, Any]) -> bool:
     return bool(record["kind"] == "phase" and record["phase"] == Phase.REJOINING)
 
@@ -151,28 +108,42 @@ def _restart(records: Iterable[dict[str, Any]], noticed: float) -> tuple[dict[st
     return stages, first
 
 
-def _row(begun: Begun, notice: float | None, following: float | None, repeated: int, stages: Mapping[str, float]) -> Row:
-    fault = begun.injection
-    return Row(
-        round=fault.round,
-        number=fault.number,
-        fault=fault.fault,
-        host=fault.host,
-        due=fault.due,
-        began=round(begun.began, 3),
-        ended=round(begun.ended, 3),
-        notice_s=_rounded(notice),
-        next_step_s=_rounded(following),
-        repeated=repeated,
-        meet_s=_rounded(stages.get("meet")),
-        start_s=_rounded(stages.get("start")),
-        build_s=_rounded(stages.get("build")),
-        restore_s=_rounded(stages.get("restore")),
-        first_call_s=_rounded(stages.get("first call")),
-        equal=None,
-        state="RUNNING",
-    )
-
-
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A fault that has happened; times in seconds since 1970."""
+
+    injection: Injection
+    began: float
+    ended: float
+    """When it was over."""
+
+    def row(self, until: float, workers: Mapping[str, Sequence[dict[str, Any]]], chief: str) -> Row:
+        """Effects of the fault; the end of its training is still unknown.
+
+        Args:
+            until: when the next one began, in seconds since 1970.
+            workers: records of metrics.jsonl by host.
+            chief: the host whose records have the steps.
+        """
+        mine = {host: [one for one in records if self.began <= one["t"] < until] for host, records in workers.items()}
+        steps = [one for one in workers[chief] if one["kind"] == "steps"]
+        noticed = min((one["t"] for records in mine.values() for one in records if _rejoins(one)), default=None)
+        if noticed is None:
+            times = [one["t"] for one in steps if one["t"] < until]
+            gaps = [after - max(first, self.began) for first, after in itertools.pairwise(times) if after > self.began]
+            return self._row(None, max(gaps, default=None), 0, {})
+        before = max((one["step"] for one in steps if one["t"] < noticed), default=0)
+        stages, again = _restart([one for one in mine[chief] if one["t"] >= noticed], noticed)
+        if again is None:
+            return self._row(noticed - self.began, None, 0, stages)
+        return self._row(noticed - self.began, again["t"] - self.began, max(0, before - again["step"] + STEPS_PER_CALL), stages)
+
+    def _row(self, notice: float | None, following: float | None, repeated: int, stages: Mapping[str, float]) -> Row:
+        parts = {f"{stage.replace(' ', '_')}_s": _rounded(stages.get(stage)) for stage in STAGES}
+        times = {"began": round(self.began, 3), "ended": round(self.ended, 3), "repeated": repeated}
+        seconds = {"notice_s": _rounded(notice), "next_step_s": _rounded(following), **parts}
+        return Row(**asdict(self.injection), **times, **seconds, equal=None, state="RUNNING")  # type: ignore[arg-type]

@@ -74,6 +74,47 @@ class Task:
         address, _, port = self.addresses[0].rpartition(":")
         return address, int(port)
 
+    @classmethod
+    def parse(cls) -> "Task":
+        """Read the command line."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rank", type=int, required=True)
+        parser.add_argument("--addresses", required=True, type=lambda text: text.split(","))
+        parser.add_argument("--steps", type=int, default=40)
+        parser.add_argument("--warm-up", type=int, default=16)
+        parser.add_argument("--seconds", type=float, default=20.0)
+        parser.add_argument("--batch", type=int, default=64)
+        parser.add_argument("--threads", type=int, default=1)
+        parser.add_argument("--variant", default="")
+        parser.add_argument("--result", type=Path, required=True)
+        return cls(**vars(parser.parse_args()))
+
+    def chunks(self, pace: float) -> int:
+        """Chunks to time at so many seconds per step: those of `steps`, fewer if they would take longer than `seconds`; at least one."""
+        return max(1, min(self.steps // CHUNK, int(self.seconds / (pace * CHUNK))))
+
+    @property
+    def interface(self) -> str:
+        """Name of the network interface that has this worker's IPv4 address; `lo` for the loopback's."""
+        if self.address.startswith("127."):
+            return "lo"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            for _, name in socket.if_nameindex():
+                with contextlib.suppress(OSError):
+                    answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
+                    if socket.inet_ntoa(answer[20:24]) == self.address:
+                        return name
+        raise OSError(f"no network interface of this host has the address {self.address}; set worker_address")
+
+    def sent_bytes(self) -> float:
+        """Bytes sent through this worker's interface so far, divided evenly among workers that share an interface."""
+        name = self.interface
+        for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
+            own, colon, rest = line.partition(":")
+            if colon and own.strip() == name:
+                return int(rest.split()[8]) / sum(endpoint.rpartition(":")[0] == self.address for endpoint in self.addresses)
+        raise OSError(f"/proc/net/dev does not list {name}")
+
 
 @dataclass
 class Trained:
@@ -97,21 +138,6 @@ class Trained:
     def __post_init__(self) -> None:
         """Record the initial weights."""
         self.before = digest(self.weights())["weights_sha256"]
-
-
-def task() -> Task:
-    """Read the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--addresses", required=True, type=lambda text: text.split(","))
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--warm-up", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--variant", default="")
-    parser.add_argument("--result", type=Path, required=True)
-    return Task(**vars(parser.parse_args()))
 
 
 def images(rank: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -203,8 +229,12 @@ def measure(given: Task, meeting: Meeting, trained: Trained, alone: bool = False
     while clock.goes_on(trained.run(CHUNK)):
         pass
     if alone:
-        go_on(trained, meeting)
-    write(given, clock, trained)
+        # Until all workers are timed, so that none has the machine to itself.
+        asking = threading.Thread(target=meeting.share, args=(None,))
+        asking.start()
+        while asking.is_alive():
+            trained.run(CHUNK)
+    clock.write(trained)
     meeting.end()
 
 
@@ -239,57 +269,37 @@ class Clock:
 
     def _begin(self, pace: float) -> None:
         """Start all workers together, with as many timed steps as the slowest can do in time."""
-        self._timed = how_many(max(self._meeting.share(pace)), self._given.steps, self._given.seconds)
-        self.started, self.cpu, self.sent = time.time(), time.process_time(), sent_bytes(self._given)
+        self._timed = self._given.chunks(max(self._meeting.share(pace)))
+        self.started, self.cpu, self.sent = time.time(), time.process_time(), self._given.sent_bytes()
 
     def _finish(self) -> None:
-        self.cpu, self.sent = time.process_time() - self.cpu, sent_bytes(self._given) - self.sent
+        self.cpu, self.sent = time.process_time() - self.cpu, self._given.sent_bytes() - self.sent
 
-
-def write(given: Task, clock: Clock, trained: Trained) -> None:
-    """Write what was measured, whole or not at all."""
-    steps = len(clock.durations) * CHUNK
-    result = {
-        "rank": given.rank,
-        "workers": given.workers,
-        "batch": given.batch if trained.batch is None else trained.batch,
-        "variant": given.variant,
-        "threads": given.threads,
-        "steps": steps,
-        "seconds_step": sum(clock.durations) / len(clock.durations),
-        "seconds_chunks": clock.durations,
-        "cpu_seconds_step": clock.cpu / steps,
-        "sent_bytes_step": clock.sent / steps,
-        "started_at": clock.started,
-        "losses": clock.losses,
-        **digest(trained.weights()),
-        "weights_before": trained.before,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, **trained.versions},
-        "settings": trained.settings,
-        "parts": trained.parts[clock.before : clock.before + len(clock.durations)],
-    }
-    part = given.result.with_name(f".part-{given.result.name}")
-    part.write_text(json.dumps(result), encoding="utf-8")
-    part.replace(given.result)
-
-
-def how_many(pace: float, steps: int, seconds: float) -> int:
-    """Chunks to time: as many as `steps` makes, fewer if that would take longer than `seconds`; at least one.
-
-    Args:
-        pace: seconds per step of the slowest worker during warm-up.
-        steps: wanted.
-        seconds: limit for the timed part.
-    """
-    return max(1, min(steps // CHUNK, int(seconds / (pace * CHUNK))))
-
-
-def go_on(trained: Trained, meeting: Meeting) -> None:
-    """Train until all workers are timed, so that none has the machine to itself."""
-    asking = threading.Thread(target=meeting.share, args=(None,))
-    asking.start()
-    while asking.is_alive():
-        trained.run(CHUNK)
+    def write(self, trained: Trained) -> None:
+        """Write what was measured, whole or not at all."""
+        given, steps = self._given, len(self.durations) * CHUNK
+        result = {
+            "rank": given.rank,
+            "workers": given.workers,
+            "batch": given.batch if trained.batch is None else trained.batch,
+            "variant": given.variant,
+            "threads": given.threads,
+            "steps": steps,
+            "seconds_step": sum(self.durations) / len(self.durations),
+            "seconds_chunks": self.durations,
+            "cpu_seconds_step": self.cpu / steps,
+            "sent_bytes_step": self.sent / steps,
+            "started_at": self.started,
+            "losses": self.losses,
+            **digest(trained.weights()),
+            "weights_before": trained.before,
+            "versions": {"python": platform.python_version(), "numpy": np.__version__, **trained.versions},
+            "settings": trained.settings,
+            "parts": trained.parts[self.before : self.before + len(self.durations)],
+        }
+        part = given.result.with_name(f".part-{given.result.name}")
+        part.write_text(json.dumps(result), encoding="utf-8")
+        part.replace(given.result)
 
 
 def digest(arrays: Iterable[np.ndarray]) -> dict[str, Any]:
@@ -308,26 +318,3 @@ def versions(*packages: str) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
     return installed
-
-
-def interface(address: str) -> str:
-    """Name of the network interface that has an IPv4 address; `lo` for the loopback's."""
-    if address.startswith("127."):
-        return "lo"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()))
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
-    raise OSError(f"no network interface of this host has the address {address}; set worker_address")
-
-
-def sent_bytes(given: Task) -> float:
-    """Bytes sent through this worker's interface so far, divided evenly among workers that share an interface."""
-    name = interface(given.address)
-    for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
-        own, colon, rest = line.partition(":")
-        if colon and own.strip() == name:
-            return int(rest.split()[8]) / sum(endpoint.rpartition(":")[0] == given.address for endpoint in given.addresses)
-    raise OSError(f"/proc/net/dev does not list {name}")

@@ -15,7 +15,7 @@ import tensorflow_model
 
 def main() -> None:
     """Train and time."""
-    given = common.task()
+    given = common.Task.parse()
     check_name(given)
     meeting = common.Meeting(given)
     server, port = rendezvous(given) if given.rank == 0 else (None, 0)
@@ -46,20 +46,16 @@ def rendezvous(given: common.Task) -> tuple[Any, int]:
 
     server = RendezvousServer()
     port = server.start()
-    names = ",".join(f"{name(rank)}:1" for rank in range(given.workers))
+    names = ",".join(f"worker{rank}:1" for rank in range(given.workers))
     server.init(get_host_assignments(parse_hosts(names), given.workers))
     return server, port
-
-
-def name(rank: int) -> str:
-    """A worker's name for Horovod: each counts as a separate host."""
-    return f"worker{rank}"
 
 
 def environment(given: common.Task, port: int) -> dict[str, str]:
     """The environment variables that horovodrun would set."""
     return {
-        "HOROVOD_HOSTNAME": name(given.rank),
+        # Each worker counts as a separate host.
+        "HOROVOD_HOSTNAME": f"worker{given.rank}",
         "HOROVOD_RANK": str(given.rank),
         "HOROVOD_SIZE": str(given.workers),
         "HOROVOD_LOCAL_RANK": "0",
@@ -70,7 +66,7 @@ def environment(given: common.Task, port: int) -> dict[str, str]:
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": given.first[0],
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": common.interface(given.address),
+        "HOROVOD_GLOO_IFACE": given.interface,
     }
 
 
@@ -95,7 +91,7 @@ def trained(given: common.Task, hvd: Any) -> common.Trained:
         return loss
 
     hvd.broadcast_variables(model.variables, root_rank=0)
-    run = (tensorflow_model.several_a_call if "loop" in variant else tensorflow_model.one_a_call)(given, step)
+    run = tensorflow_model.calls(given, step, "loop" in variant)
 
     versions = common.versions("horovod", "tensorflow-cpu", "keras")
     return common.Trained(run, lambda: tensorflow_model.weights(model), versions, {"num_groups": 1, "sgd": "legacy (fused)"})

@@ -12,7 +12,7 @@ import tensorflow_model
 
 def main() -> None:
     """Train and time."""
-    given = common.task()
+    given = common.Task.parse()
     meeting = common.Meeting(given)
     tensorflow_model.set_threads(given.threads)
     import keras
@@ -30,7 +30,7 @@ def main() -> None:
     repeated = 2 + (given.warm_up + given.steps) // common.CHUNK
     images, labels = (np.concatenate([*values] * repeated) for values in common.images(given.rank, given.batch))
     model.fit(images, labels, batch_size=given.batch, shuffle=False, verbose=0, callbacks=[watching(keras.callbacks.Callback, clock)])
-    common.write(given, clock, trained)
+    clock.write(trained)
     meeting.end()
 
 

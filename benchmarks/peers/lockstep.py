@@ -23,7 +23,7 @@ SECTIONS = {IDEAL: PACKED, IN_STEP: PACKED, PARTS: {}, PROFILED: PACKED}
 
 def main() -> None:
     """Train and time."""
-    given = common.task()
+    given = common.Task.parse()
     meeting = common.Meeting(given)
     variant, alone = given.variant, given.variant == IDEAL
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given, alone)

@@ -12,7 +12,7 @@ import tensorflow_model
 
 def main() -> None:
     """Train and time."""
-    given = common.task()
+    given = common.Task.parse()
     meeting = common.Meeting(given)
     os.environ["TF_CONFIG"] = tensorflow_model.tf_config(given)
     tensorflow_model.set_threads(given.threads)
@@ -42,7 +42,7 @@ def trained(given: common.Task) -> common.Trained:
     def on_all(images: Any, labels: Any) -> Any:
         return strategy.run(step, args=(images, labels))
 
-    run = {"": tensorflow_model.one_a_call, "loop": tensorflow_model.several_a_call}[given.variant](given, on_all)
+    run = tensorflow_model.calls(given, on_all, given.variant == "loop")
     return common.Trained(run, lambda: tensorflow_model.weights(model), common.versions(*tensorflow_model.VERSIONS))
 
 

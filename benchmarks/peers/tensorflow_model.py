@@ -47,35 +47,24 @@ def weights(model: Any) -> list[Any]:
     return [variable.numpy() for variable in model.trainable_variables]
 
 
-def one_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """One traced call of `step(images, labels)`, which returns the loss, per step."""
-    import tensorflow as tf
-
-    call = tf.function(step)
-    images, labels = common.images(given.rank, given.batch)
-    feeds = [(tf.constant(images[index]), tf.constant(labels[index])) for index in range(common.CHUNK)]
-
-    def run(steps: int) -> float:
-        losses = [call(*feed) for feed in feeds[:steps]]
-        return float(losses[-1].numpy())
-
-    return run
-
-
-def several_a_call(given: common.Task, step: Callable[..., Any]) -> Callable[[int], float]:
-    """CHUNK steps per traced call."""
+def calls(given: common.Task, step: Callable[..., Any], loop: bool) -> Callable[[int], float]:
+    """Steps by traced calls of `step(images, labels)`, which returns the loss: one per call, or CHUNK of them in a loop."""
     import tensorflow as tf
 
     @tf.function
-    def call(images: Any, labels: Any) -> Any:
+    def looped(images: Any, labels: Any) -> Any:
         loss = tf.constant(0.0)
         for index in tf.range(tf.shape(labels)[0]):
             loss = step(images[index], labels[index])
         return loss
 
     images, labels = (tf.constant(values) for values in common.images(given.rank, given.batch))
+    if loop:
+        return lambda steps: float(looped(images[:steps], labels[:steps]).numpy())
+    call, feeds = tf.function(step), [(images[index], labels[index]) for index in range(common.CHUNK)]
 
     def run(steps: int) -> float:
-        return float(call(images[:steps], labels[:steps]).numpy())
+        losses = [call(*feed) for feed in feeds[:steps]]
+        return float(losses[-1].numpy())
 
     return run

@@ -22,11 +22,11 @@ POWERSGD_RANK, POWERSGD_BEGIN = 2, 2
 
 def main() -> None:
     """Train and time."""
-    given = common.task()
+    given = common.Task.parse()
     torch.set_num_threads(given.threads)
     meeting = common.Meeting(given)
     if given.workers > 1:
-        os.environ["GLOO_SOCKET_IFNAME"] = common.interface(given.address)
+        os.environ["GLOO_SOCKET_IFNAME"] = given.interface
         host, port = given.first
         dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}", rank=given.rank, world_size=given.workers)
     common.measure(given, meeting, trained(given))

@@ -1,18 +1,20 @@
 """Train undisturbed, then with faults round by round, and compare; the same name continues with the next round after an interruption."""
 
 import datetime
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ansible import context
 from ansible.utils.display import Display
 
-from benchmarks.chaos import chaos_results, injection
-from benchmarks.chaos.faults import FAULTS, Scene, popen
-from benchmarks.chaos.injection import CHECKPOINT_EVERY, STEPS_PER_CALL, STORE, Begun, Injection, Row, schedule, steps
+from benchmarks.chaos.chaos_results import Report
+from benchmarks.chaos.faults import FAULTS, Scene
+from benchmarks.chaos.injection import CHECKPOINT_EVERY, FIRST, STEPS_PER_CALL, STORE, Begun, Injection, schedule
 from benchmarks.shared import benchmark, lab_nodes
 from benchmarks.shared.benchmark import PLAN, ROWS
 from control.campaign.store import SUMMARY, check_name, remaining
@@ -96,7 +98,7 @@ class RunChaos(Task):
         return str(run_summary.read_summary(project.RUNS / run)["weights_sha256"])
 
     def _options(self) -> dict[str, Any]:
-        settings = {**SETTINGS, "train.steps": steps(len(self.bench["faults"]), self.bench["spacing"])}
+        settings = {**SETTINGS, "train.steps": _steps(self.bench)}
         chosen = ",".join([*(f"{key}={value}" for key, value in settings.items()), *filter(None, [self.bench["set"]])])
         given = {key: self.bench[key] for key in TRAINED if self.bench[key] is not None}
         return {**given, "set": chosen}
@@ -119,8 +121,8 @@ class RunChaos(Task):
         workers = {name: _read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
         untils = [*(one.began for one in times[1:]), time.time()]
         for begun, until in zip(times, untils, strict=True):
-            row = injection.row(begun, until, workers, scene.hosts[0])
-            STORE.put(self.folder / ROWS, injection.ended(row, equal, str(summary["state"])))
+            row = begun.row(until, workers, scene.hosts[0])
+            STORE.put(self.folder / ROWS, replace(row, equal=equal, state=str(summary["state"])))
         self.line.print(f"round {number}: {len(times)} faults, {summary['state']}, weights {'equal' if equal else 'DIFFERENT'}")
 
     def _inject(self, scene: Scene, faults: Sequence[Injection]) -> list[Begun]:
@@ -153,9 +155,11 @@ class RunChaos(Task):
             time.sleep(LOOK_S)
         return False
 
-    def _watcher(self, run: str) -> Any:
+    def _watcher(self, run: str) -> "subprocess.Popen[bytes]":
         inventory = [word for one in context.CLIARGS.get("inventory") or () for word in ("-i", str(one))]
-        return popen([sys.executable, "-m", "ansible", "playbook", *inventory, "-e", f"run={run}", "train.yml"], project.ROOT)
+        argv = [sys.executable, "-m", "ansible", "playbook", *inventory, "-e", f"run={run}", "train.yml"]
+        quiet, pipe, joined = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+        return subprocess.Popen(argv, cwd=project.ROOT, stdin=quiet, stdout=pipe, stderr=joined, start_new_session=True)
 
     def _play(self, command: str, run: str, options: dict[str, Any], check: bool = True, heed: bool = True) -> int:
         log = self.folder / "logs" / f"{run}.log"
@@ -211,6 +215,11 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
     return made | {key: value for key, value in benchmark.earlier("chaos", made, ALIKE).items() if key == "digest"}
 
 
+def _steps(made: dict[str, Any]) -> int:
+    """Steps of a training: as many after the last fault as between two."""
+    return FIRST + int(made["spacing"]) * len(made["faults"])
+
+
 def _scheduled(made: dict[str, Any], number: int) -> list[Injection]:
     """The faults of a round."""
     return schedule(made["faults"], made["names"], number, made["seed"], made["spacing"])
@@ -218,14 +227,15 @@ def _scheduled(made: dict[str, Any], number: int) -> list[Injection]:
 
 def conclude(folder: Path, made: dict[str, Any]) -> str:
     """Write table.md, summary.json and the picture; return the text to show."""
-    rows: list[Row] = [row for row in STORE.read(folder / ROWS) if row.measured]
+    rows = [row for row in STORE.read(folder / ROWS) if row.measured]
     if not rows:
         raise LockstepError(f"{made['name']}: no round has ended; logs: {project.relative(folder / 'logs')}")
-    table = f"{chaos_results.table(rows)}\n\n{chaos_results.parts(rows)}\n\n{chaos_results.sentence(rows)}"
+    report = Report(rows)
+    table = report.text()
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
     hosts = recorded(project.RUNS / f"{made['name']}-undisturbed").get("hosts", made["hosts"])
-    write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": chaos_results.by_fault(rows)})
-    chaos_results.draw(rows, folder / "chaos.png")
+    write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": report.by_fault()})
+    report.draw(folder / "chaos.png")
     pairs = [("table", project.relative(folder / "table.md")), ("picture", project.relative(folder / "chaos.png"))]
     pairs.append(("another round", benchmark.command("benchmarks/chaos.yml", {"chaos": made["name"], "rounds": made["rounds"] + 1})))
     return f"{table}\n\nNext\n{text.fields(pairs)}"
@@ -236,7 +246,7 @@ def _shown(made: dict[str, Any], left: int) -> str:
     pairs = [
         ("name", made["name"]),
         ("faults", ", ".join(made["faults"])),
-        ("rounds", f"{made['rounds']}, each a training of {steps(len(made['faults']), made['spacing']):,} steps; {left} faults left"),
+        ("rounds", f"{made['rounds']}, each a training of {_steps(made):,} steps; {left} faults left"),
         ("hosts", ", ".join(made["hosts"])),
         ("seed", str(made["seed"])),
     ]

@@ -1,5 +1,6 @@
 """Faults put into trainings: the schedule, what is read from the workers' records, the table, what is refused."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.chaos import chaos_results, faults, injection
+from benchmarks.chaos import faults, injection
+from benchmarks.chaos.chaos_results import Report
 from benchmarks.chaos.faults import CHIEF, FAULTS, Scene
 from benchmarks.chaos.injection import STEPS_PER_CALL, Begun, Injection, schedule
 from benchmarks.shared import benchmark
@@ -62,7 +64,8 @@ def test_the_chiefs_faults_befall_the_chief_and_the_others_another():
 
 
 def test_the_last_fault_leaves_steps_after_it():
-    assert injection.steps(len(FAULTS), 250) == schedule(list(FAULTS), NAMES, 1, 1, 250)[-1].due + 250
+    made = {"faults": list(FAULTS), "spacing": 250}
+    assert run_chaos._steps(made) == schedule(list(FAULTS), NAMES, 1, 1, 250)[-1].due + 250
 
 
 # --- what the records say
@@ -71,7 +74,7 @@ def test_the_last_fault_leaves_steps_after_it():
 def test_a_restart_is_taken_apart():
     chief = [step(90, 40), step(99, 80), step(101, 84), phase(104, Phase.REJOINING), *start(106), step(116, 64), step(117, 68)]
     workers = {"node1": chief, "node3": [phase(103, Phase.REJOINING)]}
-    row = injection.row(BEGUN, 200.0, workers, "node1")
+    row = BEGUN.row(200.0, workers, "node1")
     assert (row.notice_s, row.next_step_s) == (3.0, 16.0)
     assert row.repeated == 84 - 64 + STEPS_PER_CALL
     assert (row.meet_s, row.start_s, row.build_s, row.restore_s, row.first_call_s) == (3.0, 5.0, 2.0, 1.0, 2.0)
@@ -80,46 +83,47 @@ def test_a_restart_is_taken_apart():
 
 def test_of_two_starts_the_one_counts_that_brought_a_step():
     chief = [step(99, 80), phase(104, Phase.REJOINING), *start(106), phase(115, Phase.REJOINING), *start(120), step(130, 84)]
-    row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
+    row = BEGUN.row(200.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.meet_s, row.repeated) == (4.0, 30.0, 16.0, 0)
 
 
 def test_a_training_that_never_goes_on_has_no_next_step():
     chief = [step(99, 80), phase(104, Phase.REJOINING), phase(106, "starting")]
-    row = injection.row(BEGUN, 200.0, {"node1": chief}, "node1")
+    row = BEGUN.row(200.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.meet_s, row.start_s) == (4.0, None, 2.0, None)
 
 
 def test_where_nothing_restarts_the_longest_pause_counts_and_only_until_the_next_fault():
     chief = [step(50, 4), step(99, 8), step(101, 12), step(131, 16), step(132, 20), step(300, 24), phase(301, Phase.REJOINING)]
-    row = injection.row(BEGUN, 150.0, {"node1": chief}, "node1")
+    row = BEGUN.row(150.0, {"node1": chief}, "node1")
     assert (row.notice_s, row.next_step_s, row.repeated, row.meet_s) == (None, 30.0, 0, None)
 
 
 def test_a_pause_that_begins_before_the_fault_counts_from_it():
-    assert injection.row(BEGUN, 150.0, {"node1": [step(40, 4), step(110, 8)]}, "node1").next_step_s == 10.0
+    assert BEGUN.row(150.0, {"node1": [step(40, 4), step(110, 8)]}, "node1").next_step_s == 10.0
 
 
 # --- table and picture
 
 
 def rows():
-    restart = injection.row(BEGUN, 200.0, {"node1": [step(99, 80), phase(104, Phase.REJOINING), *start(106), step(116, 84)]}, "node1")
+    restart = BEGUN.row(200.0, {"node1": [step(99, 80), phase(104, Phase.REJOINING), *start(106), step(116, 84)]}, "node1")
     pause = Begun(Injection(1, 1, "slow-link", "node2", 160), 100.0, 160.0)
-    waited = injection.row(pause, 200.0, {"node1": [step(99, 80), step(105, 84)]}, "node1")
-    return [injection.ended(restart, True, "SUCCEEDED"), injection.ended(waited, False, "SUCCEEDED")]
+    waited = pause.row(200.0, {"node1": [step(99, 80), step(105, 84)]}, "node1")
+    return [dataclasses.replace(restart, equal=True), dataclasses.replace(waited, equal=False)]
 
 
 def test_the_table_counts_restarts_and_equal_weights(tmp_path):
-    table = chaos_results.table(rows()).splitlines()
+    report = Report(rows())
+    table = report.text().splitlines()
     assert table[0].split()[:3] == ["fault", "times", "restarts"]
     assert next(line for line in table if "worker-killed" in line).split() == ["worker-killed", "1", "1", "4.0", "16.0", "16.0", "0", "1"]
     assert next(line for line in table if "slow-link" in line).split() == ["slow-link", "1", "0", "-", "5.0", "5.0", "0", "0"]
-    assert chaos_results.sentence(rows()) == (
+    assert table[-1] == (
         "2 faults of 2 kinds; weights equal after 1; without a further step: 0; fault to next step: median 16.0 s, worst 16.0 s "
         "(goals: 30 and 90 s)"
     )
-    chaos_results.draw(rows(), tmp_path / "chaos.png")
+    report.draw(tmp_path / "chaos.png")
     assert (tmp_path / "chaos.png").stat().st_size > 5_000
 
 

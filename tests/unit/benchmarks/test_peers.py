@@ -176,7 +176,7 @@ class TestStart:
         cell = Cell(1, "none", 2, "ddp-fp16")
         argv = cell.arguments(1, ["10.0.0.1:5", "10.0.0.2:6"], Settings(steps=24, batch=32), 3)
         monkeypatch.setattr(sys, "argv", ["x", *argv, "--result", str(tmp_path / "r.json")])
-        given = common.task()
+        given = common.Task.parse()
         assert (given.rank, given.workers, given.steps, given.batch, given.threads, given.variant) == (1, 2, 24, 32, 3, "fp16")
         assert (given.address, given.first) == ("10.0.0.2", ("10.0.0.1", 5))
 
@@ -554,7 +554,7 @@ def given(rank, port, workers=3, **other):
 class TestPrograms:
     @pytest.mark.parametrize(("pace", "chunks"), [(0.01, 5), (0.4, 5), (0.6, 4), (2.4, 1), (9.0, 1)])
     def test_steps_become_fewer_when_they_are_slow(self, pace, chunks):
-        assert common.how_many(pace, 40, 20.0) == chunks
+        assert given(0, 20000).chunks(pace) == chunks
 
     def test_the_same_seed_gives_the_same_images_to_all_systems(self):
         images, labels = common.images(3, 4)
@@ -569,14 +569,12 @@ class TestPrograms:
         assert one["weights_sha256"] != other["weights_sha256"]
 
     def test_the_loopback_s_interface_and_one_that_is_not_there(self):
-        assert common.interface("127.0.0.1") == "lo"
-        with pytest.raises(OSError, match=r"no network interface of this host has the address 192\.0\.2\.1; set worker_address"):
-            common.interface("192.0.2.1")
-
-    def test_bytes_that_left_only_grow(self):
         task = given(0, 20000)
-        first = common.sent_bytes(task)
-        assert common.sent_bytes(task) >= first >= 0
+        first = task.sent_bytes()
+        assert task.sent_bytes() >= first >= 0
+        elsewhere = dataclasses.replace(task, addresses=["192.0.2.1:1"])
+        with pytest.raises(OSError, match=r"no network interface of this host has the address 192\.0\.2\.1; set worker_address"):
+            _ = elsewhere.interface
 
     def test_workers_share_words_in_order_of_rank(self, port):
         actual = {}
