@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import importlib.util
 import itertools
-import json
 import re
 import shlex
 import subprocess
@@ -28,7 +27,7 @@ from PIL import Image
 
 from control.common import command_line, operator_variables
 from tests import doc_pages
-from tests.ports import free_ports, worker_ports
+from tests.ports import worker_ports
 from tests.project import ROOT, Project, copy_project
 
 TEST, EXHAUSTIVE, LAB = "test", "exhaustive", "lab"
@@ -51,10 +50,9 @@ class Way:
 
     suite: str
     sizes: tuple[str, ...] = ("",)
-    """Arguments, once for each run; `{folder}` is an empty folder, `{dataset}` a published one, `{port}` a free port."""
+    """Arguments, once for each run; `{folder}` is an empty folder."""
     before: tuple[str, ...] = ()
     """Commands that it needs, each run once for all programs."""
-    after: tuple[str, ...] = ()
 
 
 WAYS = {
@@ -150,8 +148,6 @@ def _command(page: str, words: Sequence[str]) -> Command | None:
     if not re.fullmatch(r"python[\d.]*", name) or len(words) < 2:
         return None
     program, rest = (words[2], words[3:]) if words[1] == "-m" and len(words) > 2 else (words[1], words[2:])
-    if f"{program} {rest[0] if rest else ''}" in WAYS:
-        program, rest = f"{program} {rest[0]}", rest[1:]
     return Command(page, program, tuple(rest))
 
 
@@ -159,11 +155,11 @@ def refusal(command: Command) -> str:
     """Why a command's options would be refused by the program itself; empty if they are not."""
     if command.program.endswith(".yml"):
         return _of_playbook(command.program, command.arguments)
-    path = ROOT / command.program.split()[0]
+    path = ROOT / command.program
     if not path.is_file():
         return "" if importlib.util.find_spec(command.program) else f"there is no {command.program}"
     try:
-        more = parsed([*command.program.split()[1:], *command.arguments], path)
+        more = parsed(command.arguments, path)
     except SystemExit:
         return f"{command.program} does not take {shlex.join(command.arguments)}"
     return _of_playbook("train.yml", more)
@@ -175,17 +171,13 @@ class Parsed(Exception):
 
 def parsed(words: Sequence[str], path: Path) -> list[str]:
     """The words that a script leaves for the playbooks that it starts; SystemExit if it refuses one."""
-    parse, outermost = argparse.ArgumentParser.parse_known_args, list[argparse.ArgumentParser]()
+    parse = argparse.ArgumentParser.parse_known_args
 
-    def known(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        if outermost:
-            return parse(self, args, namespace)
-        outermost.append(self)
-        raise Parsed(parse(self, args, namespace)[1])
+    def known(self: argparse.ArgumentParser) -> Any:
+        raise Parsed(parse(self)[1])
 
-    def strict(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        outermost.append(self)
-        if rest := parse(self, args, namespace)[1]:
+    def strict(self: argparse.ArgumentParser) -> Any:
+        if rest := parse(self)[1]:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         raise Parsed([])
 
@@ -241,7 +233,7 @@ class Scratch:
         (root / "inventory/local/hosts.yml").write_text(f"workers:\n  hosts:\n{ports}")
         write_pictures(root / "pictures")
         (root / "empty").mkdir()
-        self.project, self._done, (self._port,) = Project(root), set[str](), free_ports(1)
+        self.project, self._done = Project(root), set[str]()
 
     def prepare(self, commands: Sequence[str]) -> None:
         """Run what a program needs and is not done yet."""
@@ -253,7 +245,7 @@ class Scratch:
 
     def run(self, command: str) -> int:
         """Run a playbook, a script or a module with its arguments; its output is that of this process."""
-        program, *arguments = shlex.split(command.format(folder=self.project.root / "empty", port=self._port, dataset=self._dataset()))
+        program, *arguments = shlex.split(command.format(folder=self.project.root / "empty"))
         root = ROOT if program.startswith("tests.") else self.project.root
         start = {".yml": [str(Path(sys.executable).parent / "ansible-playbook"), program], ".py": [sys.executable, program]}
         argv = start.get(Path(program).suffix, [sys.executable, "-m", program])
@@ -262,11 +254,6 @@ class Scratch:
             return subprocess.run([*argv, *arguments], cwd=root, env=environment, check=False, timeout=SECONDS).returncode
         except subprocess.TimeoutExpired:
             return TOO_LONG
-
-    def _dataset(self) -> str:
-        """The folder of published pictures, empty while there is none."""
-        manifests = self.project.root.glob(".lockstep/dfs/datasets/*/manifest.json")
-        return next((str(path.parent) for path in manifests if not json.loads(path.read_text()).get("table")), "")
 
 
 def write_pictures(root: Path) -> None:
@@ -301,14 +288,10 @@ def run(programs: Sequence[str]) -> int:
 
 def _run(scratch: Scratch, program: str, way: Way) -> Iterator[tuple[str, int, float]]:
     scratch.prepare(way.before)
-    try:
-        for size in way.sizes:
-            command, begun = f"{program} {size}".strip(), time.monotonic()
-            print(f"\n== {command}", flush=True)
-            code = scratch.run(command)
-            yield command, code, time.monotonic() - begun
-    finally:
-        scratch.prepare(way.after)
+    for size in way.sizes:
+        command, begun = f"{program} {size}".strip(), time.monotonic()
+        print(f"\n== {command}", flush=True)
+        yield command, scratch.run(command), time.monotonic() - begun
 
 
 def listing() -> str:

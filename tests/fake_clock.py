@@ -51,46 +51,30 @@ class Hurried(Clock):
         return super().signal(numbers, seconds / self._times)
 
     def run(self, main: Any) -> Any:
-        def loop() -> asyncio.AbstractEventLoop:
-            made = asyncio.SelectorEventLoop(_Selector(self._select))
-            made.time = self.monotonic
-            return made
-
-        with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(main)
-
-    def _select(self, selector: selectors.BaseSelector, seconds: float | None) -> Any:
-        return selector.select(None if seconds is None else seconds / self._times)
+        return _run(self, main, lambda select, seconds: select(None if seconds is None else seconds / self._times))
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits as a clock does."""
+    """Waits as a clock does: by a function of its own `select` and seconds."""
 
-    def __init__(self, wait: Callable[[selectors.BaseSelector, float | None], Any]):
+    def __init__(self, wait: Callable[[Callable[[float | None], Any], float | None], Any]):
         super().__init__()
-        self._inner, self._wait = selectors.DefaultSelector(), wait
+        self._wait = wait
 
     def select(self, timeout: float | None = None) -> Any:
-        return self._wait(self._inner, timeout)
+        return self._wait(super().select, timeout)
 
-    def register(self, *given: Any) -> Any:
-        return self._inner.register(*given)
 
-    def unregister(self, fileobj: Any) -> Any:
-        return self._inner.unregister(fileobj)
+def _run(clock: Clock, main: Any, wait: Callable[[Callable[[float | None], Any], float | None], Any]) -> Any:
+    """Run a coroutine in an event loop with the time of a clock."""
 
-    def modify(self, *given: Any) -> Any:
-        return self._inner.modify(*given)
+    def loop() -> asyncio.AbstractEventLoop:
+        made = asyncio.SelectorEventLoop(_Selector(wait))
+        made.time = clock.monotonic
+        return made
 
-    def get_map(self) -> Any:
-        return self._inner.get_map()
-
-    def get_key(self, fileobj: Any) -> Any:
-        return self._inner.get_key(fileobj)
-
-    def close(self) -> None:
-        super().close()
-        self._inner.close()
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(main)
 
 
 class _Waiter:
@@ -157,24 +141,18 @@ class FakeClock(Clock):
     def run(self, main: Any) -> Any:
         ended = False
 
-        def look(selector: selectors.BaseSelector, seconds: float | None) -> Any:
+        def look(select: Callable[[float | None], Any], seconds: float | None) -> Any:
             nonlocal ended
             if not ended:
                 try:
-                    self._await(lambda: bool(selector.select(0)), seconds)
+                    self._await(lambda: bool(select(0)), seconds)
                 except SystemExit:
                     # From now on the loop cleans up.
                     ended = True
                     raise
-            return selector.select(0)
+            return select(0)
 
-        def loop() -> asyncio.AbstractEventLoop:
-            made = asyncio.SelectorEventLoop(_Selector(look))
-            made.time = self.monotonic
-            return made
-
-        with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(main)
+        return _run(self, main, look)
 
     # --- for tests
 
