@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -201,17 +200,6 @@ def passes(rates, images=1000):
     return rows
 
 
-def test_rows_are_means_medians_and_deviations():
-    rows = grouped(passes({2: [200, 400, 400], 1: [100, 100, 100]}), "loaders")
-    assert [row["loaders"] for row in rows] == [1, 2]
-    assert rows[1].seconds.values == (5.0, 2.5, 2.5)
-    assert rows[1].seconds.mean == pytest.approx(10 / 3)
-    assert rows[1].seconds.median == 2.5
-    assert rows[1].seconds.deviation == pytest.approx(1.4434, abs=1e-4)
-    assert rows[1].images_per_s.mean == pytest.approx(1000 / 3)
-    assert [row.busy for row in rows] == [0.5, 1.0]
-
-
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
@@ -277,7 +265,7 @@ def test_a_single_pass_has_no_deviation():
     }
 
 
-@pytest.mark.parametrize("rates", [{1: [500]}, {1: [500, 510], 2: [900, 950]}, {n: [100.0 * n] * 5 for n in range(1, 33)}])
+@pytest.mark.parametrize("rates", [{1: [500]}, {n: [100.0 * n] * 5 for n in range(1, 33)}])
 def test_the_picture_is_the_same_each_time(rates, tmp_path):
     for name in ("a.png", "b.png"):
         concluded(rates).draw("node01: Cortex-A72, 4 cores", tmp_path / name)
@@ -337,17 +325,6 @@ def test_other_processes_are_told_of(cpus, busy, idle, message):
     assert host.disturbed(rows) == message
     assert host.disturbed([{**rows[0], "seconds": 0.1}]) == "", "too short to be known"
     assert host.disturbed([*rows, *[quiet] * 40]) == "", "most passes had the host for themselves"
-
-
-def test_what_work_takes():
-    work = node_passes.Spent()
-    until = time.process_time() + 0.05
-    while time.process_time() < until:
-        pass
-    took = work.so_far()
-    assert took["seconds"] >= 0.049
-    assert took["cpu_seconds"] >= 0.05
-    assert took["idle_seconds"] >= 0
 
 
 def test_idle_seconds_are_those_of_all_cores_and_of_waiting_for_disks():

@@ -18,7 +18,7 @@ from benchmarks.peer_results.peers_results import Results, Row
 from benchmarks.plugins import peer_cell, peer_link
 from benchmarks.plugins.peer_cell import MARK
 from benchmarks.tasks import conclude_peers, peer_hosts, plan_peers
-from control.campaign.store import Pace, check_name, measure, remaining
+from control.campaign.store import Pace, measure
 from control.common import configurations
 from tests.unit.conftest import ROOT, load_file
 from trainer.common.errors import ConfigError, LockstepError
@@ -42,36 +42,40 @@ class TestWhatIsAskedFor:
     def test_elsewhere_links_are_as_they_are(self):
         assert Wanted.of({"workers": "1,3"}, 4, False) == Wanted((1, 3), ("none",), peer_trials._systems(None), 3, 1)
 
-    def test_a_link_that_can_t_be_limited(self):
-        assert refusal(Wanted.of, {"links": "none,1gbit"}, 4, False) == (
-            "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts measure them as "
-            "they are: omit links, or -e links=none"
-        )
-
-    def test_more_workers_than_hosts(self):
-        assert refusal(Wanted.of, {"workers": "1-6"}, 5, True) == ("workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer")
-
     def test_links_each_once_in_the_order_given(self):
         assert Wanted.of({"links": "1Gbit, none,1gbit"}, 5, True).links == ("1gbit", "none")
-        assert refusal(Wanted.of, {"links": "fast"}, 5, True).startswith("link=fast: it must be none or a rate")
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"links": "fast"}, "link=fast: it must be none or a rate"),
+            (
+                {"links": "none,1gbit"},
+                "links=none,1gbit: only the lab's links can be limited (ansible-playbook lab.yml makes one); on other hosts "
+                "measure them as they are: omit links, or -e links=none",
+            ),
+            ({"workers": "1-6"}, "workers=1-6: the inventory has 5 hosts; add hosts or ask for fewer"),
+            ({"systems": "dpd"}, "systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, "),
+        ],
+    )
+    def test_what_can_not_be_measured_is_refused(self, options, message):
+        assert refusal(Wanted.of, options, 5, False).startswith(message)
 
     def test_systems_in_the_order_of_the_table(self):
         assert peer_trials._systems("ddp, lockstep") == ("lockstep", "ddp")
-
-    def test_an_unknown_system_has_the_nearest_known(self):
-        assert refusal(peer_trials._systems, "dpd").startswith("systems=dpd: dpd is unknown (did you mean ddp?); there are: lockstep, ")
 
     def test_settings_are_counts(self):
         assert Settings.of({"steps": "80", "threads": "2", "rounds": "x"}) == Settings(steps=80, threads=2)
         assert "steps" in refusal(Settings.of, {"steps": "0"})
 
+    @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("steps", 4)])
+    def test_steps_are_whole_groups(self, name, number):
+        assert peer_trials.CHUNK == common.CHUNK
+        assert refusal(Settings.of, {name: number}).startswith(f"{name}={number}: every system takes 8 steps at a time")
+
     @pytest.mark.parametrize(("link", "rate"), [("none", None), ("1gbit", 1e9), ("100mbit", 1e8), ("25kbit", 25e3), ("8bit", 8)])
     def test_rates_in_bits_a_second(self, link, rate):
         assert peer_trials.bits_per_s(link) == rate
-
-    @pytest.mark.parametrize("name", ["../x", "", "-a"])
-    def test_a_name_can_t_leave_the_folder(self, name):
-        assert refusal(check_name, "peers", name).startswith(f"peers={name}: ")
 
 
 class TestCells:
@@ -119,21 +123,11 @@ class TestCells:
         assert many.cells() == many.cells()
         assert many.cells() != dataclasses.replace(many, seed=2).cells()
 
-    def test_what_is_measured_is_left_out(self):
-        actual = self.asked.cells()
-        assert remaining(actual, [peers_results.Row(**dataclasses.asdict(cell), state="measured") for cell in actual[1:]]) == actual[:1]
-
-    def test_keys_tell_all_cells_apart(self):
-        actual = self.asked.cells()
-        assert len({cell.key for cell in actual}) == len(actual)
-
 
 class TestPace:
-    def test_nothing_is_known_before_the_first_cell(self):
-        assert Pace().left([Cell(1, "none", 2, "ddp")]) is None
-
     def test_the_most_alike_cells_count(self):
         pace = Pace(lambda cell: (cell.link, cell.system), lambda cell: cell.link)
+        assert pace.left([Cell(1, "none", 2, "ddp")]) is None
         for link, system, seconds in (("none", "ddp", 10), ("none", "stock", 20), ("100mbit", "ddp", 90)):
             pace.add(Cell(1, link, 2, system), seconds)
         assert pace.left([Cell(2, "none", 3, "ddp")]) == 10
@@ -180,10 +174,6 @@ class TestStart:
         assert (given.rank, given.workers, given.steps, given.batch, given.threads, given.variant) == (1, 2, 24, 32, 3, "fp16")
         assert (given.address, given.first) == ("10.0.0.2", ("10.0.0.1", 5))
 
-    def test_every_system_has_its_program(self):
-        programs = {system.program for system in SYSTEMS.values()} - {peer_trials.TRAIN}
-        assert all((ROOT / "benchmarks" / "peers" / f"{program}.py").is_file() for program in programs)
-
     def test_a_link_is_set_once_and_quoted_whole(self):
         assert peer_link.script("1gbit") == (
             'sh -c \'[ "$(cat /run/lockstep-lab.link 2>/dev/null || echo none)" = 1gbit ] || { tc qdisc replace dev eth0 root tbf rate '
@@ -193,33 +183,31 @@ class TestStart:
 
 
 class TestEndOfAWorker:
-    def test_code_result_and_log(self):
-        message = f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n'
-        assert peer_cell._parse(message) == {"exit": 0, "result": {"rank": 1}, "lines": ["one", "two"]}
+    @pytest.mark.parametrize(
+        ("message", "end"),
+        [
+            (f'{MARK}\n0\n{MARK}\n{{"rank": 1}}\n{MARK}\none\ntwo\n', (0, {"rank": 1}, ["one", "two"])),
+            (f"{MARK}\n{MARK}\n\n{MARK}\n", (None, None, [])),
+            ("cd: no such folder", (None, None, ["cd: no such folder"])),
+        ],
+    )
+    def test_code_result_and_log(self, message, end):
+        assert peer_cell._parse(message) == dict(zip(("exit", "result", "lines"), end, strict=True))
 
-    def test_a_worker_that_left_nothing(self):
-        assert peer_cell._parse(f"{MARK}\n{MARK}\n\n{MARK}\n") == {"exit": None, "result": None, "lines": []}
-
-    def test_a_host_that_said_something_else(self):
-        assert peer_cell._parse("cd: no such folder") == {"exit": None, "result": None, "lines": ["cd: no such folder"]}
-
-    def test_the_first_failure_is_not_that_of_who_lost_the_others(self):
-        ends = [
-            {"host": "a", "exit": 75, "lines": ["another worker of this cell is gone"]},
-            {"host": "b", "exit": 1, "lines": ["Traceback", "ValueError: bad bucket", "shutting down"]},
-            {"host": "c", "exit": None, "lines": []},
-        ]
-        assert peers_results.first_failure(ends) == "b: exit code 1: ValueError: bad bucket"
-
-    def test_what_a_c_plus_plus_program_says_last(self):
-        lines = ["terminate called after throwing an instance of 'gloo::IoException'", "  what():  connect: refused"]
-        assert peers_results.telling([*lines, "Aborted"]) == "what():  connect: refused"
-
-    def test_too_long_and_silent(self):
-        assert peers_results.first_failure([{"host": "a", "exit": 124, "lines": []}]) == "a: took too long: no output"
-        assert peers_results.first_failure([{"host": "a", "exit": None, "lines": ["x"]}]) == "a: ended without an exit code: x"
-        killed = [{"host": "a", "exit": 137, "lines": []}]
-        assert peers_results.first_failure(killed) == "a: exit code 137 (killed by SIGKILL): no output"
+    @pytest.mark.parametrize(
+        ("ends", "message"),
+        [
+            ([(75, ["gone"]), (1, ["Traceback", "ValueError: bad", "shutting down"]), (None, [])], "1: exit code 1: ValueError: bad"),
+            ([(1, ["terminate called after 'gloo::IoException'", "  what():  refused", "Aborted"])], "0: exit code 1: what():  refused"),
+            ([(124, [])], "0: took too long: no output"),
+            ([(None, ["x"])], "0: ended without an exit code: x"),
+            ([(137, [])], "0: exit code 137 (killed by SIGKILL): no output"),
+        ],
+    )
+    def test_the_first_failure_is_the_cause(self, ends, message):
+        """Not that of a worker that lost another one."""
+        every = [{"host": str(rank), "exit": code, "lines": lines} for rank, (code, lines) in enumerate(ends)]
+        assert peers_results.first_failure(every) == message
 
 
 def result(rank=0, seconds=0.1, **other):
@@ -243,6 +231,18 @@ def result(rank=0, seconds=0.1, **other):
 class TestRows:
     cell = Cell(1, "none", 2, "ddp")
 
+    @pytest.mark.parametrize(
+        ("other", "reason"),
+        [
+            ({"parameters": 10}, "it trains 10 parameters, not the model's 3,688,714"),
+            ({"losses": [2.3, math.nan]}, "its loss is no number"),
+            ({"weights_before": "aa"}, "its steps changed no weight"),
+        ],
+    )
+    def test_what_is_no_measurement(self, other, reason):
+        row = Row.of_results(self.cell, [result(), result(1, **other)])
+        assert (row.measured, row.reason) == (False, reason)
+
     def test_images_a_second_are_the_sum_over_workers(self):
         row = Row.of_results(self.cell, [result(0, 0.1), result(1, 0.2)])
         assert row.measured
@@ -257,20 +257,6 @@ class TestRows:
         assert [row.chosen for row in rows] == ["powersgd", "", "powersgd", "", ""]
         names = [Results([row]).at("none", 2)[0].name for row in [*rows[:2], dataclasses.replace(rows[0], chosen="")]]
         assert names == ["lockstep (powersgd)", "lockstep-powersgd-2", "lockstep"]
-
-    def test_workers_with_other_weights_are_noted(self):
-        assert Row.of_results(self.cell, [result(), result(1, weights_sha256="bb")]).weights_equal is False
-
-    def test_another_model_is_no_measurement(self):
-        row = Row.of_results(self.cell, [result(), result(1, parameters=10)])
-        assert (row.measured, row.reason) == (False, "it trains 10 parameters, not the model's 3,688,714")
-
-    def test_a_loss_that_is_no_number_is_no_measurement(self):
-        assert Row.of_results(self.cell, [result(losses=[2.3, math.nan])]).reason == "its loss is no number"
-
-    def test_steps_that_change_no_weight_are_no_measurement(self):
-        actual = [result(), result(1, weights_before="aa")]
-        assert Row.of_results(self.cell, actual).reason == "its steps changed no weight"
 
     def test_rows_come_back_from_the_file_and_a_second_try_replaces_the_first(self, tmp_path):
         path = tmp_path / "results.csv"
@@ -324,6 +310,12 @@ def results():
 
 
 class TestResults:
+    def test_what_the_wire_takes(self, results):
+        ddp = results.points["1gbit", 5, "ddp"]
+        assert (ddp.wire, peers_plot._wire_limit(ddp)) == pytest.approx((0.118, 320 / 0.118))
+        actual = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
+        assert (actual.links, actual.points["none", 5, "ddp"].wire) == (["none", "1gbit", "100mbit"], None)
+
     def test_medians_and_order(self, results):
         assert [point.system for point in results.at("1gbit", 5)] == ["ideal", "lockstep", "ddp", "stock"]
         point = results.points["1gbit", 5, "lockstep"]
@@ -336,18 +328,6 @@ class TestResults:
         assert results.ratio(ours, results.best("1gbit", 5, peer_trials.PEER)) == pytest.approx((1.5, 2.0, 2.4))
         assert results.ratio(ours, results.points["1gbit", 5, "stock"]) == pytest.approx((2000 / 900,) * 3)
         assert results.ratio(ours, None) is None
-
-    def test_what_the_wire_takes(self, results):
-        ddp = results.points["1gbit", 5, "ddp"]
-        assert ddp.wire == pytest.approx(0.118)
-
-    def test_an_unlimited_link_has_no_wire(self):
-        actual = Results([row("ddp", 1000)])
-        assert actual.points["none", 5, "ddp"].wire is None
-
-    def test_links_from_fast_to_slow(self):
-        actual = Results([row("ddp", 1000, link=link) for link in ("100mbit", "none", "1gbit")])
-        assert actual.links == ["none", "1gbit", "100mbit"]
 
     def test_sentences_for_the_most_workers_and_for_one(self, results):
         assert results.sentences() == [
@@ -377,12 +357,6 @@ class TestResults:
         assert results.most == 1
         peers_plot.draw(results, tmp_path / "peers.png")
         assert (tmp_path / "peers.png").read_bytes()[:4] == b"\x89PNG"
-
-    @pytest.mark.parametrize(("name", "number"), [("steps", 20), ("warm_up", 8), ("warm_up", 4), ("steps", 4)])
-    def test_steps_are_whole_groups(self, name, number):
-        assert peer_trials.CHUNK == common.CHUNK
-        with pytest.raises(ConfigError, match=f"{name}={number}: every system takes 8 steps at a time"):
-            Settings.of({name: number})
 
     def test_the_table_shows_who_failed(self, results):
         assert results.table("1gbit", 5) == (
@@ -446,9 +420,6 @@ class TestPicture:
         lines = {name: peers_plot._line(name) for name in SYSTEMS}
         assert lines["lockstep"]["linestyle"] == "-" != lines["lockstep-packed"]["linestyle"] != lines["lockstep-half"]["linestyle"]
         assert all(line["color"] == peers_plot._colour(name) for name, line in lines.items())
-
-    def test_the_wire_alone_limits_to(self, results):
-        assert peers_plot._wire_limit(results.points["1gbit", 5, "ddp"]) == pytest.approx(320 / 0.118)
 
     def test_it_is_drawn_also_of_little(self, results, tmp_path):
         peers_plot.draw(results, tmp_path / "all.png")
@@ -526,14 +497,11 @@ class TestActions:
         )
 
     def test_what_was_found_out_of_a_folder_s_machines_stays_when_it_is_continued(self, tmp_path):
-        assert plan_peers._measured(tmp_path) == {}
+        assert plan_peers._measured(tmp_path) == plan_peers._check_same(tmp_path, {}) == {}
         self.continued(tmp_path)
         summary = json.loads((tmp_path / "summary.json").read_text())
         (tmp_path / "summary.json").write_text(json.dumps({**summary, "machines": [{"name": "node1"}], "points": [1]}))
         assert plan_peers._measured(tmp_path) == {**summary, "machines": [{"name": "node1"}], "points": [1]}
-
-    def test_a_new_folder_has_nothing_to_be_the_same_as(self, tmp_path):
-        assert plan_peers._check_same(tmp_path / "none", {}) == {}
 
     def test_versions_are_those_that_the_programs_told(self, tmp_path):
         assert conclude_peers._versions(conclude_peers._measured(tmp_path)) == {}
