@@ -56,6 +56,6 @@ def _versions(measurements: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def _table(folder: Path) -> str:
-    """What table.md has; empty if there is none."""
+    """Text of table.md; empty if there is none."""
     path = folder / "table.md"
     return path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -266,6 +266,7 @@ class TestRows:
         peers_results.STORE.put(path, other)
         assert peers_results.STORE.read(path)[0].reason == 'it said "no", and ended'
         measured = Row.of_results(self.cell, [result(), result(1, weights_sha256="bb")])
+        assert measured.weights_equal is False
         peers_results.STORE.put(path, measured)
         assert peers_results.STORE.read(path) == [other, measured]
 
