@@ -24,7 +24,7 @@ from trainer.common.safe_text import printable
 PLUGINS = ROOT / "plugins"
 RUNTIME = Path(__file__).with_name("modules_runtime.py")
 UTILITY = re.compile(r"^from ansible\.module_utils import (\w+)", re.MULTILINE)
-DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|EXAMPLES|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
+DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
 
 

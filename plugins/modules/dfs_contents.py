@@ -24,11 +24,6 @@ options:
   folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
 """
 
-EXAMPLES = """
-- name: Write on one host
-  dfs_contents: {path: /mnt/lockstep, action: write, token: 5c2e}
-"""
-
 RETURN = """
 removed: {type: list, returned: "action=empty, action=wheels", description: Folders that were removed.}
 """
@@ -43,14 +38,14 @@ WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 def main():
     module = AnsibleModule()
-    {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
+    {"write": _write, "read": _read, "forget": _forget, "empty": _empty, "wheels": _wheels}[module.params["action"]](module)
 
 
 def _token_path(module):
     return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
 
 
-def write(module):
+def _write(module):
     """Write the token; the user who trains must be able to."""
     path, host = module.params["path"], module.params["host"]
     _check_mounted(module)
@@ -80,7 +75,7 @@ def _check_mounted(module):
         )
 
 
-def read(module):
+def _read(module):
     """Read the token that another host wrote."""
     if module.check_mode:
         module.exit_json()
@@ -106,13 +101,13 @@ def _unread(module):
         return error.strerror
 
 
-def forget(module):
+def _forget(module):
     if os.path.exists(_token_path(module)):
         os.unlink(_token_path(module))
     module.exit_json()
 
 
-def empty(module):
+def _empty(module):
     path, folders = module.params["path"], module.params["folders"]
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
@@ -145,7 +140,7 @@ def _holds_files(path):
     return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
 
 
-def wheels(module):
+def _wheels(module):
     """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []

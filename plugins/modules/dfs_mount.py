@@ -26,12 +26,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
 """
 
-EXAMPLES = """
-- name: Mount the volume
-  dfs_mount: {path: /mnt/lockstep, source: "10.0.0.1:/lockstep", backups: [10.0.0.2, 10.0.0.3], owner: pi}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
@@ -62,18 +56,18 @@ WantedBy=multi-user.target
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["source", "owner"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Bring line, mount and owner into place."""
-    path, current = module.params["path"], mounted(module.params["path"])
+    path, current = module.params["path"], _mounted(module.params["path"])
     _check_path(module, current)
-    stale = current is not None and (dead(path) or old(module))
+    stale = current is not None and (_dead(path) or _old(module))
     todo = [] if _line_of(module) == _wanted_line(module) else ["write the line of /etc/fstab"]
     todo += [] if _at_boot(module) else ["mount at boot"]
     todo += ["mount anew"] if stale else [] if current else ["mount"]
-    if current and not stale and not owned(module):
+    if current and not stale and not _owned(module):
         todo.append("give it to the user")
     if todo and not module.check_mode:
         if "write the line of /etc/fstab" in todo:
@@ -82,12 +76,12 @@ def present(module):
             files.replace(UNIT, _unit_text(module))
             host.enable(module, UNIT)
         if stale:
-            unmount(module)
+            _unmount(module)
         if stale or not current:
             _guard(module)
-            mount(module)
-        if not owned(module):
-            give(module)
+            _mount(module)
+        if not _owned(module):
+            _give(module)
     module.exit_json(changed=bool(todo), did=todo)
 
 
@@ -110,18 +104,18 @@ def _check_path(module, current):
         )
 
 
-def mounted(path):
+def _mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
     point, *mount = host.mount_of(os.path.normpath(path))
     return tuple(mount) if point == os.path.normpath(path) else None
 
 
-def escaped(word):
+def _escaped(word):
     """A word as /etc/fstab takes it."""
     return word.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
 
 
-def dead(path):
+def _dead(path):
     """Return whether the mount's process has ended."""
     try:
         os.stat(path)
@@ -130,7 +124,7 @@ def dead(path):
     return False
 
 
-def old(module):
+def _old(module):
     """Return whether the mount's process runs with earlier certificates than the current ones."""
 
     def is_mount(words):
@@ -143,7 +137,7 @@ def _wanted_line(module):
     options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
     if module.params["backups"]:
         options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
-    return f"{module.params['source']} {escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
+    return f"{module.params['source']} {_escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
 
 
 def _line_of(module):
@@ -186,45 +180,45 @@ def _guard(module):
     """Make the folder below the mount root's, and immutable if possible."""
     path = module.params["path"]
     os.makedirs(path, exist_ok=True)
-    immutable(path, False)
+    _immutable(path, False)
     os.chown(path, 0, 0)
     os.chmod(path, 0o555)  # noqa: S103 - nobody writes below a mount
-    immutable(path, True)
+    _immutable(path, True)
 
 
-def immutable(path, wanted):
+def _immutable(path, wanted):
     """Set or clear the flag; without it, the folder is still guarded by owner and mode."""
     subprocess.run(["chattr", "+i" if wanted else "-i", path], capture_output=True, check=False)
 
 
-def mount(module):
+def _mount(module):
     """Mount, and check that it is mounted."""
     path = module.params["path"]
     log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
     module.run_command(["systemctl", "reset-failed", _mount_unit(module)])
     code, _, error = module.run_command(["systemctl", "start", _mount_unit(module)])
-    if code != 0 or mounted(path) is None:
+    if code != 0 or _mounted(path) is None:
         module.fail_json(
             msg=f"{host.name()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
             f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
         )
 
 
-def owned(module):
+def _owned(module):
     """Return whether the user can write; root always can, so a user's folder keeps its owner."""
     user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
     return user in (0, owner)
 
 
-def give(module):
+def _give(module):
     """Give the mounted folder and its contents to the user."""
     user = pwd.getpwnam(module.params["owner"])
     host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
 
 
-def absent(module):
+def _absent(module):
     """Unmount, remove the line, remove the empty folder."""
-    path, current, line = module.params["path"], mounted(module.params["path"]), _line_of(module)
+    path, current, line = module.params["path"], _mounted(module.params["path"]), _line_of(module)
     todo = ["unmount"] if line and current and current[0] == KIND else []
     todo += ["take the line out of /etc/fstab"] if line else []
     todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
@@ -232,7 +226,7 @@ def absent(module):
         if os.path.exists(UNIT):
             host.remove_unit(module, UNIT)
         if "unmount" in todo:
-            unmount(module)
+            _unmount(module)
         if line:
             _write_line(module, None)
             _remove_folder(path)
@@ -242,14 +236,14 @@ def absent(module):
 def _remove_folder(path):
     """Remove the empty folder below the mount."""
     if os.path.isdir(path):
-        immutable(path, False)
+        _immutable(path, False)
         files.remove_if_empty(path)
 
 
-def unmount(module):
+def _unmount(module):
     """Unmount, or report what prevents it."""
     path = module.params["path"]
-    code, _, error = module.run_command(["umount", *(["--lazy"] if dead(path) else []), path])
+    code, _, error = module.run_command(["umount", *(["--lazy"] if _dead(path) else []), path])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
 

@@ -22,12 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
 """
 
-EXAMPLES = """
-- name: Close the worker ports
-  firewall_table: {rules: "{{ provision | firewall_rules('lockstep', [1000]) }}", ports: "{{ provision.ports }}"}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
@@ -65,10 +59,10 @@ WantedBy=multi-user.target nftables.service
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["rules"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Bring file, unit and table into place."""
     nft = module.get_bin_path("nft")
     if nft is None:
@@ -78,24 +72,24 @@ def present(module):
     unit_text = UNIT_TEXT.format(nft=nft, rules=RULES, table=module.params["table"])
     todo = [] if files.read(RULES) == module.params["rules"] else ["write the rules"]
     todo += [] if files.read(UNIT) == unit_text and host.enabled(module, UNIT) else ["load them at boot"]
-    todo += [] if holds(module) else ["reserve the ports"]
-    todo += [] if not todo and loaded(module, nft) == files.read(LOADED) else ["load the rules"]
+    todo += [] if _holds(module) else ["reserve the ports"]
+    todo += [] if not todo and _loaded(module, nft) == files.read(LOADED) else ["load the rules"]
     if todo and not module.check_mode:
         os.makedirs(os.path.dirname(RULES), exist_ok=True)
-        check(module, nft)
+        _check(module, nft)
         files.replace(RULES, module.params["rules"])
         if "reserve the ports" in todo:
-            reserve(module)
+            _reserve(module)
         if "load them at boot" in todo:
             files.replace(UNIT, unit_text)
             host.enable(module, UNIT)
         host.run(module, nft, "-f", RULES)
         host.run(module, "systemctl", "start", os.path.basename(UNIT))
-        files.replace(LOADED, loaded(module, nft))
+        files.replace(LOADED, _loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def check(module, nft):
+def _check(module, nft):
     """Refuse rules that nft would reject, before anything is replaced."""
     candidate = f"{RULES}.part"
     files.replace(candidate, module.params["rules"])
@@ -108,24 +102,24 @@ def check(module, nft):
         )
 
 
-def holds(module):
+def _holds(module):
     """Return whether our ports are reserved now and at boot."""
-    own = numbers(",".join(module.params["ports"]))
+    own = _numbers(",".join(module.params["ports"]))
     # A container may not set it; then there is nothing to do.
-    return _own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
+    return _own_ports() == own and (own <= _numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
 
 
-def reserve(module):
+def _reserve(module):
     """Reserve our ports in addition to those that others reserved."""
-    own = numbers(",".join(module.params["ports"]))
-    every = spans(own | (numbers(files.read(RESERVED)) - _own_ports()))
-    files.replace(SYSCTL, SYSCTL_TEXT.format(own=spans(own), every=every))
+    own = _numbers(",".join(module.params["ports"]))
+    every = _spans(own | (_numbers(files.read(RESERVED)) - _own_ports()))
+    files.replace(SYSCTL, SYSCTL_TEXT.format(own=_spans(own), every=every))
     _set_reserved(every)
 
 
-def release():
-    left = numbers(files.read(RESERVED)) - _own_ports()
-    _set_reserved(spans(left))
+def _release():
+    left = _numbers(files.read(RESERVED)) - _own_ports()
+    _set_reserved(_spans(left))
     os.unlink(SYSCTL)
 
 
@@ -136,34 +130,34 @@ def _set_reserved(ports):
 
 def _own_ports():
     """Our ports, from our file."""
-    return numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
+    return _numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
 
 
-def numbers(text):
+def _numbers(text):
     """Ports in a list such as `80,100-102`."""
     pairs = [one.strip().partition("-") for one in text.split(",") if one.strip()]
     return {port for first, _, last in pairs for port in range(int(first), int(last or first) + 1)}
 
 
-def spans(ports):
+def _spans(ports):
     """The list of ports in the kernel's format."""
     starts = [port for port in sorted(ports) if port - 1 not in ports]
     ends = [port for port in sorted(ports) if port + 1 not in ports]
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in zip(starts, ends))  # noqa: B905 - Python 3.9
 
 
-def loaded(module, nft):
+def _loaded(module, nft):
     """Digest of the table in the kernel (without counters); empty if there is none."""
     code, out, _ = module.run_command([nft, "-s", "list", "table", "inet", module.params["table"]])
     return hashlib.sha256(out.encode()).hexdigest() if code == 0 else ""
 
 
-def absent(module):
+def _absent(module):
     """Remove table, unit and files."""
     nft = module.get_bin_path("nft")
     parts = {
         "remove the unit": os.path.exists(UNIT),
-        "remove the table": bool(nft and loaded(module, nft)),
+        "remove the table": bool(nft and _loaded(module, nft)),
         "remove the rules": os.path.exists(RULES),
         "release the ports": os.path.exists(SYSCTL),
     }
@@ -171,10 +165,10 @@ def absent(module):
     if todo and not module.check_mode:
         if "remove the unit" in todo:
             host.remove_unit(module, UNIT)
-        if nft and loaded(module, nft):
+        if nft and _loaded(module, nft):
             host.run(module, nft, "delete", "table", "inet", module.params["table"])
         if "release the ports" in todo:
-            release()
+            _release()
         for path in (RULES, LOADED):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

@@ -23,12 +23,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the server should exist.}
 """
 
-EXAMPLES = """
-- name: Serve a share of the volume
-  gluster_server: {brick: /srv/lockstep/dfs}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
@@ -49,10 +43,10 @@ END_S = 30
 
 def main():
     module = AnsibleModule()
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Bring the server into place."""
     if module.get_bin_path("glusterd") is None:
         if module.check_mode:
@@ -60,12 +54,12 @@ def present(module):
         module.fail_json(msg=f"{host.name()}: glusterd is missing; install it: sudo apt-get install glusterfs-server")
     todo = _wanting(module)
     if todo and not module.check_mode:
-        note(module)
+        _note(module)
         if "limit ports" in todo:
             _limit_ports(HIGHEST_PORT)
         if "start the daemons anew" in todo:
             _end_old(module)
-        enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
+        _enable(module, "start glusterd" in todo, not {"limit ports", "start the daemons anew"}.isdisjoint(todo))
         _make_brick(module)
     module.exit_json(changed=bool(todo), did=todo)
 
@@ -78,19 +72,19 @@ def _wanting(module):
         todo.append("limit ports")
     if module.run_command(["systemctl", "is-active", "--quiet", SERVICE])[0] != 0 or not host.enabled(module, SERVICE):
         todo.append("start glusterd")
-    if old(module):
+    if _old(module):
         todo.append("start the daemons anew")
     if not os.path.isdir(module.params["brick"]):
         todo.append("make the brick")
     return todo
 
 
-def old(module):
+def _old(module):
     """Daemons of GlusterFS, not mounts, that do not know the current certificates."""
-    return host.older(host.running(is_daemon), ACCESS)
+    return host.older(host.running(_is_daemon), ACCESS)
 
 
-def is_daemon(words):
+def _is_daemon(words):
     """Return whether a command line is that of glusterd, of a brick, or of the self-heal daemon."""
     program = os.path.basename(words[0])
     return program in ("glusterd", "glusterfsd") or (program == "glusterfs" and any("shd/" in word for word in words))
@@ -98,8 +92,8 @@ def is_daemon(words):
 
 def _end_old(module):
     """End them; the main daemon starts the others when it is started."""
-    systemctl(module, "stop", SERVICE)
-    pids = old(module)
+    _systemctl(module, "stop", SERVICE)
+    pids = _old(module)
     for number, seconds in ((signal.SIGTERM, END_S), (signal.SIGKILL, ANSWER_S)):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -110,7 +104,7 @@ def _end_old(module):
             time.sleep(0.1)
 
 
-def note(module):
+def _note(module):
     """Record, once, the state before."""
     if os.path.exists(RECORD):
         return
@@ -128,11 +122,11 @@ def _limit_ports(number):
     files.replace(SETTINGS, MAX_PORT.sub(lambda setting: f"{setting.group(1)}{number}", files.read(SETTINGS)))
 
 
-def enable(module, start, restart):
+def _enable(module, start, restart):
     """Start the daemon, now and at every boot, and wait until it answers."""
     if start or restart:
-        systemctl(module, "enable", SERVICE)
-        systemctl(module, "restart" if restart else "start", SERVICE)
+        _systemctl(module, "enable", SERVICE)
+        _systemctl(module, "restart" if restart else "start", SERVICE)
     deadline = time.monotonic() + ANSWER_S
     while module.run_command(["gluster", "--mode=script", "pool", "list"])[0] != 0:
         if time.monotonic() > deadline:
@@ -153,14 +147,14 @@ def _make_brick(module):
         )
 
 
-def absent(module):
+def _absent(module):
     """Undo what is recorded."""
     if not os.path.exists(RECORD):
         module.exit_json(changed=False, did=[])
     if os.path.isdir(module.params["brick"]):
         _refuse_foreign(module)
     if not module.check_mode:
-        undo(module, files.record(RECORD))
+        _undo(module, files.record(RECORD))
         files.remove_record(RECORD)
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
@@ -175,7 +169,7 @@ def _refuse_foreign(module):
         )
 
 
-def undo(module, before):
+def _undo(module, before):
     """Remove the brick that was made here, and restore the daemon's previous state."""
     brick = module.params["brick"]
     if before["made_brick"] and os.path.isdir(brick):
@@ -183,10 +177,10 @@ def undo(module, before):
     if os.path.exists(SETTINGS) and before["max_port"] is not None:
         _limit_ports(before["max_port"])
     if module.get_bin_path("glusterd") and not before["enabled"]:
-        systemctl(module, "disable", "--now", SERVICE)
+        _systemctl(module, "disable", "--now", SERVICE)
 
 
-def systemctl(module, *arguments):
+def _systemctl(module, *arguments):
     host.run(module, "systemctl", *arguments, hint=f"; look at: journalctl -u {SERVICE}")
 
 

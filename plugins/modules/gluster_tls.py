@@ -26,12 +26,6 @@ options:
   state: {type: str, choices: [certificate, trusted, absent], required: true, description: The wanted state.}
 """
 
-EXAMPLES = """
-- name: Make the host's certificate
-  gluster_tls: {state: certificate, name: node01}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 certificate: {type: str, returned: state=certificate, description: This host's certificate; empty in check mode if there is none yet.}
@@ -66,16 +60,16 @@ ENTRY = re.compile(r"^# (\S+)\n(-----BEGIN CERTIFICATE-----\n.*?-----END CERTIFI
 
 def main():
     module = AnsibleModule(required_if=[("state", "certificate", ["name"]), ("state", "trusted", ["trusted"])])
-    {"certificate": certificate, "trusted": trusted, "absent": absent}[module.params["state"]](module)
+    {"certificate": _certificate, "trusted": _trusted, "absent": _absent}[module.params["state"]](module)
 
 
-def certificate(module):
+def _certificate(module):
     """Ensure a usable key and certificate."""
     _refuse_foreign(module)
     _refuse_other_volumes(module)
     todo = [] if _usable(module) else ["make a certificate"]
     if todo and not module.check_mode:
-        make(module)
+        _make(module)
     text = "" if todo and module.check_mode else files.read(_tls_path("pem"))
     module.exit_json(changed=bool(todo), did=todo, certificate=text)
 
@@ -85,26 +79,26 @@ def _tls_path(kind):
     return os.path.join(FOLDER, f"glusterfs.{kind}")
 
 
-def link(kind):
+def _link(kind):
     return os.path.join(LINKS, f"glusterfs.{kind}")
 
 
 def _linked():
-    return all(os.path.islink(link(kind)) and os.readlink(link(kind)) == _tls_path(kind) for kind in KINDS)
+    return all(os.path.islink(_link(kind)) and os.readlink(_link(kind)) == _tls_path(kind) for kind in KINDS)
 
 
 def _make_links():
     os.makedirs(LINKS, exist_ok=True)
     for kind in KINDS:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(link(kind))
-        os.symlink(_tls_path(kind), link(kind))
+            os.unlink(_link(kind))
+        os.symlink(_tls_path(kind), _link(kind))
 
 
 def _refuse_foreign(module):
     """Refuse TLS files that somebody else put there: their owner's clients rely on them."""
-    record = recorded()
-    paths = [ACCESS, *(path for kind in KINDS for path in (_tls_path(kind), link(kind)))]
+    record = _recorded()
+    paths = [ACCESS, *(path for kind in KINDS for path in (_tls_path(kind), _link(kind)))]
     foreign = [path for path in paths if os.path.lexists(path)] if record is None else []
     if record is not None and not _own_certificate(module, record):
         foreign = [_tls_path("pem")]
@@ -126,7 +120,7 @@ def _refuse_other_volumes(module):
         )
 
 
-def recorded():
+def _recorded():
     """SHA-256 of the certificates made here; None before the first."""
     return files.record(RECORD).get("certificates")
 
@@ -134,10 +128,10 @@ def recorded():
 def _own_certificate(module, record):
     """Return whether the existing certificate, if any, was made on this host."""
     text = files.read(_tls_path("pem"))
-    return not text or digest(text) in record
+    return not text or _digest(text) in record
 
 
-def digest(text):
+def _digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -149,19 +143,19 @@ def _usable(module):
     status = os.stat(key)
     if status.st_mode & 0o077 or status.st_uid != os.getuid():
         return False
-    shown = openssl(module, "x509", "-in", pem, "-noout", "-subject", "-nameopt", "RFC2253", "-checkend", str(RENEW_S))
+    shown = _openssl(module, "x509", "-in", pem, "-noout", "-subject", "-nameopt", "RFC2253", "-checkend", str(RENEW_S))
     # openssl's text after -checkend is for users; its exit code 0 is for programs.
     named = shown is not None and shown.splitlines()[0] == f"subject=CN={module.params['name']}"
-    return named and openssl(module, "x509", "-in", pem, "-noout", "-pubkey") == openssl(module, "pkey", "-in", key, "-pubout")
+    return named and _openssl(module, "x509", "-in", pem, "-noout", "-pubkey") == _openssl(module, "pkey", "-in", key, "-pubout")
 
 
-def openssl(module, *arguments):
+def _openssl(module, *arguments):
     """Output of openssl; None if it fails."""
     code, out, _ = module.run_command(["openssl", *arguments])
     return out if code == 0 else None
 
 
-def make(module):
+def _make(module):
     """Make a key with its certificate; recorded first, so that the files of an interrupted call are known as ours."""
     if module.get_bin_path("openssl") is None:
         module.fail_json(msg=f"{host.name()}: openssl is missing; install it: sudo apt-get install openssl")
@@ -174,18 +168,18 @@ def make(module):
         host.run(module, "openssl", "req", "-x509", "-config", request, *curve, "-days", str(DAYS), "-keyout", key, "-out", pem)
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
-        remember(digest(files.read(pem)))
+        _remember(_digest(files.read(pem)))
         os.replace(key, _tls_path("key"))
         os.replace(pem, _tls_path("pem"))
     finally:
         shutil.rmtree(work)
 
 
-def remember(certificate_digest):
-    files.write_record(RECORD, {"certificates": [*(recorded() or []), certificate_digest]})
+def _remember(certificate_digest):
+    files.write_record(RECORD, {"certificates": [*(_recorded() or []), certificate_digest]})
 
 
-def trusted(module):
+def _trusted(module):
     """Trust the members, and make GlusterFS use TLS."""
     path, access = _tls_path("ca"), ACCESS
     before, after = files.read(path), module.params["trusted"]
@@ -194,22 +188,22 @@ def trusted(module):
     if todo and not module.check_mode:
         _make_links()
         # An open connection keeps trusting the certificate that it had; joining or leaving changes none.
-        if replaced(before, after) or not os.path.exists(access):
+        if _replaced(before, after) or not os.path.exists(access):
             os.makedirs(os.path.dirname(access), exist_ok=True)
             files.replace(access, "")
         files.replace(path, after)
     module.exit_json(changed=bool(todo), did=todo)
 
 
-def replaced(before, after):
+def _replaced(before, after):
     """Return whether a host has another certificate than before."""
     old, new = dict(ENTRY.findall(before)), dict(ENTRY.findall(after))
     return any(name in old and old[name] != text for name, text in new.items())
 
 
-def absent(module):
+def _absent(module):
     """Remove what was made here; a remaining GlusterFS continues without TLS."""
-    record = recorded()
+    record = _recorded()
     if record is None:
         module.exit_json(changed=False, did=[])
     if not _own_certificate(module, record):
@@ -218,7 +212,7 @@ def absent(module):
             files.remove_record(RECORD)
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
-        for path in (ACCESS, *(path for kind in KINDS for path in (link(kind), _tls_path(kind)))):
+        for path in (ACCESS, *(path for kind in KINDS for path in (_link(kind), _tls_path(kind)))):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         files.remove_if_empty(os.path.dirname(ACCESS))

@@ -25,18 +25,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should exist.}
 """
 
-EXAMPLES = """
-- name: Two hosts, of which each keeps every file
-  gluster_volume:
-    name: lockstep
-    replica: 2
-    bricks: ["10.0.0.1:/srv/lockstep/dfs", "10.0.0.2:/srv/lockstep/dfs"]
-    allow: [10.0.0.1, 10.0.0.2]
-    names: [node01, node02]
-    own: 10.0.0.1
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 bricks: {type: list, returned: state=present, description: The volume's bricks.}
@@ -51,16 +39,16 @@ ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["own"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Bring pool and volume into place."""
     installed = module.get_bin_path("gluster") is not None
-    if module.check_mode and not (installed and gluster(module, "peer", "status")[0] == 0):
+    if module.check_mode and not (installed and _gluster(module, "peer", "status")[0] == 0):
         module.exit_json(changed=True, did=["create the volume"], bricks=module.params["bricks"])
     strangers = _missing_peers(module)
-    existing = volume(module)
+    existing = _volume(module)
     options = _missing_options(module, existing)
     todo = [f"take in {address}" for address in strangers]
     todo += [] if existing else ["create the volume"]
@@ -69,18 +57,18 @@ def present(module):
     todo += [] if existing and existing["started"] and "encrypt the volume" not in todo else ["start the volume"]
     if todo and not module.check_mode:
         for address in strangers:
-            probe(module, address)
+            _probe(module, address)
         _wait_for_peers(module)
         if not existing:
-            create(module)
+            _create(module)
         if existing and existing["started"] and "encrypt the volume" in todo:
-            must(module, "volume", "stop", module.params["name"], "force")
+            _must(module, "volume", "stop", module.params["name"], "force")
         if options:
-            must(module, "volume", "set", module.params["name"], *(word for option in options.items() for word in option))
+            _must(module, "volume", "set", module.params["name"], *(word for option in options.items() for word in option))
         if "start the volume" in todo:
-            must(module, "volume", "start", module.params["name"])
+            _must(module, "volume", "start", module.params["name"])
     bricks = existing["bricks"] if existing else module.params["bricks"]
-    module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **kept(module, bricks))
+    module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **_kept(module, bricks))
 
 
 def _missing_options(module, existing):
@@ -93,7 +81,7 @@ def _missing_options(module, existing):
     return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
 
 
-def kept(module, bricks):
+def _kept(module, bricks):
     """A message if the volume has other servers than the inventory asks for now."""
     if bricks == module.params["bricks"]:
         return {}
@@ -106,14 +94,14 @@ def kept(module, bricks):
 
 def _missing_peers(module):
     """Servers that are not in the pool yet; this host always is."""
-    pool = {module.params["own"], *(name for peer in peers(module) for name in peer["names"])}
+    pool = {module.params["own"], *(name for peer in _peers(module) for name in peer["names"])}
     addresses = [brick.partition(":/")[0] for brick in module.params["bricks"]]
     return [address for address in addresses if address not in pool]
 
 
-def peers(module):
+def _peers(module):
     """The pool's other members: names, whether they take part, whether they are reachable."""
-    tree = answer(module, "peer", "status")
+    tree = _answer(module, "peer", "status")
     return [
         {
             "names": [node.text for node in peer.iter("hostname")],
@@ -124,22 +112,22 @@ def peers(module):
     ]
 
 
-def probe(module, address):
+def _probe(module, address):
     """Add a server to the pool, and record it."""
-    code, out, error = gluster(module, "peer", "probe", address)
+    code, out, error = _gluster(module, "peer", "probe", address)
     if code != 0:
         module.fail_json(
             msg=f"{host.name()}: {address} can't be taken into GlusterFS's pool: {(out + error).strip()}. "
             "Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?"
         )
-    remember("peers", address)
+    _remember("peers", address)
 
 
 def _wait_for_peers(module):
     """Wait until every server takes part."""
     deadline = time.monotonic() + JOIN_S
     while True:
-        late = [peer["names"][0] for peer in peers(module) if not (peer["joined"] and peer["connected"])]
+        late = [peer["names"][0] for peer in _peers(module) if not (peer["joined"] and peer["connected"])]
         if not late:
             return
         if time.monotonic() > deadline:
@@ -150,9 +138,9 @@ def _wait_for_peers(module):
         time.sleep(0.5)
 
 
-def volume(module):
+def _volume(module):
     """Bricks, options and state of the volume; None if there is none."""
-    tree = answer(module, "volume", "info")
+    tree = _answer(module, "volume", "info")
     for entry in tree.iter("volume"):
         if entry.findtext("name") == module.params["name"]:
             options = {option.findtext("name"): option.findtext("value") for option in entry.iter("option")}
@@ -161,14 +149,14 @@ def volume(module):
     return None
 
 
-def create(module):
+def _create(module):
     replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
     # force: the brick may be on the system's disk.
-    must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
-    remember("volumes", module.params["name"])
+    _must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
+    _remember("volumes", module.params["name"])
 
 
-def absent(module):
+def _absent(module):
     """Delete a volume that was created here, and leave a pool that was made here."""
     record = files.record(RECORD)
     if not record:
@@ -185,19 +173,19 @@ def absent(module):
 
 def _dissolve(module, mine, members):
     """Stop and delete the volume; servers without any other volume leave the pool."""
-    existing = volume(module) if mine else None
+    existing = _volume(module) if mine else None
     if existing:
         if existing["started"]:
-            must(module, "volume", "stop", module.params["name"], "force")
-        must(module, "volume", "delete", module.params["name"])
-    pool = {name for peer in peers(module) for name in peer["names"]}
-    if not answer(module, "volume", "info").findall(".//volume"):
+            _must(module, "volume", "stop", module.params["name"], "force")
+        _must(module, "volume", "delete", module.params["name"])
+    pool = {name for peer in _peers(module) for name in peer["names"]}
+    if not _answer(module, "volume", "info").findall(".//volume"):
         for address in members:
             if address in pool:
-                must(module, "peer", "detach", address, "force")
+                _must(module, "peer", "detach", address, "force")
 
 
-def answer(module, *arguments):
+def _answer(module, *arguments):
     code, out, error = module.run_command(["gluster", "--mode=script", "--xml", *arguments])
     if code != 0 or not out.strip():
         module.fail_json(
@@ -206,15 +194,15 @@ def answer(module, *arguments):
     return ElementTree.fromstring(out)  # noqa: S314 - gluster itself wrote it
 
 
-def gluster(module, *arguments):
+def _gluster(module, *arguments):
     return module.run_command(["gluster", "--mode=script", *arguments])
 
 
-def must(module, *arguments):
+def _must(module, *arguments):
     host.run(module, "gluster", "--mode=script", *arguments)
 
 
-def remember(kind, name):
+def _remember(kind, name):
     record = files.record(RECORD)
     files.write_record(RECORD, {**record, kind: sorted({*record.get(kind, []), name})})
 

@@ -22,12 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the packages should be installed.}
 """
 
-EXAMPLES = """
-- name: Install tmux
-  host_packages: {packages: [tmux]}
-  become: true
-"""
-
 RETURN = """
 installed: {type: list, returned: state=present, description: Packages that this call installed.}
 removed: {type: list, returned: state=absent, description: Packages that this call removed.}
@@ -42,12 +36,12 @@ LOCK_WAIT = "DPkg::Lock::Timeout=300"
 def main():
     module = AnsibleModule()
     os.environ.update({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"})
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Install what is missing."""
-    record, before = files.record(module.params["record"]), installed(module)
+    record, before = files.record(module.params["record"]), _installed(module)
     missing = [name for name in module.params["packages"] if name not in before]
     pending = record.get("pending")
     if not missing and pending is None:
@@ -58,26 +52,26 @@ def present(module):
     before = before if pending is None else set(pending)
     files.write_record(module.params["record"], {"installed": record.get("installed", []), "pending": sorted(before)})
     if pending is not None:
-        apt(module, ["dpkg", "--configure", "-a"])
+        _apt(module, ["dpkg", "--configure", "-a"])
     if missing:
-        install(module, missing)
-    new = sorted(installed(module) - before)
+        _install(module, missing)
+    new = sorted(_installed(module) - before)
     files.write_record(module.params["record"], {"installed": sorted({*record.get("installed", []), *new})})
     shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
     module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
 
 
-def install(module, missing):
+def _install(module, missing):
     """Install packages; fetches an old or missing package list first."""
     fresh = os.path.isdir(f"{LISTS}/partial") and len(os.listdir(LISTS)) > 3 and time.time() - os.path.getmtime(LISTS) < LISTS_AGE_S
     argv = ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "--no-install-recommends", "install", *missing]
     if fresh and module.run_command(argv)[0] == 0:
         return
-    apt(module, ["apt-get", "-q", "-o", LOCK_WAIT, "update"])
-    apt(module, argv)
+    _apt(module, ["apt-get", "-q", "-o", LOCK_WAIT, "update"])
+    _apt(module, argv)
 
 
-def apt(module, argv):
+def _apt(module, argv):
     code, out, error = module.run_command(argv)
     if code != 0:
         errors = [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))]
@@ -88,7 +82,7 @@ def apt(module, argv):
         )
 
 
-def absent(module):
+def _absent(module):
     """Remove what is recorded and not needed by others."""
     record = files.record(module.params["record"])
     if not record:
@@ -96,33 +90,33 @@ def absent(module):
     pending, ours = record.get("pending"), set(record.get("installed", []))
     if pending is not None and not module.check_mode:
         # An installation was killed: what it left half done can't be removed.
-        apt(module, ["dpkg", "--configure", "-a"])
-    present_now = installed(module)
+        _apt(module, ["dpkg", "--configure", "-a"])
+    present_now = _installed(module)
     ours |= present_now - set(pending) if pending is not None else set()
     mine = sorted(ours & present_now)
-    removable = free(module, mine)
+    removable = _free(module, mine)
     if not module.check_mode:
         if removable:
-            apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
-        clear(module, removable)
+            _apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
+        _clear(module, removable)
         files.remove_record(module.params["record"])
     module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
 
 
-def free(module, mine):
+def _free(module, mine):
     """Our packages whose removal removes only packages of ours."""
-    if not mine or goes(module, mine) <= set(mine):
+    if not mine or _goes(module, mine) <= set(mine):
         return mine
-    return [name for name in mine if goes(module, [name]) <= set(mine)]
+    return [name for name in mine if _goes(module, [name]) <= set(mine)]
 
 
-def goes(module, names):
+def _goes(module, names):
     """Packages that apt would remove with these."""
     _, out, _ = module.run_command(["apt-get", "-s", "purge", *names])
     return {line.split()[1].partition(":")[0] for line in out.splitlines() if line.startswith(("Remv ", "Purg "))}
 
 
-def clear(module, removed):
+def _clear(module, removed):
     for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -130,7 +124,7 @@ def clear(module, removed):
             os.unlink(path)
 
 
-def installed(module):
+def _installed(module):
     out = host.run(module, "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n")
     return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
 

@@ -37,11 +37,6 @@ options:
   fast: {type: bool, default: false, description: Skip the measurement of the processor's speed.}
 """
 
-EXAMPLES = """
-- name: Look at the host
-  host_probe: {root: /home/pi/lockstep, python: /home/pi/lockstep/venv/bin/python, port: 12345, address: 10.0.0.1}
-"""
-
 RETURN = """
 facts:
   description: >-

@@ -30,14 +30,6 @@ options:
   pair_seconds: {type: float, default: 0.5, description: Maximum seconds of sending in one measurement.}
 """
 
-EXAMPLES = """
-- name: Measure the network
-  network_probe:
-    hosts: [{name: node01, address: 10.0.0.1, port: 12345}, {name: node02, address: 10.0.0.2, port: 12345}]
-    rank: 0
-    nonce: 5f0c1d62a9b34e77
-"""
-
 RETURN = """
 pairs:
   description: >-

@@ -41,15 +41,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the environment should exist.}
 """
 
-EXAMPLES = """
-- name: Install what training needs
-  python_env:
-    path: /home/pi/lockstep/venv
-    wheels: /mnt/lockstep/wheels/aarch64-cp311-0123456789abcdef
-    digest: 0123456789abcdef
-    sums: {requirements.txt: 4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865}
-"""
-
 RETURN = """
 seconds: {type: float, returned: changed, description: How long it took.}
 tool: {type: str, returned: changed, description: "What installed the wheels, C(uv) or C(pip)."}
@@ -63,28 +54,28 @@ WAIT_S = 600
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Make the environment, unless it is there."""
-    wanted = {"digest": module.params["digest"], "python": version(module, module.params["python"])}
-    if stamp(module) == wanted and runs(module):
+    wanted = {"digest": module.params["digest"], "python": _version(module, module.params["python"])}
+    if _stamp(module) == wanted and _runs(module):
         module.exit_json()
     _refuse_foreign(module)
     if module.check_mode:
         module.exit_json(changed=True)
     begun, path = time.monotonic(), module.params["path"]
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with alone(module):
-        if stamp(module) == wanted and runs(module):
+    with _alone(module):
+        if _stamp(module) == wanted and _runs(module):
             module.exit_json()
         _refuse_foreign(module)
         _refuse_while_used(module)
-        clear(module)
+        _clear(module)
         _check_disk(module)
-        mark(module)
-        tool = install(module)
+        _mark(module)
+        tool = _install(module)
         _try_imports(module)
         _write_stamp(module, wanted)
     seconds = round(time.monotonic() - begun, 1)
@@ -93,11 +84,11 @@ def present(module):
 
 
 @contextlib.contextmanager
-def alone(module):
+def _alone(module):
     """Wait until no other call works on this environment: a call whose connection broke may still be running."""
     with open(os.path.join(os.path.dirname(module.params["path"]), LOCK), "w", encoding="utf-8") as stream:
         deadline = time.monotonic() + WAIT_S
-        while not taken(stream):
+        while not _taken(stream):
             if time.monotonic() > deadline:
                 module.fail_json(
                     msg=f"{host.name()}: another provisioning has been making {module.params['path']} for {WAIT_S} s; try again later"
@@ -106,7 +97,7 @@ def alone(module):
         yield
 
 
-def taken(stream):
+def _taken(stream):
     """Take the lock if it is free; the kernel releases it when a process dies."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,29 +106,29 @@ def taken(stream):
     return True
 
 
-def clear(module):
+def _clear(module):
     """Remove what an earlier call left: a half-made or outdated environment, and unpacked wheels."""
     if os.path.lexists(module.params["path"]):
-        mark(module)
-    for path in [module.params["path"], marker(module), *leftovers(module)]:
-        remove(path)
+        _mark(module)
+    for path in [module.params["path"], _marker(module), *_leftovers(module)]:
+        _remove(path)
 
 
-def marker(module):
+def _marker(module):
     """A file beside the environment that marks it as ours: created before its first file, removed after its last."""
     folder, name = os.path.split(module.params["path"])
     return os.path.join(folder, f".lockstep-env.{name}.made")
 
 
-def mark(module):
-    with open(marker(module), "w", encoding="utf-8") as stream:
+def _mark(module):
+    with open(_marker(module), "w", encoding="utf-8") as stream:
         os.fsync(stream.fileno())
 
 
 def _refuse_foreign(module):
     """Refuse to replace or remove what no call of ours made."""
     path = module.params["path"]
-    ours = os.path.lexists(marker(module)) or os.path.lexists(_stamp_path(module))
+    ours = os.path.lexists(_marker(module)) or os.path.lexists(_stamp_path(module))
     bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
     if os.path.lexists(path) and not ours and not bare:
         module.fail_json(
@@ -146,20 +137,20 @@ def _refuse_foreign(module):
         )
 
 
-def leftovers(module):
+def _leftovers(module):
     """Folders of killed calls."""
     return glob.glob(os.path.join(glob.escape(os.path.dirname(module.params["path"])), f"{SCRATCH}*"))
 
 
-def install(module):
+def _install(module):
     """Make the environment with uv or pip; returns which."""
     wheels = module.params["wheels"]
     # Next to the environment: files are moved there instead of copied from another disk.
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
         os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
         os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
-        wish = ["--no-index", "--require-hashes", "-r", compared(module, REQUIREMENTS, scratch), "--find-links"]
-        uv = unpacked_uv(module, scratch)
+        wish = ["--no-index", "--require-hashes", "-r", _compared(module, REQUIREMENTS, scratch), "--find-links"]
+        uv = _unpacked_uv(module, scratch)
         if uv:
             # uv compares a wheel with its hash while it unpacks it.
             _with_uv(module, uv, [*wish, wheels])
@@ -167,12 +158,12 @@ def install(module):
         for name in sorted(module.params["sums"]):
             if name.endswith(".whl"):
                 # pip reads a wheel twice, first to compare it.
-                compared(module, name, scratch)
+                _compared(module, name, scratch)
         _with_pip(module, [*wish, scratch])
         return "pip"
 
 
-def compared(module, name, folder):
+def _compared(module, name, folder):
     """Path of a published file's copy on this host's disk, made while it is compared, so that later changes have no effect."""
     source, own, state = os.path.join(module.params["wheels"], name), os.path.join(folder, name), hashlib.sha256()
     try:
@@ -186,12 +177,12 @@ def compared(module, name, folder):
     if digest != published:
         module.fail_json(
             msg=f"{host.name()}: {source} has SHA-256 {digest[:16]}..., and {published[:16] or 'no such file'}... was published; it is not "
-            f"used: somebody else wrote it, or a disk is damaged. {again(module)}"
+            f"used: somebody else wrote it, or a disk is damaged. {_again(module)}"
         )
     return own
 
 
-def again(module):
+def _again(module):
     """How wheels get there as published."""
     return f"Fix: see who can write that folder, rm -r {shlex.quote(module.params['wheels'])}, then provision.yml again, which sends it"
 
@@ -199,32 +190,32 @@ def again(module):
 def _with_uv(module, uv, source):
     """Faster than pip, and independent of Debian's python3-venv."""
     path = module.params["path"]
-    run(module, uv, "venv", "--quiet", "--offline", "--no-project", "--python", module.params["python"], path)
-    run(module, uv, "pip", "install", "--quiet", "--offline", "--link-mode", "hardlink", "--python", f"{path}/bin/python", *source)
+    _run(module, uv, "venv", "--quiet", "--offline", "--no-project", "--python", module.params["python"], path)
+    _run(module, uv, "pip", "install", "--quiet", "--offline", "--link-mode", "hardlink", "--python", f"{path}/bin/python", *source)
 
 
 def _with_pip(module, source):
     """Needs Debian's python3-venv. Compiles only what is imported: compiling all takes minutes on a small board."""
     path = module.params["path"]
-    run(module, module.params["python"], "-m", "venv", path)
-    run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
+    _run(module, module.params["python"], "-m", "venv", path)
+    _run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
 
 
-def unpacked_uv(module, scratch):
+def _unpacked_uv(module, scratch):
     """Path of uv, extracted from its wheel; None if none runs here."""
     for name in sorted(module.params["sums"]):
         if not (name.startswith("uv-") and name.endswith(".whl")):
             continue
-        with zipfile.ZipFile(compared(module, name, scratch)) as archive:
+        with zipfile.ZipFile(_compared(module, name, scratch)) as archive:
             for inside in archive.namelist():
                 if inside.endswith("/scripts/uv"):
                     path = archive.extract(inside, scratch)
                     os.chmod(path, 0o755)  # noqa: S103 - a program
-                    return path if starts(path) else None
+                    return path if _starts(path) else None
     return None
 
 
-def starts(program):
+def _starts(program):
     try:
         return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
@@ -266,20 +257,20 @@ def _check_disk(module):
         )
 
 
-def version(module, python):
+def _version(module, python):
     code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
     if code != 0:
         module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
     return " ".join(out.split())
 
 
-def runs(module):
+def _runs(module):
     """Return whether the environment's Python exists and runs."""
     python = os.path.join(module.params["path"], "bin", "python")
     return os.path.exists(python) and module.run_command([python, "-c", ""])[0] == 0
 
 
-def stamp(module):
+def _stamp(module):
     """Record of the environment's inputs; None if the environment was never finished."""
     return files.parsed(_stamp_path(module))
 
@@ -294,11 +285,11 @@ def _write_stamp(module, wanted):
     files.replace(_stamp_path(module), json.dumps(wanted))
 
 
-def absent(module):
+def _absent(module):
     """Remove the environment and what is beside it; also the folder, if it is then empty."""
     _refuse_foreign(module)
     folder = os.path.dirname(module.params["path"])
-    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), marker(module), *leftovers(module)]
+    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), _marker(module), *_leftovers(module)]
     paths = [path for path in mine if os.path.lexists(path)]
     # worker_root stays if only root may remove it.
     may = os.access(os.path.dirname(folder), os.W_OK)
@@ -306,15 +297,15 @@ def absent(module):
     if (paths or lonely) and not module.check_mode:
         _refuse_while_used(module)
         if os.path.lexists(module.params["path"]):
-            mark(module)
-        for path in [*paths, marker(module)]:
-            remove(path)
+            _mark(module)
+        for path in [*paths, _marker(module)]:
+            _remove(path)
         if lonely:
             os.rmdir(folder)
     module.exit_json(changed=bool(paths or lonely))
 
 
-def remove(path):
+def _remove(path):
     """Remove a file or folder that may not be there."""
     if os.path.isdir(path) and not os.path.islink(path):
         # The stamp first: the rest of an interrupted removal must not pass for complete.
@@ -325,11 +316,11 @@ def remove(path):
         os.unlink(path)
 
 
-def run(module, *argv):
+def _run(module, *argv):
     code, out, error = module.run_command(list(argv))
     if code != 0:
         messages = " ".join([line.strip() for line in (error or out).splitlines() if line.strip()][-6:]) or "no output"
-        fix = f". {again(module)}" if "hash" in messages.lower() else ""
+        fix = f". {_again(module)}" if "hash" in messages.lower() else ""
         module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {messages}{fix}")
 
 

@@ -22,15 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the unit should exist.}
 """
 
-EXAMPLES = """
-- name: Go on after a restart
-  resume_service:
-    program: "{{ lookup('ansible.builtin.file', 'resume.py', rstrip=false) }}"
-    root: /home/pi/lockstep
-    shared: /mnt/lockstep
-  become: true
-"""
-
 RETURN = """
 resumes: {type: str, returned: state=present, description: "C(resumes), or why not."}
 """
@@ -59,17 +50,17 @@ WantedBy=multi-user.target
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["program", "root", "shared"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    {"present": _present, "absent": _absent}[module.params["state"]](module)
 
 
-def present(module):
+def _present(module):
     """Install program and unit."""
     if not os.path.isdir(SYSTEMD):
         module.exit_json(changed=False, resumes="no: systemd does not run")
-    user = owner(module)
+    user = _owner(module)
     if user == "root":
         module.exit_json(changed=False, resumes="no: root trains")
-    unit = UNIT_TEXT.format(user=user, command=" ".join(map(quoted, command(module))))
+    unit = UNIT_TEXT.format(user=user, command=" ".join(map(_quoted, _command(module))))
     same = files.read(PROGRAM) == module.params["program"] and files.read(UNIT) == unit and host.enabled(module, UNIT)
     if not same and not module.check_mode:
         os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
@@ -79,7 +70,7 @@ def present(module):
     module.exit_json(changed=not same, resumes="resumes")
 
 
-def owner(module):
+def _owner(module):
     """Name of the user whose the worker's directory is, or will be in check mode."""
     number = os.stat(host.existing(module.params["root"])).st_uid
     try:
@@ -91,18 +82,18 @@ def owner(module):
         )
 
 
-def command(module):
+def _command(module):
     """The program's command line; without the environment's and the user's own modules."""
     return [sys.executable, "-I", PROGRAM, module.params["root"], module.params["shared"]]
 
 
-def quoted(word):
+def _quoted(word):
     """A word for a unit's command line, in which systemd replaces nothing."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
 
-def absent(module):
+def _absent(module):
     """Remove unit and program."""
     there = [path for path in (UNIT, PROGRAM) if os.path.exists(path)]
     if there and not module.check_mode:

@@ -20,11 +20,6 @@ options:
   mark: {type: path, description: Empty file to make before a session is ended; it says that a user asked for that.}
 """
 
-EXAMPLES = """
-- name: Start a worker
-  tmux_session: {name: my-run-w0, argv: [bash, run_worker.sh], chdir: /srv/lockstep/runs/my-run/workers/node01}
-"""
-
 RETURN = """
 ended: {type: str, returned: state=absent, description: How the session ended; C(absent) if there was none.}
 """

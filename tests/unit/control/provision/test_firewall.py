@@ -122,11 +122,11 @@ def kernel():
 
 
 def present(kernel, folder, text, **options):
-    return ended(firewall_table.present, kernel.module(folder, text, **options))
+    return ended(firewall_table, kernel.module(folder, text, **options))
 
 
 def absent(kernel, folder, **options):
-    return ended(firewall_table.absent, kernel.module(folder, state="absent", **options))
+    return ended(firewall_table, kernel.module(folder, state="absent", **options))
 
 
 def test_rules_are_loaded_once(kernel, tmp_path):
@@ -173,7 +173,7 @@ def test_a_checked_run_touches_nothing(kernel, tmp_path):
 def test_rules_that_nft_does_not_take_replace_nothing(kernel, tmp_path):
     present(kernel, tmp_path, "a")
     kernel.takes = False
-    message = failed(firewall_table.present, kernel.module(tmp_path, "b"))
+    message = failed(firewall_table, kernel.module(tmp_path, "b"))
     assert "nftables rejects the rules: syntax error. The kernel may lack nf_tables" in message
     assert message.endswith("without a firewall: -e firewall=false")
     assert (kernel.table, (tmp_path / "etc" / "firewall.nft").read_text()) == ("as loaded: a", "a")
@@ -188,4 +188,4 @@ def test_nothing_is_left_and_second_removal_changes_nothing(kernel, tmp_path):
 
 def test_without_nft_the_mend_is_named(kernel, tmp_path):
     module = kernel.module(tmp_path, "a", programs=[])
-    assert failed(firewall_table.present, module).endswith("nft is missing; install it: sudo apt-get install nftables")
+    assert failed(firewall_table, module).endswith("nft is missing; install it: sudo apt-get install nftables")
