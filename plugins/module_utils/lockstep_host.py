@@ -7,6 +7,7 @@ import re
 import time
 
 from ansible.module_utils import lockstep_cgroup
+from ansible.module_utils import lockstep_files as files
 
 cgroups, cpu_quota, cpus, text = lockstep_cgroup.cgroups, lockstep_cgroup.cpu_quota, lockstep_cgroup.cpus, lockstep_cgroup.text
 
@@ -40,21 +41,31 @@ def run(module, *argv, hint=""):
 
 
 def enabled(module, unit):
-    """Return whether systemd starts a unit, given by its name or file, at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(unit)])[0] == 0
+    """Return whether systemd starts a unit at boot."""
+    return module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0
 
 
-def enable(module, unit):
-    """Start a unit, given by its new file, at every boot."""
-    run(module, "systemctl", "daemon-reload")
-    run(module, "systemctl", "enable", os.path.basename(unit))
+class Unit:
+    """A systemd unit that a module makes: a file, started at every boot."""
 
+    def __init__(self, module, path):
+        self.module, self.path, self.name = module, path, os.path.basename(path)
 
-def remove_unit(module, unit, stop=True):
-    """Remove a unit's file, and stop what it has started."""
-    run(module, "systemctl", "disable", *(["--now"] if stop else []), os.path.basename(unit))
-    os.unlink(unit)
-    run(module, "systemctl", "daemon-reload")
+    def has(self, text):
+        """Return whether this is the unit's text, and systemd starts it at boot."""
+        return files.read(self.path) == text and enabled(self.module, self.name)
+
+    def install(self, text):
+        """Write the unit, and start it at every boot."""
+        files.replace(self.path, text)
+        run(self.module, "systemctl", "daemon-reload")
+        run(self.module, "systemctl", "enable", self.name)
+
+    def remove(self, stop=True):
+        """Remove the unit, and stop what it has started."""
+        run(self.module, "systemctl", "disable", *(["--now"] if stop else []), self.name)
+        os.unlink(self.path)
+        run(self.module, "systemctl", "daemon-reload")
 
 
 def existing(folder):

@@ -63,9 +63,10 @@ def _present(module):
     """Bring line, mount and owner into place."""
     path, current = module.params["path"], _mounted(module.params["path"])
     _check_path(module, current)
+    unit, unit_text = host.Unit(module, UNIT), UNIT_TEXT.format(mount=_mount_unit(module).replace("\\", "\\\\"))
     stale = current is not None and (_dead(path) or _old(module))
     todo = [] if _line_of(module) == _wanted_line(module) else ["write the line of /etc/fstab"]
-    todo += [] if _at_boot(module) else ["mount at boot"]
+    todo += [] if unit.has(unit_text) else ["mount at boot"]
     todo += ["mount anew"] if stale else [] if current else ["mount"]
     if current and not stale and not _owned(module):
         todo.append("give it to the user")
@@ -73,8 +74,7 @@ def _present(module):
         if "write the line of /etc/fstab" in todo:
             _write_line(module, _wanted_line(module))
         if "mount at boot" in todo:
-            files.replace(UNIT, _unit_text(module))
-            host.enable(module, UNIT)
+            unit.install(unit_text)
         if stale:
             _unmount(module)
         if stale or not current:
@@ -161,19 +161,10 @@ def _write_line(module, line):
     host.run(module, "systemctl", "daemon-reload")
 
 
-def _unit_text(module):
-    return UNIT_TEXT.format(mount=_mount_unit(module).replace("\\", "\\\\"))
-
-
 def _mount_unit(module):
     """Name of the unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
     _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
     return out.strip()
-
-
-def _at_boot(module):
-    """Return whether the unit exists and starts at boot."""
-    return files.read(UNIT) == _unit_text(module) and host.enabled(module, UNIT)
 
 
 def _guard(module):
@@ -224,7 +215,7 @@ def _absent(module):
     todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
     if todo and not module.check_mode:
         if os.path.exists(UNIT):
-            host.remove_unit(module, UNIT)
+            host.Unit(module, UNIT).remove()
         if "unmount" in todo:
             _unmount(module)
         if line:

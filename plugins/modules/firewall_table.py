@@ -69,9 +69,9 @@ def _present(module):
         if module.check_mode:
             module.exit_json(changed=True, did=["load the rules"])
         module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
-    unit_text = UNIT_TEXT.format(nft=nft, rules=RULES, table=module.params["table"])
+    unit, unit_text = host.Unit(module, UNIT), UNIT_TEXT.format(nft=nft, rules=RULES, table=module.params["table"])
     todo = [] if files.read(RULES) == module.params["rules"] else ["write the rules"]
-    todo += [] if files.read(UNIT) == unit_text and host.enabled(module, UNIT) else ["load them at boot"]
+    todo += [] if unit.has(unit_text) else ["load them at boot"]
     todo += [] if _holds(module) else ["reserve the ports"]
     todo += [] if not todo and _loaded(module, nft) == files.read(LOADED) else ["load the rules"]
     if todo and not module.check_mode:
@@ -81,10 +81,9 @@ def _present(module):
         if "reserve the ports" in todo:
             _reserve(module)
         if "load them at boot" in todo:
-            files.replace(UNIT, unit_text)
-            host.enable(module, UNIT)
+            unit.install(unit_text)
         host.run(module, nft, "-f", RULES)
-        host.run(module, "systemctl", "start", os.path.basename(UNIT))
+        host.run(module, "systemctl", "start", unit.name)
         files.replace(LOADED, _loaded(module, nft))
     module.exit_json(changed=bool(todo), did=todo)
 
@@ -164,7 +163,7 @@ def _absent(module):
     todo = [what for what, exists in parts.items() if exists]
     if todo and not module.check_mode:
         if "remove the unit" in todo:
-            host.remove_unit(module, UNIT)
+            host.Unit(module, UNIT).remove()
         if nft and _loaded(module, nft):
             host.run(module, nft, "delete", "table", "inet", module.params["table"])
         if "release the ports" in todo:

@@ -114,7 +114,7 @@ def _note(module):
         "enabled": host.enabled(module, SERVICE),
         "made_brick": not os.path.isdir(module.params["brick"]),
     }
-    files.write_record(RECORD, before)
+    files.Record(RECORD).write(before)
 
 
 def _limit_ports(number):
@@ -154,8 +154,8 @@ def _absent(module):
     if os.path.isdir(module.params["brick"]):
         _refuse_foreign(module)
     if not module.check_mode:
-        _undo(module, files.record(RECORD))
-        files.remove_record(RECORD)
+        _undo(module, files.Record(RECORD).read())
+        files.Record(RECORD).remove()
     module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 

@@ -122,7 +122,7 @@ def _refuse_other_volumes(module):
 
 def _recorded():
     """SHA-256 of the certificates made here; None before the first."""
-    return files.record(RECORD).get("certificates")
+    return files.Record(RECORD).read().get("certificates")
 
 
 def _own_certificate(module, record):
@@ -176,7 +176,7 @@ def _make(module):
 
 
 def _remember(certificate_digest):
-    files.write_record(RECORD, {"certificates": [*(_recorded() or []), certificate_digest]})
+    files.Record(RECORD).write({"certificates": [*(_recorded() or []), certificate_digest]})
 
 
 def _trusted(module):
@@ -209,7 +209,7 @@ def _absent(module):
     if not _own_certificate(module, record):
         kept = f"{host.name()}: {_tls_path('pem')} has been replaced since; GlusterFS's TLS files are kept"
         if not module.check_mode:
-            files.remove_record(RECORD)
+            files.Record(RECORD).remove()
         module.exit_json(changed=True, did=["keep what is not ours"], show=kept)
     if not module.check_mode:
         for path in (ACCESS, *(path for kind in KINDS for path in (_link(kind), _tls_path(kind)))):
@@ -217,7 +217,7 @@ def _absent(module):
                 os.unlink(path)
         files.remove_if_empty(os.path.dirname(ACCESS))
         module.run_command(["systemctl", "try-restart", "glusterd"])
-        files.remove_record(RECORD)
+        files.Record(RECORD).remove()
     module.exit_json(changed=True, did=["remove key and certificates"])
 
 

@@ -158,7 +158,7 @@ def _create(module):
 
 def _absent(module):
     """Delete a volume that was created here, and leave a pool that was made here."""
-    record = files.record(RECORD)
+    record = files.Record(RECORD).read()
     if not record:
         module.exit_json(changed=False, did=[])
     mine = module.params["name"] in record.get("volumes", [])
@@ -167,7 +167,7 @@ def _absent(module):
     if not module.check_mode:
         if module.get_bin_path("gluster") is not None:
             _dissolve(module, mine, record.get("peers", []))
-        files.remove_record(RECORD)
+        files.Record(RECORD).remove()
     module.exit_json(changed=True, did=todo)
 
 
@@ -203,8 +203,8 @@ def _must(module, *arguments):
 
 
 def _remember(kind, name):
-    record = files.record(RECORD)
-    files.write_record(RECORD, {**record, kind: sorted({*record.get(kind, []), name})})
+    record = files.Record(RECORD).read()
+    files.Record(RECORD).write({**record, kind: sorted({*record.get(kind, []), name})})
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ def main():
 
 def _present(module):
     """Install what is missing."""
-    record, before = files.record(module.params["record"]), _installed(module)
+    file, before = files.Record(module.params["record"]), _installed(module)
+    record = file.read()
     missing = [name for name in module.params["packages"] if name not in before]
     pending = record.get("pending")
     if not missing and pending is None:
@@ -50,13 +51,13 @@ def _present(module):
         module.exit_json(changed=True, installed=missing)
     # Recorded beforehand: if this is killed, the next call still knows what was there.
     before = before if pending is None else set(pending)
-    files.write_record(module.params["record"], {"installed": record.get("installed", []), "pending": sorted(before)})
+    file.write({"installed": record.get("installed", []), "pending": sorted(before)})
     if pending is not None:
         _apt(module, ["dpkg", "--configure", "-a"])
     if missing:
         _install(module, missing)
     new = sorted(_installed(module) - before)
-    files.write_record(module.params["record"], {"installed": sorted({*record.get("installed", []), *new})})
+    file.write({"installed": sorted({*record.get("installed", []), *new})})
     shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
     module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
 
@@ -84,7 +85,8 @@ def _apt(module, argv):
 
 def _absent(module):
     """Remove what is recorded and not needed by others."""
-    record = files.record(module.params["record"])
+    file = files.Record(module.params["record"])
+    record = file.read()
     if not record:
         module.exit_json(changed=False, removed=[], kept=[])
     pending, ours = record.get("pending"), set(record.get("installed", []))
@@ -99,7 +101,7 @@ def _absent(module):
         if removable:
             _apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
         _clear(module, removable)
-        files.remove_record(module.params["record"])
+        file.remove()
     module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
 
 

@@ -60,13 +60,14 @@ def _present(module):
     user = _owner(module)
     if user == "root":
         module.exit_json(changed=False, resumes="no: root trains")
-    unit = UNIT_TEXT.format(user=user, command=" ".join(map(_quoted, _command(module))))
-    same = files.read(PROGRAM) == module.params["program"] and files.read(UNIT) == unit and host.enabled(module, UNIT)
+    # Without the environment's and the user's own modules.
+    command = [sys.executable, "-I", PROGRAM, module.params["root"], module.params["shared"]]
+    unit, text = host.Unit(module, UNIT), UNIT_TEXT.format(user=user, command=" ".join(map(_quoted, command)))
+    same = files.read(PROGRAM) == module.params["program"] and unit.has(text)
     if not same and not module.check_mode:
         os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
         files.replace(PROGRAM, module.params["program"])
-        files.replace(UNIT, unit)
-        host.enable(module, UNIT)
+        unit.install(text)
     module.exit_json(changed=not same, resumes="resumes")
 
 
@@ -82,11 +83,6 @@ def _owner(module):
         )
 
 
-def _command(module):
-    """The program's command line; without the environment's and the user's own modules."""
-    return [sys.executable, "-I", PROGRAM, module.params["root"], module.params["shared"]]
-
-
 def _quoted(word):
     """A word for a unit's command line, in which systemd replaces nothing."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
@@ -99,7 +95,7 @@ def _absent(module):
     if there and not module.check_mode:
         if UNIT in there:
             # Sessions that began after it has started the tmux server are its processes, too.
-            host.remove_unit(module, UNIT, stop=False)
+            host.Unit(module, UNIT).remove(stop=False)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(PROGRAM)
         files.remove_if_empty(os.path.dirname(PROGRAM))

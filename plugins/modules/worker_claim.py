@@ -115,7 +115,7 @@ class _Place:
 
     def query(self):
         """Inspect the place, and report on the host."""
-        running = tmux.exists(self.module, self.session)
+        running = self._alive(self.session)
         self._check_root()
         self._check_disk()
         self._check_needs()
@@ -153,7 +153,7 @@ class _Place:
 
     def report(self):
         """Report whether the launch's worker is alive."""
-        self.module.exit_json(changed=False, held=any(tmux.exists(self.module, held["session"]) for _, held in self._own_claims()))
+        self.module.exit_json(changed=False, held=any(self._alive(held["session"]) for _, held in self._own_claims()))
 
     def give_back(self):
         """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
@@ -166,16 +166,21 @@ class _Place:
                 os.makedirs(self.locks, exist_ok=True)
                 files.replace(self.revoked, "", 0o640)
             own = [self.session] if self.session and not self.launch else []
-            how = [tmux.end(self.module, session, self.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}]
+            how = [
+                tmux.Session(self.module, session).end(self.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}
+            ]
             for path, _ in mine:
                 os.unlink(path)
         ended = max(how, key=["absent", "ended", "killed"].index, default="absent")
         self.module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
 
+    def _alive(self, session):
+        return tmux.Session(self.module, session).exists()
+
     def _holder(self):
         """Who has a port of this run's worker, or None."""
         held = claims.read(self.port_claim)
-        if held is not None and held["run"] != self.run and tmux.exists(self.module, held["session"]):
+        if held is not None and held["run"] != self.run and self._alive(held["session"]):
             return {"kind": "port", "number": self.params["port"], "run": held["run"], "session": held["session"]}
         for kind in ("port", "direct_port", "server_port"):
             number = self.params[kind]
@@ -187,7 +192,7 @@ class _Place:
         """Fail if the launch was taken back, or another one came first."""
         if os.path.exists(self.revoked):
             self.fail(f"this launch of run {self.run} was taken back meanwhile")
-        if tmux.exists(self.module, self.session):
+        if self._alive(self.session):
             self.fail(
                 f"another command has just launched run {self.run}. Fix: watch that one: ansible-playbook train.yml -e run={self.run}"
             )
@@ -215,7 +220,7 @@ class _Place:
             os.replace(metrics, os.path.join(self.worker, f"metrics-{int(os.path.getmtime(metrics))}.jsonl"))
         for path, held in claims.listed(self.root, claims.QUEUE):
             # Nothing starts it again after a restart of the host.
-            if not tmux.exists(self.module, held["session"]) and not claims.returns(held):
+            if not self._alive(held["session"]) and not claims.returns(held):
                 os.unlink(path)
         for path in glob.glob(os.path.join(glob.escape(self.locks), "*.revoked")):
             if time.time() - os.path.getmtime(path) > REVOKED_S:

@@ -66,7 +66,7 @@ def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path
     trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
     start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], folder)
     await_until((folder / "ready").exists, 60, "the session")
-    assert tmux.end(module, "a-w0", 20) == "ended"
+    assert tmux.Session(module, "a-w0").end(20) == "ended"
     assert (claims.MARK in (folder / "seen").read_text().split()) is supervised
 
 

@@ -231,10 +231,13 @@ def test_name_that_certificate_cant_have_is_refused(name):
 
 
 def test_nothing_is_mounted_anew_below_a_run():
-    look = findings.parse("session=my-run-w0-abc\ndfs=open")
-    assert findings._open(look).startswith("my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
-    assert findings._open(findings.parse("dfs=open")) is None
-    assert findings._open(findings.parse("session=my-run-w0-abc")) is None
+    def refused(*lines):
+        look = findings.Look.of("\n".join(["systemd=yes", *lines]))
+        return [one for one in look.refusals("pi1", False, False, True, 0) if "mounted anew" in one]
+
+    (problem,) = refused("session=my-run-w0-abc", "dfs=open")
+    assert problem.startswith("pi1: my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
+    assert refused("dfs=open") == refused("session=my-run-w0-abc") == []
 
 
 def test_process_is_older_than_files_after_its_start(tmp_path):
