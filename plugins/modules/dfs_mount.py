@@ -81,7 +81,8 @@ def _present(module):
             _guard(module)
             _mount(module)
         if not _owned(module):
-            _give(module)
+            user = pwd.getpwnam(module.params["owner"])
+            host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", path)
     module.exit_json(changed=bool(todo), did=todo)
 
 
@@ -201,12 +202,6 @@ def _owned(module):
     return user in (0, owner)
 
 
-def _give(module):
-    """Give the mounted folder and its contents to the user."""
-    user = pwd.getpwnam(module.params["owner"])
-    host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
-
-
 def _absent(module):
     """Unmount, remove the line, remove the empty folder."""
     path, current, line = module.params["path"], _mounted(module.params["path"]), _line_of(module)
@@ -220,15 +215,11 @@ def _absent(module):
             _unmount(module)
         if line:
             _write_line(module, None)
-            _remove_folder(path)
+            # What lies below the mount.
+            if os.path.isdir(path):
+                _immutable(path, False)
+                files.remove_if_empty(path)
     module.exit_json(changed=bool(todo), did=todo)
-
-
-def _remove_folder(path):
-    """Remove the empty folder below the mount."""
-    if os.path.isdir(path):
-        _immutable(path, False)
-        files.remove_if_empty(path)
 
 
 def _unmount(module):

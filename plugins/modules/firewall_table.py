@@ -116,12 +116,6 @@ def _reserve(module):
     _set_reserved(every)
 
 
-def _release():
-    left = _numbers(files.read(RESERVED)) - _own_ports()
-    _set_reserved(_spans(left))
-    os.unlink(SYSCTL)
-
-
 def _set_reserved(ports):
     with contextlib.suppress(OSError), open(RESERVED, "w", encoding="ascii") as stream:
         stream.write(f"{ports}\n")
@@ -167,7 +161,8 @@ def _absent(module):
         if nft and _loaded(module, nft):
             host.run(module, nft, "delete", "table", "inet", module.params["table"])
         if "release the ports" in todo:
-            _release()
+            _set_reserved(_spans(_numbers(files.read(RESERVED)) - _own_ports()))
+            os.unlink(SYSCTL)
         for path in (RULES, LOADED):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

@@ -149,35 +149,26 @@ def _make_brick(module):
 
 def _absent(module):
     """Undo what is recorded."""
+    record, brick = files.Record(RECORD), module.params["brick"]
     if not os.path.exists(RECORD):
         module.exit_json(changed=False, did=[])
-    if os.path.isdir(module.params["brick"]):
-        _refuse_foreign(module)
-    if not module.check_mode:
-        _undo(module, files.Record(RECORD).read())
-        files.Record(RECORD).remove()
-    module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
-
-
-def _refuse_foreign(module):
-    """Refuse to remove a brick with files that Lockstep did not put there."""
-    brick = module.params["brick"]
-    foreign = [name for name in sorted(os.listdir(brick)) if name not in FOLDERS and not name.startswith(".")]
+    foreign = [
+        name for name in (sorted(os.listdir(brick)) if os.path.isdir(brick) else []) if name not in FOLDERS and not name.startswith(".")
+    ]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"
         )
-
-
-def _undo(module, before):
-    """Remove the brick that was made here, and restore the daemon's previous state."""
-    brick = module.params["brick"]
-    if before["made_brick"] and os.path.isdir(brick):
-        shutil.rmtree(brick)
-    if os.path.exists(SETTINGS) and before["max_port"] is not None:
-        _limit_ports(before["max_port"])
-    if module.get_bin_path("glusterd") and not before["enabled"]:
-        _systemctl(module, "disable", "--now", SERVICE)
+    if not module.check_mode:
+        before = record.read()
+        if before["made_brick"] and os.path.isdir(brick):
+            shutil.rmtree(brick)
+        if os.path.exists(SETTINGS) and before["max_port"] is not None:
+            _limit_ports(before["max_port"])
+        if module.get_bin_path("glusterd") and not before["enabled"]:
+            _systemctl(module, "disable", "--now", SERVICE)
+        record.remove()
+    module.exit_json(changed=True, did=["remove the brick", "give back glusterd"])
 
 
 def _systemctl(module, *arguments):

@@ -168,15 +168,11 @@ def _make(module):
         host.run(module, "openssl", "req", "-x509", "-config", request, *curve, "-days", str(DAYS), "-keyout", key, "-out", pem)
         os.chmod(key, 0o600)
         os.chmod(pem, 0o644)
-        _remember(_digest(files.read(pem)))
+        files.Record(RECORD).write({"certificates": [*(_recorded() or []), _digest(files.read(pem))]})
         os.replace(key, _tls_path("key"))
         os.replace(pem, _tls_path("pem"))
     finally:
         shutil.rmtree(work)
-
-
-def _remember(certificate_digest):
-    files.Record(RECORD).write({"certificates": [*(_recorded() or []), certificate_digest]})
 
 
 def _trusted(module):

@@ -60,7 +60,10 @@ def _present(module):
             _probe(module, address)
         _wait_for_peers(module)
         if not existing:
-            _create(module)
+            replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
+            # force: the brick may be on the system's disk.
+            _must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
+            _remember("volumes", module.params["name"])
         if existing and existing["started"] and "encrypt the volume" in todo:
             _must(module, "volume", "stop", module.params["name"], "force")
         if options:
@@ -147,13 +150,6 @@ def _volume(module):
             bricks = [brick.findtext("name") or brick.text for brick in entry.iter("brick")]
             return {"bricks": bricks, "options": options, "started": entry.findtext("statusStr") == "Started"}
     return None
-
-
-def _create(module):
-    replica = ["replica", str(module.params["replica"])] if module.params["replica"] else []
-    # force: the brick may be on the system's disk.
-    _must(module, "volume", "create", module.params["name"], *replica, *module.params["bricks"], "force")
-    _remember("volumes", module.params["name"])
 
 
 def _absent(module):

@@ -100,7 +100,11 @@ def _absent(module):
     if not module.check_mode:
         if removable:
             _apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
-        _clear(module, removable)
+        for path in (path for name in removable for path in module.params["leftovers"].get(name, [])):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.unlink(path)
         file.remove()
     module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
 
@@ -116,14 +120,6 @@ def _goes(module, names):
     """Packages that apt would remove with these."""
     _, out, _ = module.run_command(["apt-get", "-s", "purge", *names])
     return {line.split()[1].partition(":")[0] for line in out.splitlines() if line.startswith(("Remv ", "Purg "))}
-
-
-def _clear(module, removed):
-    for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        elif os.path.exists(path):
-            os.unlink(path)
 
 
 def _installed(module):

@@ -96,7 +96,7 @@ def test_made_with_uv_once_and_clean(place):
 def test_no_uv_among_the_wheels(place, tmp_path):
     for wheel in place.wheels.glob("uv-*.whl"):
         wheel.unlink()
-    assert python_env._unpacked_uv(place.module(), str(tmp_path)) is None
+    assert python_env._Environment(place.module())._unpacked_uv(str(tmp_path)) is None
 
 
 @needs_uv
@@ -180,7 +180,7 @@ def test_program_put_among_wheels_is_not_run(place, tmp_path):
         wheel.unlink()
     sums = place.sums()
     add_uv(place.wheels, f"touch {tmp_path}/harm")
-    assert python_env._unpacked_uv(place.module(sums=sums), str(tmp_path)) is None
+    assert python_env._Environment(place.module(sums=sums))._unpacked_uv(str(tmp_path)) is None
     assert not (tmp_path / "harm").exists()
 
 
@@ -247,9 +247,8 @@ def test_parallel_call_is_waited_for_and_named(place, monkeypatch):
 @needs_uv
 def test_what_another_call_made_is_kept(place, monkeypatch):
     present(place)
-    seen = iter([None])
-    real = python_env._stamp
-    monkeypatch.setattr(python_env, "_stamp", lambda module: next(seen, real(module)))
+    seen, made = iter([False]), python_env._Environment._made
+    monkeypatch.setattr(python_env._Environment, "_made", lambda environment, wanted: next(seen, made(environment, wanted)))
     assert present(place) == {"changed": False}
 
 

@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from control.provision import host_rules
+from control.common.task import Task
+from control.provision.tasks import settings
 from tests.unit.fake_module import Module, ended, failed, load
 
 dfs_contents, dfs_mount = load("dfs_contents"), load("dfs_mount")
@@ -23,9 +24,16 @@ def members(count):
     return [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, count + 1)]
 
 
+def volume(count, layout="replica", replicas=3):
+    """How these hosts serve and mount the volume."""
+    plan = {"members": members(count), "state": "present"}
+    options = {"kind": "glusterfs", "path": "/mnt/x", "brick": "/b", "volume": "lockstep", "layout": layout, "replicas": replicas}
+    return settings.dfs(Task({"plan": plan, "roots": {}, **options}))["ansible_facts"]["provision"]["volume"]
+
+
 def part(count, name):
     """What one of several hosts mounts, and with which packages."""
-    return host_rules.dfs_volume(members(count), "lockstep", "/b", "replica", 3)["hosts"][name]
+    return volume(count)["hosts"][name]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +48,10 @@ def part(count, name):
     ],
 )
 def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, servers, replicated):
-    hosts = members(count)
-    volume = host_rules.dfs_volume(hosts, "lockstep", "/b", layout, replicas)
-    assert volume["servers"] == [host["name"] for host in hosts[:servers]]
-    assert volume["replica"] == (replicas if replicated else 0)
-    assert volume["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
+    hosts, actual = members(count), volume(count, layout, replicas)
+    assert actual["servers"] == [host["name"] for host in hosts[:servers]]
+    assert actual["replica"] == (replicas if replicated else 0)
+    assert actual["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
 
 
 def test_server_mounts_from_itself_and_others_from_first():
@@ -357,7 +364,7 @@ def serve_no_more(daemon, **options):
 
 
 def test_bricks_ports_are_those_that_firewall_names():
-    assert host_rules.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
+    assert settings.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
 
 
 def test_server_is_brought_up_once_and_taken_down(daemon):

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
 from control.common.task import Task
-from control.provision import findings, host_rules, wheels
+from control.provision import findings, wheels
 from control.provision.tasks import check as provision_check
 from control.provision.tasks import plan as provision_plan
 from control.provision.tasks import report as provision_report
@@ -371,17 +371,18 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
 
 def test_two_hosts_with_one_address_are_refused():
     twice = [*members(2), {"name": "pi9", "address": "10.0.0.1", "port": 12346}]
-    assert message(host_rules.check_members, twice) == (
+    assert message(provision_plan._check_members, twice, "present") == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
-    assert message(host_rules.check_members, []).startswith("no hosts; put at least one")
+    assert message(provision_plan._check_members, [], "absent").startswith("no hosts; put at least one")
 
 
 def test_port_that_is_no_number_is_refused():
     """A port that is no number is refused before the firewall needs it."""
-    host_rules.check_workers(members(2))
+    wrong = [*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}]
+    provision_plan._check_members(wrong, "absent")
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
-        host_rules.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
+        provision_plan._check_members(wrong, "present")
 
 
 def test_what_inventory_with_wrong_port_made_stays_removable():
@@ -426,7 +427,7 @@ def test_settings_of_the_file_system_are_checked(kind, path, hosts, problem):
     ],
 )
 def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
-    assert message(host_rules.dfs_volume, members(), "lockstep", "/b", layout, replicas) == problem
+    assert message(provision_settings._volume, members(), "lockstep", "/b", layout, replicas) == problem
 
 
 @pytest.mark.parametrize(
@@ -438,10 +439,10 @@ def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
     ],
 )
 def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
-    assert message(host_rules.check_apart, "pi1", root, {name: folder}) == (
+    assert message(provision_settings._check_apart, "pi1", root, {name: folder}) == (
         f"pi1: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
     )
-    host_rules.check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
+    provision_settings._check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
 
 
 @pytest.mark.parametrize("name", provision_plan.PATHS)
@@ -519,7 +520,7 @@ def test_sample_inventory_names_every_variable_of_roles(role):
 def test_sample_inventory_does_not_need_what_provisioning_makes():
     variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
     assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
-    assert variables["dfs_kind"] in host_rules.KINDS
+    assert variables["dfs_kind"] in provision_settings.KINDS
 
 
 HOSTILE = (
