@@ -76,11 +76,7 @@ def _present(module):
 
 def _missing_options(module, existing):
     """Options of the volume that differ from the wanted ones."""
-    wanted = {
-        "auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]),
-        "auth.ssl-allow": ",".join(module.params["names"]),
-        **ENCRYPT,
-    }
+    wanted = {"auth.allow": ",".join([*module.params["allow"], "127.0.0.1"]), "auth.ssl-allow": ",".join(module.params["names"]), **ENCRYPT}
     return {name: value for name, value in wanted.items() if not existing or existing["options"].get(name) != value}
 
 

@@ -25,11 +25,7 @@ def check(task: Task) -> dict[str, Any]:
         problems += findings.folder_refusals(looks)
     findings.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
     facts = {
-        host: {
-            **look.fact(),
-            "wanted": seen[host]["wanted"],
-            "root_refused": look.sudo_refusal(seen[host]["password"]) or "",
-        }
+        host: {**look.fact(), "wanted": seen[host]["wanted"], "root_refused": look.sudo_refusal(seen[host]["password"]) or ""}
         for host, look in looks.items()
     }
     return {"ansible_facts": {"provision_hosts": facts}}

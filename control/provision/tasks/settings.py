@@ -25,12 +25,7 @@ def dfs(task: Task) -> dict[str, Any]:
     # What an older inventory made must stay removable.
     for host, root in task.arguments["roots"].items() if plan["state"] == "present" else ():
         _check_apart(host, str(root), folders)
-    wanted = (
-        str(task.arguments["volume"]),
-        str(task.arguments["brick"]),
-        str(task.arguments["layout"]),
-        int(task.arguments["replicas"]),
-    )
+    wanted = (str(task.arguments["volume"]), str(task.arguments["brick"]), str(task.arguments["layout"]), int(task.arguments["replicas"]))
     volume = _volume(plan["members"], *wanted)
     return {"ansible_facts": {"provision": {**plan, "kind": kind, "volume": volume if kind == "glusterfs" else None}}}
 

@@ -544,11 +544,7 @@ def test_a_volume_is_made_once(pool):
         "encrypt the volume",
         "start the volume",
     ]
-    assert pool.volume == {
-        "bricks": ["10.0.0.1:/b", "10.0.0.2:/b", "10.0.0.3:/b"],
-        "options": OPTIONS,
-        "status": "Started",
-    }
+    assert pool.volume == {"bricks": ["10.0.0.1:/b", "10.0.0.2:/b", "10.0.0.3:/b"], "options": OPTIONS, "status": "Started"}
     again = ended(gluster_volume, pool.module())
     assert (again["changed"], "show" in again) == (False, False)
 

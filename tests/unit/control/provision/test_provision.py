@@ -72,14 +72,8 @@ def test_good_host_is_accepted_with_its_target():
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        (
-            {"machine": "armv7l"},
-            "pi3: machine armv7l: TensorFlow is built for x86_64 and aarch64 only; use a host of that kind",
-        ),
-        (
-            {"bits": "32"},
-            "pi3: Debian GNU/Linux 12 (bookworm) is a 32-bit system: TensorFlow has no build for it; install the 64-bit one",
-        ),
+        ({"machine": "armv7l"}, "pi3: machine armv7l: TensorFlow is built for x86_64 and aarch64 only; use a host of that kind"),
+        ({"bits": "32"}, "pi3: Debian GNU/Linux 12 (bookworm) is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"),
         (
             {"without": ["apt"], "os_PRETTY_NAME": '"Fedora Linux 41"'},
             "pi3: Fedora Linux 41 has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. "
@@ -96,18 +90,12 @@ def test_good_host_is_accepted_with_its_target():
             "pi3: pi can't use sudo without a password; give it with -K, or allow it there: "
             "echo 'pi ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/pi",
         ),
-        (
-            {"sudo": "missing"},
-            "pi3: there is no sudo, and pi is not root; install sudo there, or log in as root: -e ansible_user=root",
-        ),
+        ({"sudo": "missing"}, "pi3: there is no sudo, and pi is not root; install sudo there, or log in as root: -e ansible_user=root"),
         (
             {"root_mb": "1200"},
             "pi3: 1,200 MB are free for worker_root; the Python environment needs 2,600 MB. Free some, or set worker_root to another disk",
         ),
-        (
-            {"without": ["systemd"]},
-            "pi3: systemd does not run there, and the distributed file system's services need it",
-        ),
+        ({"without": ["systemd"]}, "pi3: systemd does not run there, and the distributed file system's services need it"),
     ],
     ids=["machine", "32-bit", "no apt", "old Python", "sudo's password", "no sudo", "disk", "systemd"],
 )
@@ -116,8 +104,7 @@ def test_what_a_host_is_refused_for(changed, problem):
 
 
 @pytest.mark.parametrize(
-    ("changed", "users"),
-    [({"root_uid": "1007"}, ["1000"]), ({"uid": "0", "root_uid": "1007"}, ["0", "1007"]), ({"uid": "0"}, ["0"])],
+    ("changed", "users"), [({"root_uid": "1007"}, ["1000"]), ({"uid": "0", "root_uid": "1007"}, ["0", "1007"]), ({"uid": "0"}, ["0"])]
 )
 def test_who_may_train_on_a_host(changed, users):
     assert look(**changed).fact()["users"] == users
@@ -432,11 +419,7 @@ def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
 
 @pytest.mark.parametrize(
     ("root", "name", "folder"),
-    [
-        ("/srv/lockstep", "dfs_brick", "/srv/lockstep/dfs"),
-        ("/mnt/dfs/me", "dfs_path", "/mnt/dfs"),
-        ("/srv/x/", "dfs_path", "/srv/./x"),
-    ],
+    [("/srv/lockstep", "dfs_brick", "/srv/lockstep/dfs"), ("/mnt/dfs/me", "dfs_path", "/mnt/dfs"), ("/srv/x/", "dfs_path", "/srv/./x")],
 )
 def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
     assert message(provision_settings._check_apart, "pi1", root, {name: folder}) == (

@@ -66,10 +66,7 @@ def test_a_supervisor_that_was_there_is_started_once(host, capsys):
     wanted = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", NAME, "-c", str(host.folder), "bash", "run_worker.sh"]
     assert (host.boot(), host.boot()) == (0, 0)
     assert started(host) == [wanted]
-    assert capsys.readouterr().out.splitlines() == [
-        f"{host.folder}: session {NAME} is started",
-        f"{host.folder}: session {NAME} runs",
-    ]
+    assert capsys.readouterr().out.splitlines() == [f"{host.folder}: session {NAME} is started", f"{host.folder}: session {NAME} runs"]
 
 
 def test_the_command_is_the_one_that_supervisors_write():
