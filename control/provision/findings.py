@@ -29,7 +29,7 @@ FORMS = {
 }
 """Values that others are computed from, or that a command to type contains."""
 LISTS = {"lacks": "lacks", "foreign": "foreign", "session": "sessions"}
-"""What the script prints several times, and the attribute that lists these values."""
+"""Names that the script prints several times, each with the attribute that lists its values."""
 OWN = ("venv", "runs", "caches", "locks", "queue", "doctor", "trials", ".lock", ".lockstep-env.lock")
 """Lockstep's entries in worker_root: only these are ever given to the user who trains."""
 

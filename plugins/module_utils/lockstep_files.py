@@ -42,7 +42,7 @@ def parsed(path):
 
 
 class Record:
-    """What a module made on this host, in a JSON file."""
+    """A module's record of its changes to this host, in a JSON file."""
 
     def __init__(self, path):
         self.path = path
@@ -60,6 +60,11 @@ class Record:
         """Remove the file, and its folder if nothing else is in it."""
         os.unlink(self.path)
         remove_if_empty(os.path.dirname(self.path))
+
+
+def names(folder):
+    """Names in a folder, in order; none if there is no folder."""
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
 def remove_if_empty(folder):

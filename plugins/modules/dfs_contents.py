@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -109,11 +110,11 @@ def _forget(module):
 
 def _empty(module):
     path, folders = module.params["path"], module.params["folders"]
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = files.names(path)
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
     shared = os.path.join(path, JOBS)
-    jobs = [name for name in sorted(os.listdir(shared)) if _holds_files(os.path.join(shared, name))] if JOBS in names else []
+    jobs = [name for name in files.names(shared) if _holds_files(os.path.join(shared, name))]
     if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
@@ -137,13 +138,13 @@ def _empty(module):
 
 def _holds_files(path):
     """Return whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
-    return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
+    return not os.path.isdir(path) or any(inside for _, _, inside in os.walk(path))
 
 
 def _wheels(module):
     """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = files.names(path)
     mine = [name for name in names if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
     if not module.check_mode:
         for name in mine:

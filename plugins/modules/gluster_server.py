@@ -152,9 +152,7 @@ def _absent(module):
     record, brick = files.Record(RECORD), module.params["brick"]
     if not os.path.exists(RECORD):
         module.exit_json(changed=False, did=[])
-    foreign = [
-        name for name in (sorted(os.listdir(brick)) if os.path.isdir(brick) else []) if name not in FOLDERS and not name.startswith(".")
-    ]
+    foreign = [name for name in files.names(brick) if name not in FOLDERS and not name.startswith(".")]
     if foreign:
         module.fail_json(
             msg=f"{host.name()}: {brick} also holds {', '.join(foreign[:5])}, which Lockstep did not put there; move that away first"

@@ -112,7 +112,7 @@ def _refuse_foreign(module):
 def _refuse_other_volumes(module):
     """Refuse to close the daemon to clients of other volumes."""
     path = os.path.join(os.path.dirname(ACCESS), "vols")
-    others = [name for name in (sorted(os.listdir(path)) if os.path.isdir(path) else []) if name != module.params["volume"]]
+    others = [name for name in files.names(path) if name != module.params["volume"]]
     if others and not os.path.exists(ACCESS):
         module.fail_json(
             msg=f"{host.name()}: GlusterFS also serves {', '.join(others)}, whose clients have no certificates: with TLS they would be "

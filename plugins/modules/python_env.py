@@ -49,7 +49,7 @@ tool: {type: str, returned: changed, description: "What installed the wheels, C(
 LOCK = ".lockstep-env.lock"
 REQUIREMENTS = "requirements.txt"
 STAMP = "lockstep.stamp"
-"""What an environment was made from, written last."""
+"""Record of an environment's inputs, written last."""
 SCRATCH = ".lockstep-install-"
 WAIT_S = 600
 
