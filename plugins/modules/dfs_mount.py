@@ -56,53 +56,136 @@ WantedBy=multi-user.target
 
 def main():
     module = AnsibleModule(required_if=[("state", "present", ["source", "owner"])])
-    {"present": _present, "absent": _absent}[module.params["state"]](module)
+    mount = _Mount(module)
+    {"present": mount.present, "absent": mount.absent}[module.params["state"]]()
 
 
-def _present(module):
-    """Bring line, mount and owner into place."""
-    path, current = module.params["path"], _mounted(module.params["path"])
-    _check_path(module, current)
-    unit, unit_text = host.Unit(module, UNIT), UNIT_TEXT.format(mount=_mount_unit(module).replace("\\", "\\\\"))
-    stale = current is not None and (_dead(path) or _old(module))
-    todo = [] if _line_of(module) == _wanted_line(module) else ["write the line of /etc/fstab"]
-    todo += [] if unit.has(unit_text) else ["mount at boot"]
-    todo += ["mount anew"] if stale else [] if current else ["mount"]
-    if current and not stale and not _owned(module):
-        todo.append("give it to the user")
-    if todo and not module.check_mode:
-        if "write the line of /etc/fstab" in todo:
-            _write_line(module, _wanted_line(module))
-        if "mount at boot" in todo:
-            unit.install(unit_text)
-        if stale:
-            _unmount(module)
-        if stale or not current:
-            _guard(module)
-            _mount(module)
-        if not _owned(module):
-            user = pwd.getpwnam(module.params["owner"])
-            host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", path)
-    module.exit_json(changed=bool(todo), did=todo)
+class _Mount:
+    """The volume's mount on this host: its line in /etc/fstab, its units, the folder below."""
 
+    def __init__(self, module):
+        self.module, self.path = module, module.params["path"]
+        self.source, self.owner = module.params["source"], module.params["owner"]
+        self.current = _mounted(self.path)
+        self.line = next(filter(self._is_ours, files.read(FSTAB).splitlines()), None)
+        """The path's current line; None if there is none."""
+        self.boot = host.Unit(module, UNIT)
 
-def _check_path(module, current):
-    """Refuse to mount over something else."""
-    path = module.params["path"]
-    if current is not None and current[0] != KIND:
-        module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} {current[1]} ({current[0]}) is mounted, not a GlusterFS volume; "
-            "unmount it, or set dfs_kind: mounted to use it as it is"
-        )
-    if current is not None and current[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
-        module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {current[1]}; set another dfs_path or dfs_volume"
-        )
-    if current is None and os.path.isdir(path) and os.listdir(path):
-        module.fail_json(
-            msg=f"{host.name()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
-            "move that away, or set another dfs_path"
-        )
+    @property
+    def unit(self):
+        """The unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
+        return self.module.run_command(["systemd-escape", "--path", "--suffix=mount", self.path])[1].strip()
+
+    def fail(self, message):
+        """End with a message about this host."""
+        self.module.fail_json(msg=f"{host.name()}: {message}")
+
+    def present(self):
+        """Bring line, mount and owner into place."""
+        self._check_path()
+        options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
+        if self.module.params["backups"]:
+            options.append(f"backup-volfile-servers={':'.join(self.module.params['backups'])}")
+        line = f"{self.source} {_escaped(self.path)} glusterfs {','.join(options)} 0 0"
+        boot = UNIT_TEXT.format(mount=self.unit.replace("\\", "\\\\"))
+        stale = self.current is not None and (_dead(self.path) or self._old())
+        todo = [] if self.line == line else ["write the line of /etc/fstab"]
+        todo += [] if self.boot.has(boot) else ["mount at boot"]
+        todo += ["mount anew"] if stale else [] if self.current else ["mount"]
+        if self.current and not stale and not self._owned():
+            todo.append("give it to the user")
+        if todo and not self.module.check_mode:
+            if "write the line of /etc/fstab" in todo:
+                self._write_line(line)
+            if "mount at boot" in todo:
+                self.boot.install(boot)
+            if stale:
+                self._unmount()
+            if stale or not self.current:
+                self._mount()
+            if not self._owned():
+                user = pwd.getpwnam(self.owner)
+                host.run(self.module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", self.path)
+        self.module.exit_json(changed=bool(todo), did=todo)
+
+    def absent(self):
+        """Unmount, remove the line, remove the empty folder."""
+        todo = ["unmount"] if self.line and self.current and self.current[0] == KIND else []
+        todo += ["take the line out of /etc/fstab"] if self.line else []
+        todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
+        if todo and not self.module.check_mode:
+            if os.path.exists(UNIT):
+                self.boot.remove()
+            if "unmount" in todo:
+                self._unmount()
+            if self.line:
+                self._write_line(None)
+                # What lies below the mount.
+                if os.path.isdir(self.path):
+                    _immutable(self.path, False)
+                    files.remove_if_empty(self.path)
+        self.module.exit_json(changed=bool(todo), did=todo)
+
+    def _check_path(self):
+        """Refuse to mount over something else."""
+        kind, source = self.current or (None, "")
+        if self.current is not None and kind != KIND:
+            self.fail(
+                f"on dfs_path={self.path} {source} ({kind}) is mounted, not a GlusterFS volume; "
+                "unmount it, or set dfs_kind: mounted to use it as it is"
+            )
+        if self.current is not None and source.partition(":/")[2] != self.source.partition(":/")[2]:
+            self.fail(f"on dfs_path={self.path} another volume is mounted: {source}; set another dfs_path or dfs_volume")
+        if self.current is None and files.names(self.path):
+            self.fail(
+                f"dfs_path={self.path} holds {', '.join(files.names(self.path)[:3])}, which a mount would hide; "
+                "move that away, or set another dfs_path"
+            )
+
+    def _old(self):
+        """Return whether the mount's process runs with earlier certificates than the current ones."""
+
+        def is_mount(words):
+            return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [self.path, ""]
+
+        return bool(host.older(host.running(is_mount), ACCESS))
+
+    def _is_ours(self, line):
+        """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
+        words = line.split()
+        return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == self.path and words[2] == "glusterfs"
+
+    def _write_line(self, line):
+        """Replace the path's line, add it, or with None remove it; then reload systemd."""
+        kept = [other for other in files.read(FSTAB).splitlines() if not self._is_ours(other)]
+        files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
+        host.run(self.module, "systemctl", "daemon-reload")
+
+    def _mount(self):
+        """Mount on a folder of root's, immutable if possible, and check that it is mounted."""
+        os.makedirs(self.path, exist_ok=True)
+        _immutable(self.path, False)
+        os.chown(self.path, 0, 0)
+        os.chmod(self.path, 0o555)  # noqa: S103 - nobody writes below a mount
+        _immutable(self.path, True)
+        log = f"/var/log/glusterfs/{self.path.strip('/').replace('/', '-')}.log"
+        self.module.run_command(["systemctl", "reset-failed", self.unit])
+        code, _, error = self.module.run_command(["systemctl", "start", self.unit])
+        if code != 0 or _mounted(self.path) is None:
+            self.fail(
+                f"{self.source} can't be mounted on {self.path}: {error.strip() or 'no reason given'} "
+                f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
+            )
+
+    def _owned(self):
+        """Return whether the user can write; root always can, so a user's folder keeps its owner."""
+        return pwd.getpwnam(self.owner).pw_uid in (0, os.stat(self.path).st_uid)
+
+    def _unmount(self):
+        """Unmount, or report what prevents it."""
+        code, _, error = self.module.run_command(["umount", *(["--lazy"] if _dead(self.path) else []), self.path])
+        if code != 0:
+            self.fail(f"{error.strip()}; end what uses {self.path} there (sudo fuser -vm {self.path}), then run this again")
 
 
 def _mounted(path):
@@ -125,109 +208,9 @@ def _dead(path):
     return False
 
 
-def _old(module):
-    """Return whether the mount's process runs with earlier certificates than the current ones."""
-
-    def is_mount(words):
-        return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
-
-    return bool(host.older(host.running(is_mount), ACCESS))
-
-
-def _wanted_line(module):
-    options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
-    if module.params["backups"]:
-        options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
-    return f"{module.params['source']} {_escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
-
-
-def _line_of(module):
-    """The current line for the path; None if there is none."""
-    for line in files.read(FSTAB).splitlines():
-        if _is_ours(module, line):
-            return line
-    return None
-
-
-def _is_ours(module, line):
-    """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
-    words = line.split()
-    return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
-
-
-def _write_line(module, line):
-    """Replace the path's line, add it, or with None remove it; then reload systemd."""
-    kept = [other for other in files.read(FSTAB).splitlines() if not _is_ours(module, other)]
-    files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
-    host.run(module, "systemctl", "daemon-reload")
-
-
-def _mount_unit(module):
-    """Name of the unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
-    _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
-    return out.strip()
-
-
-def _guard(module):
-    """Make the folder below the mount root's, and immutable if possible."""
-    path = module.params["path"]
-    os.makedirs(path, exist_ok=True)
-    _immutable(path, False)
-    os.chown(path, 0, 0)
-    os.chmod(path, 0o555)  # noqa: S103 - nobody writes below a mount
-    _immutable(path, True)
-
-
 def _immutable(path, wanted):
     """Set or clear the flag; without it, the folder is still guarded by owner and mode."""
     subprocess.run(["chattr", "+i" if wanted else "-i", path], capture_output=True, check=False)
-
-
-def _mount(module):
-    """Mount, and check that it is mounted."""
-    path = module.params["path"]
-    log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
-    module.run_command(["systemctl", "reset-failed", _mount_unit(module)])
-    code, _, error = module.run_command(["systemctl", "start", _mount_unit(module)])
-    if code != 0 or _mounted(path) is None:
-        module.fail_json(
-            msg=f"{host.name()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
-            f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
-        )
-
-
-def _owned(module):
-    """Return whether the user can write; root always can, so a user's folder keeps its owner."""
-    user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
-    return user in (0, owner)
-
-
-def _absent(module):
-    """Unmount, remove the line, remove the empty folder."""
-    path, current, line = module.params["path"], _mounted(module.params["path"]), _line_of(module)
-    todo = ["unmount"] if line and current and current[0] == KIND else []
-    todo += ["take the line out of /etc/fstab"] if line else []
-    todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
-    if todo and not module.check_mode:
-        if os.path.exists(UNIT):
-            host.Unit(module, UNIT).remove()
-        if "unmount" in todo:
-            _unmount(module)
-        if line:
-            _write_line(module, None)
-            # What lies below the mount.
-            if os.path.isdir(path):
-                _immutable(path, False)
-                files.remove_if_empty(path)
-    module.exit_json(changed=bool(todo), did=todo)
-
-
-def _unmount(module):
-    """Unmount, or report what prevents it."""
-    path = module.params["path"]
-    code, _, error = module.run_command(["umount", *(["--lazy"] if _dead(path) else []), path])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def test_a_mount_whose_process_died_is_made_anew(mounts):
 def test_mount_from_before_tls_is_made_anew(mounts, monkeypatch):
     """A mount from before tls is made anew and a busy one says what to do."""
     mount(mounts)
-    monkeypatch.setattr(dfs_mount, "_old", lambda module: mounts.mounted == ("fuse.glusterfs", "10.0.0.1:/lockstep"))
+    monkeypatch.setattr(dfs_mount._Mount, "_old", lambda mount: mounts.mounted == ("fuse.glusterfs", "10.0.0.1:/lockstep"))
     mounts.fails = "umount: target is busy."
     assert "target is busy.; end what uses" in failed(dfs_mount, mounts.module())
     assert mounts.mounted
@@ -158,9 +158,9 @@ def test_the_process_of_a_mount_is_recognised(monkeypatch, mounts):
     others = [["glusterfs", "/mnt/other", ""], ["/usr/sbin/glusterfsd", str(mounts.path), ""], [""]]
     monkeypatch.setattr(dfs_mount.host, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)])
     monkeypatch.setattr(dfs_mount.host, "older", lambda pids, path: pids)
-    assert dfs_mount._old(mounts.module())
+    assert dfs_mount._Mount(mounts.module())._old()
     argv[-2] = "/mnt/other"
-    assert not dfs_mount._old(mounts.module())
+    assert not dfs_mount._Mount(mounts.module())._old()
 
 
 def test_a_mount_that_is_gone_comes_back(mounts):
