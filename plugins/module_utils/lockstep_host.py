@@ -32,40 +32,57 @@ def name():
     return os.uname().nodename
 
 
-def run(module, *argv, hint=""):
-    """Output of a command; fails with it; `hint` says where more is."""
-    code, out, error = module.run_command(list(argv))
-    if code != 0:
-        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
-    return out
+class Change:
+    """Base of the modules that change a host: a method for each state."""
 
+    def __init__(self, module):
+        self.module, self.params = module, module.params
 
-def enabled(module, unit):
-    """Return whether systemd starts a unit at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0
+    def act(self):
+        """Bring about the state that the task asks for; its name is a method's."""
+        getattr(self, self.params["state"])()
+
+    def end(self, did, **returned):
+        """End with the steps that were taken, or would be in check mode."""
+        self.module.exit_json(changed=bool(did), did=did, **returned)
+
+    def fail(self, message):
+        """End with a message about this host."""
+        self.module.fail_json(msg=f"{name()}: {message}")
+
+    def run(self, *argv, hint=""):
+        """Output of a command; fails with it; `hint` says where more is."""
+        code, out, error = self.module.run_command(list(argv))
+        if code != 0:
+            self.fail(f"`{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
+        return out
+
+    def enabled(self, unit):
+        """Return whether systemd starts a unit at boot."""
+        return self.module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0
 
 
 class Unit:
     """A systemd unit that a module makes: a file, started at every boot."""
 
-    def __init__(self, module, path):
-        self.module, self.path, self.name = module, path, os.path.basename(path)
+    def __init__(self, change, path):
+        self.change, self.path, self.name = change, path, os.path.basename(path)
 
     def has(self, text):
         """Return whether this is the unit's text, and systemd starts it at boot."""
-        return files.read(self.path) == text and enabled(self.module, self.name)
+        return files.read(self.path) == text and self.change.enabled(self.name)
 
     def install(self, text):
         """Write the unit, and start it at every boot."""
         files.replace(self.path, text)
-        run(self.module, "systemctl", "daemon-reload")
-        run(self.module, "systemctl", "enable", self.name)
+        self.change.run("systemctl", "daemon-reload")
+        self.change.run("systemctl", "enable", self.name)
 
     def remove(self, stop=True):
         """Remove the unit, and stop what it has started."""
-        run(self.module, "systemctl", "disable", *(["--now"] if stop else []), self.name)
+        self.change.run("systemctl", "disable", *(["--now"] if stop else []), self.name)
         os.unlink(self.path)
-        run(self.module, "systemctl", "daemon-reload")
+        self.change.run("systemctl", "daemon-reload")
 
 
 def existing(folder):

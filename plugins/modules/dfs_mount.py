@@ -55,37 +55,31 @@ WantedBy=multi-user.target
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["source", "owner"])])
-    mount = _Mount(module)
-    {"present": mount.present, "absent": mount.absent}[module.params["state"]]()
+    _Mount(AnsibleModule(required_if=[("state", "present", ["source", "owner"])])).act()
 
 
-class _Mount:
+class _Mount(host.Change):
     """The volume's mount on this host: its line in /etc/fstab, its units, the folder below."""
 
     def __init__(self, module):
-        self.module, self.path = module, module.params["path"]
-        self.source, self.owner = module.params["source"], module.params["owner"]
+        super().__init__(module)
+        self.path, self.source, self.owner = self.params["path"], self.params["source"], self.params["owner"]
         self.current = _mounted(self.path)
         self.line = next(filter(self._is_ours, files.read(FSTAB).splitlines()), None)
         """The path's current line; None if there is none."""
-        self.boot = host.Unit(module, UNIT)
+        self.boot = host.Unit(self, UNIT)
 
     @property
     def unit(self):
         """The unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
         return self.module.run_command(["systemd-escape", "--path", "--suffix=mount", self.path])[1].strip()
 
-    def fail(self, message):
-        """End with a message about this host."""
-        self.module.fail_json(msg=f"{host.name()}: {message}")
-
     def present(self):
         """Bring line, mount and owner into place."""
         self._check_path()
         options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
-        if self.module.params["backups"]:
-            options.append(f"backup-volfile-servers={':'.join(self.module.params['backups'])}")
+        if self.params["backups"]:
+            options.append(f"backup-volfile-servers={':'.join(self.params['backups'])}")
         line = f"{self.source} {_escaped(self.path)} glusterfs {','.join(options)} 0 0"
         boot = UNIT_TEXT.format(mount=self.unit.replace("\\", "\\\\"))
         stale = self.current is not None and (_dead(self.path) or self._old())
@@ -105,8 +99,8 @@ class _Mount:
                 self._mount()
             if not self._owned():
                 user = pwd.getpwnam(self.owner)
-                host.run(self.module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", self.path)
-        self.module.exit_json(changed=bool(todo), did=todo)
+                self.run("chown", "-R", f"{user.pw_uid}:{user.pw_gid}", self.path)
+        self.end(todo)
 
     def absent(self):
         """Unmount, remove the line, remove the empty folder."""
@@ -124,7 +118,7 @@ class _Mount:
                 if os.path.isdir(self.path):
                     _immutable(self.path, False)
                     files.remove_if_empty(self.path)
-        self.module.exit_json(changed=bool(todo), did=todo)
+        self.end(todo)
 
     def _check_path(self):
         """Refuse to mount over something else."""
@@ -159,7 +153,7 @@ class _Mount:
         """Replace the path's line, add it, or with None remove it; then reload systemd."""
         kept = [other for other in files.read(FSTAB).splitlines() if not self._is_ours(other)]
         files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
-        host.run(self.module, "systemctl", "daemon-reload")
+        self.run("systemctl", "daemon-reload")
 
     def _mount(self):
         """Mount on a folder of root's, immutable if possible, and check that it is mounted."""

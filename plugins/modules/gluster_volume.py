@@ -38,27 +38,21 @@ ENCRYPT = {"client.ssl": "on", "server.ssl": "on"}
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["own"])])
-    volume = _Volume(module)
-    {"present": volume.present, "absent": volume.absent}[module.params["state"]]()
+    _Volume(AnsibleModule(required_if=[("state", "present", ["own"])])).act()
 
 
-class _Volume:
+class _Volume(host.Change):
     """The volume and the pool of its servers, as `gluster` on this host shows them."""
 
     def __init__(self, module):
-        self.module, self.params, self.name, self.bricks = module, module.params, module.params["name"], module.params["bricks"]
-        self.record = files.Record(RECORD)
-
-    def fail(self, message):
-        """End with a message about this host."""
-        self.module.fail_json(msg=f"{host.name()}: {message}")
+        super().__init__(module)
+        self.name, self.bricks, self.record = self.params["name"], self.params["bricks"], files.Record(RECORD)
 
     def present(self):
         """Bring pool and volume into place."""
         installed = self.module.get_bin_path("gluster") is not None
         if self.module.check_mode and not (installed and self._gluster("peer", "status")[0] == 0):
-            self.module.exit_json(changed=True, did=["create the volume"], bricks=self.bricks)
+            self.end(["create the volume"], bricks=self.bricks)
         # This host is in the pool already.
         pool = {self.params["own"], *(name for peer in self._peers() for name in peer["names"])}
         strangers = [address for address in (brick.partition(":/")[0] for brick in self.bricks) if address not in pool]
@@ -91,13 +85,13 @@ class _Volume:
                 "over the inventory's hosts anew, as is needed when one of those has left it and is trusted no more: "
                 "provision.yml -e state=absent (its files go), then provision.yml again"
             )
-        self.module.exit_json(changed=bool(todo), did=todo, bricks=bricks, **shown)
+        self.end(todo, bricks=bricks, **shown)
 
     def absent(self):
         """Delete a volume that was created here, and leave a pool that was made here."""
         record = self.record.read()
         if not record:
-            self.module.exit_json(changed=False, did=[])
+            self.end([])
         mine, members = self.name in record.get("volumes", []), record.get("peers", [])
         todo = [f"delete the volume {self.name}"] if mine else []
         todo += [f"let {address} go" for address in members]
@@ -177,7 +171,7 @@ class _Volume:
         return self.module.run_command(["gluster", "--mode=script", *arguments])
 
     def _must(self, *arguments):
-        host.run(self.module, "gluster", "--mode=script", *arguments)
+        self.run("gluster", "--mode=script", *arguments)
 
     def _remember(self, kind, name):
         record = self.record.read()

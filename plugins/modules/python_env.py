@@ -55,24 +55,19 @@ WAIT_S = 600
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])
-    environment = _Environment(module)
-    {"present": environment.present, "absent": environment.absent}[module.params["state"]]()
+    _Environment(AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])).act()
 
 
-class _Environment:
+class _Environment(host.Change):
     """The environment on this host, and what lies beside it."""
 
     def __init__(self, module):
-        self.module, self.params, self.path, self.wheels = module, module.params, module.params["path"], module.params["wheels"]
+        super().__init__(module)
+        self.path, self.wheels = self.params["path"], self.params["wheels"]
         self.folder, name = os.path.split(self.path)
         self.python, self.stamp = os.path.join(self.path, "bin", "python"), os.path.join(self.path, STAMP)
         self.marker = os.path.join(self.folder, f".lockstep-env.{name}.made")
         """Marks the environment as ours: created before its first file, removed after its last."""
-
-    def fail(self, message):
-        """End with a message about this host."""
-        self.module.fail_json(msg=f"{host.name()}: {message}")
 
     def present(self):
         """Make the environment, unless it is there."""

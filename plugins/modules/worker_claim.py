@@ -91,16 +91,16 @@ REVOKED_S = 86400
 
 def main():
     needed = ["session", "folder", "host", "port"]
-    place = _Place(AnsibleModule(required_if=[("state", "query", needed), ("state", "present", needed)]))
+    module = AnsibleModule(required_if=[("state", "query", needed), ("state", "present", needed)])
     tmux_socket.mend()
-    {"query": place.query, "present": place.start, "held": place.report, "absent": place.give_back}[place.params["state"]]()
+    _Place(module).act()
 
 
-class _Place:
+class _Place(kernel.Change):
     """A worker's place on this host, and the claims of its run or launch."""
 
     def __init__(self, module):
-        self.module, self.params = module, module.params
+        super().__init__(module)
         self.root, self.run, self.launch, self.ticket = (self.params[name] for name in ("root", "run", "launch", "ticket"))
         self.host, self.session, self.locks = self.params["host"] or "", self.params["session"], os.path.join(self.root, "locks")
         self.worker = os.path.join(self.params["folder"] or "", "workers", self.host)
@@ -129,7 +129,7 @@ class _Place:
             identity = ""
         self.module.exit_json(changed=False, running=running, identity=identity, holder=other, facts=self._facts(), **state)
 
-    def start(self):
+    def present(self):
         """Claim the port and start the worker: both or nothing, and only one of two simultaneous launches."""
         if self.module.check_mode:
             self.module.exit_json(changed=True)
@@ -151,11 +151,11 @@ class _Place:
                 self.fail(f"tmux could not start session {self.session}: {error}")
         self.module.exit_json(changed=True)
 
-    def report(self):
+    def held(self):
         """Report whether the launch's worker is alive."""
         self.module.exit_json(changed=False, held=any(self._alive(held["session"]) for _, held in self._own_claims()))
 
-    def give_back(self):
+    def absent(self):
         """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
         if self.module.check_mode:
             self.module.exit_json(changed=bool(self._own_claims()))

@@ -385,7 +385,7 @@ def test_daemons_from_before_tls_are_restarted(daemon, monkeypatch):
     child = subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"], stdin=-1, stdout=-1)
     child.stdout.readline()
     threading.Thread(target=child.wait).start()
-    monkeypatch.setattr(gluster_server, "_old", lambda module: [child.pid] if child.returncode is None else [])
+    monkeypatch.setattr(gluster_server._Server, "_old", lambda server: [child.pid] if child.returncode is None else [])
     module = daemon.module()
     assert ended(gluster_server, module)["did"] == ["start the daemons anew"]
     order = [line for line in module.ran if line.split()[1] in ("stop", "restart")]

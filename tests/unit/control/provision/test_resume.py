@@ -198,7 +198,7 @@ def unit(tmp_path, monkeypatch):
         monkeypatch.setattr(resume_service, name, str(tmp_path / place))
     (tmp_path / "run").mkdir()
     (tmp_path / "lib").mkdir()
-    monkeypatch.setattr(resume_service, "_owner", lambda _: "pi")
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "pi")
     enabled = []
     answers = {
         "systemctl is-enabled": lambda _: (0 if enabled else 1, "", ""),
@@ -230,7 +230,7 @@ def test_unit_is_made_once_and_removed_without_trace(unit, tmp_path):
 
 def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch):
     """A host without systemd and one that root trains on are left alone."""
-    monkeypatch.setattr(resume_service, "_owner", lambda _: "root")
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "root")
     assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: root trains"}
     (tmp_path / "run").rmdir()
     assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: systemd does not run"}
@@ -241,10 +241,10 @@ def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch
 def test_unit_runs_as_owner_of_workers_directory(tmp_path):
     os.chown(tmp_path, 65534, -1)
     module = Module(root=str(tmp_path / "not" / "there yet"))
-    assert resume_service._owner(module) == "nobody"
+    assert resume_service._Service(module)._owner() == "nobody"
     os.chown(tmp_path, 54321, -1)
     with pytest.raises(Failed, match="belongs to user number 54321"):
-        resume_service._owner(module)
+        resume_service._Service(module)._owner()
 
 
 def test_no_word_of_path_means_anything_to_systemd(unit, tmp_path):
@@ -256,7 +256,7 @@ def test_no_word_of_path_means_anything_to_systemd(unit, tmp_path):
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 @pytest.mark.parametrize("known", [True, False])
 def test_systemd_understands_the_unit(known, unit, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume_service, "_owner", lambda _: "daemon")
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "daemon")
     if not known:
         monkeypatch.setattr(resume_service, "UNIT_TEXT", resume_service.UNIT_TEXT.replace("TasksMax", "TaskMax"))
     ended(resume_service, unit(root="/tmp", shared="/tmp"))
