@@ -30,7 +30,7 @@ def judge(task: Task) -> dict[str, Any]:
     hardware = {}
     for host in hosts:
         name = host["name"]
-        seen, facts = findings.parse(looked[name].get("output", "")), probed[name].get("facts")
+        seen, facts = findings.Look.of(looked[name].get("output", "")), probed[name].get("facts")
         if facts is None:
             raise LockstepError(f"{name} does not answer: {probed[name].get('msg', 'unreachable')}; see ansible-playbook doctor.yml")
         _refuse_busy(name, seen.sessions)

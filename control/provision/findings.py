@@ -28,6 +28,8 @@ FORMS = {
     "machine": re.compile(r"\w{1,20}"),
 }
 """Values that others are computed from, or that a command to type contains."""
+LISTS = {"lacks": "lacks", "foreign": "foreign", "session": "sessions"}
+"""Names that the script prints several times, each with the attribute that lists its values."""
 OWN = ("venv", "runs", "caches", "locks", "queue", "doctor", "trials", ".lock", ".lockstep-env.lock")
 """Lockstep's entries in worker_root: only these are ever given to the user who trains."""
 
@@ -138,39 +140,110 @@ class Look:
             "wheels": target.key if target else "",
         }
 
+    @classmethod
+    def of(cls, output: str) -> "Look":
+        """Parse the script's output. A value that the script never prints is left out: the host may be in another's hands."""
+        look = cls({})
+        for line in printable_lines(output[:LARGEST]).splitlines():
+            name, _, value = line.strip().partition("=")
+            if name in FORMS and not FORMS[name].fullmatch(value):
+                continue
+            if name == "python":
+                path, version, wide, ensurepip = [*value.split(), "", "", "", ""][:4]
+                version = version if VERSION.fullmatch(version) else ""
+                look.pythons.append((path, version, wide == "True"))
+                look.venvs += [path] if ensurepip == "True" else []
+            elif name in LISTS:
+                getattr(look, LISTS[name]).append(value)
+            elif value:
+                look.values[name] = value
+        return look
 
-def parse(output: str) -> Look:
-    """Parse the script's output. A value that the script never prints is left out: the host may be in another's hands."""
-    look = Look({})
-    for line in printable_lines(output[:LARGEST]).splitlines():
-        name, _, value = line.strip().partition("=")
-        if name in FORMS and not FORMS[name].fullmatch(value):
-            continue
-        if name == "python":
-            path, version, wide, ensurepip = [*value.split(), "", "", "", ""][:4]
-            version = version if VERSION.fullmatch(version) else ""
-            look.pythons.append((path, version, wide == "True"))
-            look.venvs += [path] if ensurepip == "True" else []
-        elif name == "lacks":
-            look.lacks.append(value)
-        elif name == "foreign":
-            look.foreign.append(value)
-        elif name == "session":
-            look.sessions.append(value)
-        elif value:
-            look.values[name] = value
-    return look
+    def needs_root(self, kind: str, firewall: bool) -> bool:
+        """Return whether provisioning does anything on the host that needs root, as far as a look shows."""
+        root, left = self.values.get("root"), self.values.get("record") == "pending"
+        return bool(kind == "glusterfs" or firewall or "firewall" in self.values or self.lacks or left or root in ("denied", "foreign"))
+
+    def removal_refusals(self, host: str, password: bool, kind: str) -> list[str]:
+        """Why nothing can be removed from the host now. `password` says whether sudo's was given (`-K`)."""
+        needs_root = kind == "glusterfs" or not {"firewall", "resumes", "record"}.isdisjoint(self.values)
+        problem = self.sudo_refusal(password) if needs_root else None
+        problems = [f"{host}: {problem}"] if problem else []
+        if self.sessions:
+            problems.append(f"{host}: {', '.join(self.sessions)} is running there; stop it first: ansible-playbook stop.yml")
+        return problems
+
+    def refusals(self, host: str, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
+        """Why the host can't be provisioned: each with the value, the rule and the fix.
+
+        `password` says whether sudo's was given (`-K`), `brick` whether the host is to run services of the distributed file system.
+        """
+        problems = [self._system(), self._python(), self.sudo_refusal(password) if needs_root else None, self._disk(need_mb)]
+        problems += self._services() if brick else []
+        return [f"{host}: {problem}" for problem in problems if problem]
+
+    def _system(self) -> str | None:
+        machine, name = self.values.get("machine", "unknown"), self.values.get("os_PRETTY_NAME", "an unknown system").strip('"')
+        if "apt" not in self.values:
+            return f"{name} has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. Prepare it by hand (docs/how-to/cluster.md)"
+        if machine not in MACHINES:
+            return f"machine {machine}: TensorFlow is built for {' and '.join(MACHINES)} only; use a host of that kind"
+        if self.values.get("bits") == "32":
+            return f"{name} is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"
+        if self.gpus and machine != GPU_MACHINE:
+            return f"gpus={self.gpus}: TensorFlow with CUDA is built for {GPU_MACHINE} only, and this is {machine}; take gpus out there"
+        return None
+
+    def _python(self) -> str | None:
+        if self.python is not None:
+            return None
+        shown = ", ".join(_shown(*python) for python in self.pythons) or "there is none"
+        return (
+            f"no Python from 3.11 to 3.13 ({shown}). Use Debian 12, Ubuntu 24.04 or a newer one, install one beside it "
+            "(sudo apt-get install python3.11, where there is such a package), or name one: -e python_env_interpreter=PATH"
+        )
+
+    def sudo_refusal(self, password: bool) -> str | None:
+        """Why the user can't act as root; None if they can."""
+        user, sudo = self.values.get("user", "?"), self.values.get("sudo", "missing")
+        if sudo in ("yes", "root"):
+            return None
+        if sudo == "missing":
+            return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
+        if self.sudo_reason:
+            return (
+                f"sudo does not take the password given for {user} ({self.sudo_reason}); give the right one with -K; a user who may not "
+                f"use sudo at all is let in by root: usermod -aG sudo {user}"
+            )
+        if password:
+            return None
+        return (
+            f"{user} can't use sudo without a password; give it with -K, or allow it there: "
+            f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/{user}"
+        )
+
+    def _disk(self, need_mb: int) -> str | None:
+        free = int(self.values.get("root_mb", 0))
+        if "venv" in self.values or free >= need_mb:
+            return None
+        need = f"the Python environment needs {need_mb:,} MB. Free some, or set worker_root to another disk"
+        return f"{free:,} MB are free for worker_root; {need}"
+
+    def _services(self) -> list[str]:
+        """Why the host can't run the distributed file system's services now."""
+        problems = [] if "systemd" in self.values else ["systemd does not run there, and the distributed file system's services need it"]
+        if self.sessions and self.values.get("dfs") == "open":
+            problems.append(
+                f"{', '.join(self.sessions)} is running there, and the shared folder is to be mounted anew, with TLS; stop it first: "
+                "ansible-playbook stop.yml"
+            )
+        return problems
 
 
-def needs_root(look: Look, kind: str, firewall: bool) -> bool:
-    """Return whether provisioning does anything on a host that needs root, as far as a look shows."""
-    root, left = look.values.get("root"), look.values.get("record") == "pending"
-    return bool(kind == "glusterfs" or firewall or "firewall" in look.values or look.lacks or left or root in ("denied", "foreign"))
-
-
-def removal_needs_root(look: Look, kind: str) -> bool:
-    """Return whether a host has anything that only root can remove."""
-    return kind == "glusterfs" or not {"firewall", "resumes", "record"}.isdisjoint(look.values)
+def _shown(path: str, version: str, wide: bool) -> str:
+    if not version:
+        return f"{path} is no Python"
+    return f"{path} is {version}" if wide else f"{path} is {version}, 32-bit"
 
 
 def venv_refusals(hosts: Mapping[str, Mapping[str, Any]], wheels: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -191,89 +264,6 @@ def refuse(problems: list[str], action: str = "provisioned like this") -> None:
     """
     if problems:
         raise LockstepError("\n".join([f"Nothing can be {action}, and nothing was changed:", *(f"  {problem}" for problem in problems)]))
-
-
-def refusals(host: str, look: Look, needs_root: bool, password: bool, brick: bool, need_mb: int) -> list[str]:
-    """Why a host can't be provisioned: each with the value, the rule and the fix.
-
-    `password` says whether sudo's was given (`-K`), `brick` whether the host is to run services of the distributed file system.
-    """
-    problems = [_system(look), _python(look)]
-    problems += [sudo_refusal(look, password)] if needs_root else []
-    problems += [_disk(look, need_mb)]
-    problems += [_systemd(look), _open(look)] if brick else []
-    return [f"{host}: {problem}" for problem in problems if problem]
-
-
-def _system(look: Look) -> str | None:
-    machine, name = look.values.get("machine", "unknown"), look.values.get("os_PRETTY_NAME", "an unknown system").strip('"')
-    if "apt" not in look.values:
-        return f"{name} has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. Prepare it by hand (docs/how-to/cluster.md)"
-    if machine not in MACHINES:
-        return f"machine {machine}: TensorFlow is built for {' and '.join(MACHINES)} only; use a host of that kind"
-    if look.values.get("bits") == "32":
-        return f"{name} is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"
-    if look.gpus and machine != GPU_MACHINE:
-        return f"gpus={look.gpus}: TensorFlow with CUDA is built for {GPU_MACHINE} only, and this is {machine}; take gpus out there"
-    return None
-
-
-def _python(look: Look) -> str | None:
-    if look.python is not None:
-        return None
-    shown = ", ".join(_shown(*python) for python in look.pythons) or "there is none"
-    return (
-        f"no Python from 3.11 to 3.13 ({shown}). Use Debian 12, Ubuntu 24.04 or a newer one, install one beside it "
-        "(sudo apt-get install python3.11, where there is such a package), or name one: -e python_env_interpreter=PATH"
-    )
-
-
-def _shown(path: str, version: str, wide: bool) -> str:
-    if not version:
-        return f"{path} is no Python"
-    return f"{path} is {version}" if wide else f"{path} is {version}, 32-bit"
-
-
-def sudo_refusal(look: Look, password: bool) -> str | None:
-    """Why the user can't act as root; None if they can."""
-    user, sudo = look.values.get("user", "?"), look.values.get("sudo", "missing")
-    if sudo in ("yes", "root"):
-        return None
-    if sudo == "missing":
-        return f"there is no sudo, and {user} is not root; install sudo there, or log in as root: -e ansible_user=root"
-    if look.sudo_reason:
-        return (
-            f"sudo does not take the password given for {user} ({look.sudo_reason}); give the right one with -K; a user who may not "
-            f"use sudo at all is let in by root: usermod -aG sudo {user}"
-        )
-    if password:
-        return None
-    return (
-        f"{user} can't use sudo without a password; give it with -K, or allow it there: "
-        f"echo '{user} ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/{user}"
-    )
-
-
-def _disk(look: Look, need_mb: int) -> str | None:
-    free = int(look.values.get("root_mb", 0))
-    if "venv" in look.values or free >= need_mb:
-        return None
-    return (
-        f"{free:,} MB are free for worker_root; the Python environment needs {need_mb:,} MB. Free some, or set worker_root to another disk"
-    )
-
-
-def _systemd(look: Look) -> str | None:
-    return None if "systemd" in look.values else "systemd does not run there, and the distributed file system's services need it"
-
-
-def _open(look: Look) -> str | None:
-    if not look.sessions or look.values.get("dfs") != "open":
-        return None
-    return (
-        f"{', '.join(look.sessions)} is running there, and the shared folder is to be mounted anew, with TLS; stop it first: "
-        "ansible-playbook stop.yml"
-    )
 
 
 def shared_refusals(looks: Mapping[str, Look]) -> list[str]:

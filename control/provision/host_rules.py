@@ -1,8 +1,7 @@
-"""Pure functions for provisioning: bricks of the distributed file system, packages, the firewall's rules."""
+"""Pure functions for provisioning: trusted certificates, the firewall's rules, nested folders."""
 
 import ipaddress
 import posixpath
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,60 +10,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from control.runs.hosts import inventory_hosts
 from trainer.common.errors import ConfigError
-from trainer.network import launched_hosts
-
-KINDS = ("glusterfs", "mounted", "local")
-LAYOUTS = ("replica", "distributed")
-GLUSTER_PORTS = "24007-24008"
-BRICK_PORTS = (49152, 49251)
-
-
-def dfs_volume(hosts: list[dict[str, Any]], name: str, folder: str, layout: str, replicas: int) -> dict[str, Any]:
-    """How hosts serve and mount a GlusterFS volume.
-
-    A replicated volume takes whole sets of `replicas` hosts, the first ones of the inventory. With fewer hosts than one set, and in the
-    layout `distributed`, every host stores a share of the files.
-
-    Args:
-        hosts: the members, in inventory order.
-        name: of the volume.
-        folder: of a server's share.
-        layout: one of LAYOUTS.
-        replicas: servers that store every file of a replicated volume.
-
-    Returns:
-        `servers` (names), `bricks` (`address:folder` of each), `replica` (0: files are stored once), and `hosts`: by name `address`,
-        `packages` (Debian's), `source` (the volume to mount: its own if it is a server, otherwise the first server's) and `backups`
-        (servers to ask if that one is down).
-
-    Raises:
-        ConfigError: an unknown layout, or fewer than two replicas.
-    """
-    if layout not in LAYOUTS:
-        raise ConfigError(f"dfs_layout={layout}: expected one of {', '.join(LAYOUTS)}")
-    if replicas < 2:
-        raise ConfigError(f"dfs_replicas={replicas}: a replicated volume keeps every file at least twice; set 2 or 3")
-    replicated = layout == "replica" and len(hosts) >= replicas
-    servers = hosts[: len(hosts) // replicas * replicas] if replicated else hosts
-    mounts = {}
-    for host in hosts:
-        # sorted() is stable: the host itself first, then inventory order.
-        first, *others = (str(server["address"]) for server in sorted(servers, key=lambda server: server["name"] != host["name"]))
-        package = "glusterfs-server" if host in servers else "glusterfs-client"
-        mounts[host["name"]] = {
-            "address": str(host["address"]),
-            "packages": [package, "openssl"],
-            "source": f"{first}:/{name}",
-            "backups": others[:2],
-        }
-    return {
-        "servers": [server["name"] for server in servers],
-        "bricks": [f"{server['address']}:{folder}" for server in servers],
-        "replica": replicas if replicated else 0,
-        "hosts": mounts,
-    }
 
 
 def dfs_trusted(certificates: Mapping[str, str]) -> str:
@@ -91,13 +37,6 @@ def _own_certificate(host: str, text: str) -> str:
         shown = f"{certificate.subject.rfc4514_string()}{', which signs others' if signs else ''}"
         raise ConfigError(f"{host}: its certificate is for {shown!r}; expected 'CN={host}': remove /etc/ssl/glusterfs.pem there")
     return certificate.public_bytes(Encoding.PEM).decode()
-
-
-def firewall_ports(hosts: list[dict[str, Any]], kind: str) -> list[str]:
-    """TCP ports that only members may reach: those of every worker, with a parameter server beside it, and those of GlusterFS."""
-    numbers = {port for host in hosts for port in launched_hosts.ports(inventory_hosts.with_server(host))}
-    ports = [str(port) for port in sorted(numbers) if port <= inventory_hosts.LAST]
-    return [*ports, GLUSTER_PORTS, f"{BRICK_PORTS[0]}-{BRICK_PORTS[1]}"] if kind == "glusterfs" else ports
 
 
 def firewall_rules(provision: Mapping[str, Any], table: str, users: Iterable[Any]) -> str:
@@ -147,46 +86,6 @@ table inet {table} {{
 def _set(name: str, kind: str, elements: list[str]) -> str:
     inside = f"    elements = {{ {', '.join(elements)} }}\n" if elements else ""
     return f"  set {name} {{\n    type {kind}\n    flags interval\n    auto-merge\n{inside}  }}\n"
-
-
-def check_members(hosts: list[dict[str, Any]]) -> None:
-    """Refuse hosts that would be provisioned twice.
-
-    Raises:
-        ConfigError: no hosts, or two hosts with the same address.
-    """
-    if not hosts:
-        raise ConfigError("no hosts; put at least one in the inventory's group `workers`")
-    twice = [address for address, count in Counter(str(host["address"]) for host in hosts).items() if count > 1]
-    if twice:
-        names = ", ".join(host["name"] for host in hosts if str(host["address"]) == twice[0])
-        raise ConfigError(
-            f"{names} have one address, {twice[0]}; every host needs its own: fix ansible_host or worker_address in the inventory"
-        )
-
-
-def check_workers(hosts: list[dict[str, Any]]) -> None:
-    """Refuse a port that no worker can have: the firewall's rules are made of these ports. Ports still to be chosen are left out.
-
-    Raises:
-        AnsibleFilterError: the first one.
-    """
-    for host in hosts:
-        if inventory_hosts.CHOSEN not in host:
-            inventory_hosts.check_hosts([host])
-
-
-def check_apart(host: str, root: str, others: dict[str, str]) -> None:
-    """Refuse nested folders: the worker's own folder changes owner and is emptied, the shared one is not.
-
-    Raises:
-        ConfigError: worker_root is inside one of the others (variable to folder), or the other way round.
-    """
-    for name, folder in others.items():
-        if inside(folder, root) or inside(root, folder):
-            raise ConfigError(
-                f"{host}: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
-            )
 
 
 def inside(path: str, folder: str) -> bool:

@@ -134,11 +134,7 @@ SCHEMAS: dict[str, dict[str, Check]] = {
         )
     },
     "host_probe": {"facts": _only(_HOST)},
-    "network_probe": {
-        "pairs": _by_text(_pair),
-        "ring": none_or(_only({"to": text, "mbit_s": number})),
-        "interfaces": _by_text(count),
-    },
+    "network_probe": {"pairs": _by_text(_pair), "ring": none_or(_only({"to": text, "mbit_s": number})), "interfaces": _by_text(count)},
     "worker_claim": {
         "holder": none_or(
             _either(

@@ -2,7 +2,7 @@
 
 Ansible packs a module with its own library: 170 KB to every host for every task, and half a second of imports
 on a small board. The modules before a training's first step use so little of that library that a stand-in of
-a few lines (`lean_runtime.py`) is enough; one of them is 5 KB on the wire. A module's documentation is also the
+a few lines (`modules_runtime.py`) is enough; one of them is 5 KB on the wire. A module's documentation is also the
 specification of its arguments.
 """
 
@@ -24,7 +24,7 @@ from trainer.common.safe_text import printable
 PLUGINS = ROOT / "plugins"
 RUNTIME = Path(__file__).with_name("modules_runtime.py")
 UTILITY = re.compile(r"^from ansible\.module_utils import (\w+)", re.MULTILINE)
-DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|EXAMPLES|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
+DOCUMENTATION = re.compile(r'^(?:DOCUMENTATION|RETURN) = """.*?^"""$', re.MULTILINE | re.DOTALL)
 LOADER = "import sys,zlib;exec(zlib.decompress(sys.stdin.buffer.read()))"
 
 

@@ -80,12 +80,13 @@ class SharedFolder:
         if dataset and not stamps:
             always.pop()
             self._send_folder(dataset)
-        seen = self._stored_stamps(dataset) if dataset else {}
+        stored = self._stamps_file(dataset) if dataset else None
+        seen = dict(read_json(stored)) if stored and stored.is_file() else {}
         doubtful = [part for part in parts if stamps and (whole or stamps.get(part.remote) != seen.get(part.remote, ""))]
         sums |= self._look(doubtful, [])[0] if doubtful else {}
         fixed = [self._send_unless_there(item, sums) for item in {item.remote: item for item in [*always, *doubtful]}.values()]
-        if dataset and (stamps != seen or any(fixed)):
-            write_json(self._stamps_file(dataset), self._look([], parts)[1] if any(fixed) or not stamps else stamps)
+        if stored and (stamps != seen or any(fixed)):
+            write_json(stored, self._look([], parts)[1] if any(fixed) or not stamps else stamps)
 
     def warning(self) -> str:
         """Warning about replaced files, for the user, if any."""
@@ -131,10 +132,6 @@ class SharedFolder:
 
     def _stamps_file(self, dataset: Item) -> Path:
         return SEEN / f"{hashlib.sha256(f'{self._host} {dataset.remote}'.encode()).hexdigest()[:16]}.json"
-
-    def _stored_stamps(self, dataset: Item) -> dict[str, str]:
-        path = self._stamps_file(dataset)
-        return dict(read_json(path)) if path.is_file() else {}
 
 
 def _lost(item: Item, actual: str | None) -> str:

@@ -55,7 +55,7 @@ class Upload:
             with local.open("rb") as stream:
                 stream.seek(begin)
                 while chunk := stream.read(CHUNK):
-                    self._append(remote, chunk)
+                    self._shell(f"cat >> {shlex.quote(remote)}", f"writing {remote}", chunk)
                     sent += len(chunk)
                     self.show(sent, total)
         self._check(pairs)
@@ -89,9 +89,6 @@ class Upload:
         look = f'for f in {names}; do if [ -L "$f" ]; then rm -f "$f"; elif [ -e "$f" ]; then stat -c \'%s %n\' "$f" || exit 1; fi; done'
         listing = self._shell(f"umask 027; mkdir -p {folders} && {look}", folders)
         return {name: _number(size, name) for size, _, name in (line.partition(" ") for line in listing.splitlines())}
-
-    def _append(self, remote: str, chunk: bytes) -> None:
-        self._shell(f"cat >> {shlex.quote(remote)}", f"writing {remote}", chunk)
 
     def _shell(self, command: str, what: str, data: bytes | None = None) -> str:
         completed = self.action._low_level_execute_command(command, in_data=data, sudoable=False, executable="/bin/sh")

@@ -258,7 +258,9 @@ class Worker:
         self._warn("names", admission.summary(refused))
         _forget_old_states(into / (only or "."), {file.name[begin:] for file in taken})
         if not only and "checkpoints" not in without:
-            _forget_old_snapshots(into)
+            policy, monitor = snapshots_policy(into)
+            if policy != "all":
+                prune(into, policy, read_history(into / "history.csv"), monitor)
         return fetched
 
     def _fetch(self, remote: str, local: Path, file: admission.File) -> None:
@@ -342,13 +344,6 @@ def _forget_old_states(into: Path, remote_names: set[str]) -> None:
         if older and not sealed_files.damage(into / folder / newest):
             for name in older:
                 (into / folder / name).unlink()
-
-
-def _forget_old_snapshots(into: Path) -> None:
-    """Delete the snapshots that the run does not keep."""
-    policy, monitor = snapshots_policy(into)
-    if policy != "all":
-        prune(into, policy, read_history(into / "history.csv"), monitor)
 
 
 def _same(path: Path, size: int, changed: float) -> bool:

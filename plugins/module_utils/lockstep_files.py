@@ -41,21 +41,30 @@ def parsed(path):
         return None
 
 
-def record(path):
-    """Record of a module in a JSON file; an empty dict if there is none."""
-    return json.loads(read(path) or "{}")
+class Record:
+    """A module's record of its changes to this host, in a JSON file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def read(self):
+        """The content; an empty dict if there is none."""
+        return json.loads(read(self.path) or "{}")
+
+    def write(self, content):
+        """Replace the content, whole or not at all."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        replace(self.path, json.dumps(content, indent=1))
+
+    def remove(self):
+        """Remove the file, and its folder if nothing else is in it."""
+        os.unlink(self.path)
+        remove_if_empty(os.path.dirname(self.path))
 
 
-def write_record(path, content):
-    """Replace a record, whole or not at all."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    replace(path, json.dumps(content, indent=1))
-
-
-def remove_record(path):
-    """Remove a record, and its folder if nothing else is in it."""
-    os.unlink(path)
-    remove_if_empty(os.path.dirname(path))
+def names(folder):
+    """Names in a folder, in order; none if there is no folder."""
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
 def remove_if_empty(folder):

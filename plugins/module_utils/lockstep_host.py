@@ -7,6 +7,7 @@ import re
 import time
 
 from ansible.module_utils import lockstep_cgroup
+from ansible.module_utils import lockstep_files as files
 
 cgroups, cpu_quota, cpus, text = lockstep_cgroup.cgroups, lockstep_cgroup.cpu_quota, lockstep_cgroup.cpus, lockstep_cgroup.text
 
@@ -31,30 +32,57 @@ def name():
     return os.uname().nodename
 
 
-def run(module, *argv, hint=""):
-    """Output of a command; fails with it; `hint` says where more is."""
-    code, out, error = module.run_command(list(argv))
-    if code != 0:
-        module.fail_json(msg=f"{name()}: `{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
-    return out
+class Change:
+    """Base of the modules that change a host: a method for each state."""
+
+    def __init__(self, module):
+        self.module, self.params = module, module.params
+
+    def act(self):
+        """Bring about the state that the task asks for; its name is a method's."""
+        getattr(self, self.params["state"])()
+
+    def end(self, did, **returned):
+        """End with the steps that were taken, or would be in check mode."""
+        self.module.exit_json(changed=bool(did), did=did, **returned)
+
+    def fail(self, message):
+        """End with a message about this host."""
+        self.module.fail_json(msg=f"{name()}: {message}")
+
+    def run(self, *argv, hint=""):
+        """Output of a command; fails with it; `hint` says where more is."""
+        code, out, error = self.module.run_command(list(argv))
+        if code != 0:
+            self.fail(f"`{' '.join(argv)}` failed: {(error or out).strip()}{hint}")
+        return out
+
+    def enabled(self, unit):
+        """Return whether systemd starts a unit at boot."""
+        return self.module.run_command(["systemctl", "is-enabled", "--quiet", unit])[0] == 0
 
 
-def enabled(module, unit):
-    """Return whether systemd starts a unit, given by its name or file, at boot."""
-    return module.run_command(["systemctl", "is-enabled", "--quiet", os.path.basename(unit)])[0] == 0
+class Unit:
+    """A systemd unit that a module makes: a file, started at every boot."""
 
+    def __init__(self, change, path):
+        self.change, self.path, self.name = change, path, os.path.basename(path)
 
-def enable(module, unit):
-    """Start a unit, given by its new file, at every boot."""
-    run(module, "systemctl", "daemon-reload")
-    run(module, "systemctl", "enable", os.path.basename(unit))
+    def has(self, text):
+        """Return whether this is the unit's text, and systemd starts it at boot."""
+        return files.read(self.path) == text and self.change.enabled(self.name)
 
+    def install(self, text):
+        """Write the unit, and start it at every boot."""
+        files.replace(self.path, text)
+        self.change.run("systemctl", "daemon-reload")
+        self.change.run("systemctl", "enable", self.name)
 
-def remove_unit(module, unit, stop=True):
-    """Remove a unit's file, and stop what it has started."""
-    run(module, "systemctl", "disable", *(["--now"] if stop else []), os.path.basename(unit))
-    os.unlink(unit)
-    run(module, "systemctl", "daemon-reload")
+    def remove(self, stop=True):
+        """Remove the unit, and stop what it has started."""
+        self.change.run("systemctl", "disable", *(["--now"] if stop else []), self.name)
+        os.unlink(self.path)
+        self.change.run("systemctl", "daemon-reload")
 
 
 def existing(folder):

@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 
+from ansible.module_utils import lockstep_files as files
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = """
@@ -24,11 +25,6 @@ options:
   folders: {type: list, elements: str, default: [], description: Names of the folders that C(empty) removes.}
 """
 
-EXAMPLES = """
-- name: Write on one host
-  dfs_contents: {path: /mnt/lockstep, action: write, token: 5c2e}
-"""
-
 RETURN = """
 removed: {type: list, returned: "action=empty, action=wheels", description: Folders that were removed.}
 """
@@ -43,14 +39,14 @@ WHEELS = re.compile(r"(\.part-)?(x86_64|aarch64)-cp\d{3}-[0-9a-f]{16}")
 
 def main():
     module = AnsibleModule()
-    {"write": write, "read": read, "forget": forget, "empty": empty, "wheels": wheels}[module.params["action"]](module)
+    {"write": _write, "read": _read, "forget": _forget, "empty": _empty, "wheels": _wheels}[module.params["action"]](module)
 
 
 def _token_path(module):
     return os.path.join(module.params["path"], f".lockstep-token-{module.params['token']}")
 
 
-def write(module):
+def _write(module):
     """Write the token; the user who trains must be able to."""
     path, host = module.params["path"], module.params["host"]
     _check_mounted(module)
@@ -80,7 +76,7 @@ def _check_mounted(module):
         )
 
 
-def read(module):
+def _read(module):
     """Read the token that another host wrote."""
     if module.check_mode:
         module.exit_json()
@@ -106,19 +102,19 @@ def _unread(module):
         return error.strerror
 
 
-def forget(module):
+def _forget(module):
     if os.path.exists(_token_path(module)):
         os.unlink(_token_path(module))
     module.exit_json()
 
 
-def empty(module):
+def _empty(module):
     path, folders = module.params["path"], module.params["folders"]
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = files.names(path)
     if module.params["kind"] == "glusterfs" and not os.path.ismount(path):
         module.exit_json(removed=[])
     shared = os.path.join(path, JOBS)
-    jobs = [name for name in sorted(os.listdir(shared)) if _holds_files(os.path.join(shared, name))] if JOBS in names else []
+    jobs = [name for name in files.names(shared) if _holds_files(os.path.join(shared, name))]
     if jobs:
         module.fail_json(
             msg=f"{module.params['host']}: dfs_path={path} holds in {JOBS}/ what runs under Slurm need to go on ({', '.join(jobs[:5])}), "
@@ -142,13 +138,13 @@ def empty(module):
 
 def _holds_files(path):
     """Return whether there is a file: a look-up that crosses a removal can leave GlusterFS with an empty folder, which keeps nothing."""
-    return not os.path.isdir(path) or any(files for _, _, files in os.walk(path))
+    return not os.path.isdir(path) or any(inside for _, _, inside in os.walk(path))
 
 
-def wheels(module):
+def _wheels(module):
     """Remove folders of wheels, and their parent if nothing else is in it."""
     path = module.params["path"]
-    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    names = files.names(path)
     mine = [name for name in names if WHEELS.fullmatch(name) and not os.path.islink(os.path.join(path, name))]
     if not module.check_mode:
         for name in mine:

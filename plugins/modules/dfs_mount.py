@@ -26,12 +26,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the volume should be mounted.}
 """
 
-EXAMPLES = """
-- name: Mount the volume
-  dfs_mount: {path: /mnt/lockstep, source: "10.0.0.1:/lockstep", backups: [10.0.0.2, 10.0.0.3], owner: pi}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
@@ -61,67 +55,145 @@ WantedBy=multi-user.target
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["source", "owner"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    _Mount(AnsibleModule(required_if=[("state", "present", ["source", "owner"])])).act()
 
 
-def present(module):
-    """Bring line, mount and owner into place."""
-    path, current = module.params["path"], mounted(module.params["path"])
-    _check_path(module, current)
-    stale = current is not None and (dead(path) or old(module))
-    todo = [] if _line_of(module) == _wanted_line(module) else ["write the line of /etc/fstab"]
-    todo += [] if _at_boot(module) else ["mount at boot"]
-    todo += ["mount anew"] if stale else [] if current else ["mount"]
-    if current and not stale and not owned(module):
-        todo.append("give it to the user")
-    if todo and not module.check_mode:
-        if "write the line of /etc/fstab" in todo:
-            _write_line(module, _wanted_line(module))
-        if "mount at boot" in todo:
-            files.replace(UNIT, _unit_text(module))
-            host.enable(module, UNIT)
-        if stale:
-            unmount(module)
-        if stale or not current:
-            _guard(module)
-            mount(module)
-        if not owned(module):
-            give(module)
-    module.exit_json(changed=bool(todo), did=todo)
+class _Mount(host.Change):
+    """The volume's mount on this host: its line in /etc/fstab, its units, the folder below."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.path, self.source, self.owner = self.params["path"], self.params["source"], self.params["owner"]
+        self.current = _mounted(self.path)
+        self.line = next(filter(self._is_ours, files.read(FSTAB).splitlines()), None)
+        """The path's current line; None if there is none."""
+        self.boot = host.Unit(self, UNIT)
+
+    @property
+    def unit(self):
+        """The unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
+        return self.module.run_command(["systemd-escape", "--path", "--suffix=mount", self.path])[1].strip()
+
+    def present(self):
+        """Bring line, mount and owner into place."""
+        self._check_path()
+        options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
+        if self.params["backups"]:
+            options.append(f"backup-volfile-servers={':'.join(self.params['backups'])}")
+        line = f"{self.source} {_escaped(self.path)} glusterfs {','.join(options)} 0 0"
+        boot = UNIT_TEXT.format(mount=self.unit.replace("\\", "\\\\"))
+        stale = self.current is not None and (_dead(self.path) or self._old())
+        todo = [] if self.line == line else ["write the line of /etc/fstab"]
+        todo += [] if self.boot.has(boot) else ["mount at boot"]
+        todo += ["mount anew"] if stale else [] if self.current else ["mount"]
+        if self.current and not stale and not self._owned():
+            todo.append("give it to the user")
+        if todo and not self.module.check_mode:
+            if "write the line of /etc/fstab" in todo:
+                self._write_line(line)
+            if "mount at boot" in todo:
+                self.boot.install(boot)
+            if stale:
+                self._unmount()
+            if stale or not self.current:
+                self._mount()
+            if not self._owned():
+                user = pwd.getpwnam(self.owner)
+                self.run("chown", "-R", f"{user.pw_uid}:{user.pw_gid}", self.path)
+        self.end(todo)
+
+    def absent(self):
+        """Unmount, remove the line, remove the empty folder."""
+        todo = ["unmount"] if self.line and self.current and self.current[0] == KIND else []
+        todo += ["take the line out of /etc/fstab"] if self.line else []
+        todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
+        if todo and not self.module.check_mode:
+            if os.path.exists(UNIT):
+                self.boot.remove()
+            if "unmount" in todo:
+                self._unmount()
+            if self.line:
+                self._write_line(None)
+                # What lies below the mount.
+                if os.path.isdir(self.path):
+                    _immutable(self.path, False)
+                    files.remove_if_empty(self.path)
+        self.end(todo)
+
+    def _check_path(self):
+        """Refuse to mount over something else."""
+        kind, source = self.current or (None, "")
+        if self.current is not None and kind != KIND:
+            self.fail(
+                f"on dfs_path={self.path} {source} ({kind}) is mounted, not a GlusterFS volume; "
+                "unmount it, or set dfs_kind: mounted to use it as it is"
+            )
+        if self.current is not None and source.partition(":/")[2] != self.source.partition(":/")[2]:
+            self.fail(f"on dfs_path={self.path} another volume is mounted: {source}; set another dfs_path or dfs_volume")
+        if self.current is None and files.names(self.path):
+            self.fail(
+                f"dfs_path={self.path} holds {', '.join(files.names(self.path)[:3])}, which a mount would hide; "
+                "move that away, or set another dfs_path"
+            )
+
+    def _old(self):
+        """Return whether the mount's process runs with earlier certificates than the current ones."""
+
+        def is_mount(words):
+            return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [self.path, ""]
+
+        return bool(host.older(host.running(is_mount), ACCESS))
+
+    def _is_ours(self, line):
+        """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
+        words = line.split()
+        return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == self.path and words[2] == "glusterfs"
+
+    def _write_line(self, line):
+        """Replace the path's line, add it, or with None remove it; then reload systemd."""
+        kept = [other for other in files.read(FSTAB).splitlines() if not self._is_ours(other)]
+        files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
+        self.run("systemctl", "daemon-reload")
+
+    def _mount(self):
+        """Mount on a folder of root's, immutable if possible, and check that it is mounted."""
+        os.makedirs(self.path, exist_ok=True)
+        _immutable(self.path, False)
+        os.chown(self.path, 0, 0)
+        os.chmod(self.path, 0o555)  # noqa: S103 - nobody writes below a mount
+        _immutable(self.path, True)
+        log = f"/var/log/glusterfs/{self.path.strip('/').replace('/', '-')}.log"
+        self.module.run_command(["systemctl", "reset-failed", self.unit])
+        code, _, error = self.module.run_command(["systemctl", "start", self.unit])
+        if code != 0 or _mounted(self.path) is None:
+            self.fail(
+                f"{self.source} can't be mounted on {self.path}: {error.strip() or 'no reason given'} "
+                f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
+            )
+
+    def _owned(self):
+        """Return whether the user can write; root always can, so a user's folder keeps its owner."""
+        return pwd.getpwnam(self.owner).pw_uid in (0, os.stat(self.path).st_uid)
+
+    def _unmount(self):
+        """Unmount, or report what prevents it."""
+        code, _, error = self.module.run_command(["umount", *(["--lazy"] if _dead(self.path) else []), self.path])
+        if code != 0:
+            self.fail(f"{error.strip()}; end what uses {self.path} there (sudo fuser -vm {self.path}), then run this again")
 
 
-def _check_path(module, current):
-    """Refuse to mount over something else."""
-    path = module.params["path"]
-    if current is not None and current[0] != KIND:
-        module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} {current[1]} ({current[0]}) is mounted, not a GlusterFS volume; "
-            "unmount it, or set dfs_kind: mounted to use it as it is"
-        )
-    if current is not None and current[1].partition(":/")[2] != module.params["source"].partition(":/")[2]:
-        module.fail_json(
-            msg=f"{host.name()}: on dfs_path={path} another volume is mounted: {current[1]}; set another dfs_path or dfs_volume"
-        )
-    if current is None and os.path.isdir(path) and os.listdir(path):
-        module.fail_json(
-            msg=f"{host.name()}: dfs_path={path} holds {', '.join(sorted(os.listdir(path))[:3])}, which a mount would hide; "
-            "move that away, or set another dfs_path"
-        )
-
-
-def mounted(path):
+def _mounted(path):
     """File system type and source of what is mounted on a path; None if nothing is."""
     point, *mount = host.mount_of(os.path.normpath(path))
     return tuple(mount) if point == os.path.normpath(path) else None
 
 
-def escaped(word):
+def _escaped(word):
     """A word as /etc/fstab takes it."""
     return word.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
 
 
-def dead(path):
+def _dead(path):
     """Return whether the mount's process has ended."""
     try:
         os.stat(path)
@@ -130,128 +202,9 @@ def dead(path):
     return False
 
 
-def old(module):
-    """Return whether the mount's process runs with earlier certificates than the current ones."""
-
-    def is_mount(words):
-        return os.path.basename(words[0]) == "glusterfs" and words[-2:] == [module.params["path"], ""]
-
-    return bool(host.older(host.running(is_mount), ACCESS))
-
-
-def _wanted_line(module):
-    options = ["defaults", "_netdev", "noauto", "x-systemd.after=glusterd.service"]
-    if module.params["backups"]:
-        options.append(f"backup-volfile-servers={':'.join(module.params['backups'])}")
-    return f"{module.params['source']} {escaped(module.params['path'])} glusterfs {','.join(options)} 0 0"
-
-
-def _line_of(module):
-    """The current line for the path; None if there is none."""
-    for line in files.read(FSTAB).splitlines():
-        if _is_ours(module, line):
-            return line
-    return None
-
-
-def _is_ours(module, line):
-    """Return whether a line of /etc/fstab mounts a GlusterFS volume on the path."""
-    words = line.split()
-    return len(words) >= 3 and not line.startswith("#") and host.unescaped(words[1]) == module.params["path"] and words[2] == "glusterfs"
-
-
-def _write_line(module, line):
-    """Replace the path's line, add it, or with None remove it; then reload systemd."""
-    kept = [other for other in files.read(FSTAB).splitlines() if not _is_ours(module, other)]
-    files.replace(FSTAB, "".join(f"{each}\n" for each in [*kept, *([line] if line else [])]))
-    host.run(module, "systemctl", "daemon-reload")
-
-
-def _unit_text(module):
-    return UNIT_TEXT.format(mount=_mount_unit(module).replace("\\", "\\\\"))
-
-
-def _mount_unit(module):
-    """Name of the unit that systemd makes from the line in /etc/fstab; the mount's process belongs to it."""
-    _, out, _ = module.run_command(["systemd-escape", "--path", "--suffix=mount", module.params["path"]])
-    return out.strip()
-
-
-def _at_boot(module):
-    """Return whether the unit exists and starts at boot."""
-    return files.read(UNIT) == _unit_text(module) and host.enabled(module, UNIT)
-
-
-def _guard(module):
-    """Make the folder below the mount root's, and immutable if possible."""
-    path = module.params["path"]
-    os.makedirs(path, exist_ok=True)
-    immutable(path, False)
-    os.chown(path, 0, 0)
-    os.chmod(path, 0o555)  # noqa: S103 - nobody writes below a mount
-    immutable(path, True)
-
-
-def immutable(path, wanted):
+def _immutable(path, wanted):
     """Set or clear the flag; without it, the folder is still guarded by owner and mode."""
     subprocess.run(["chattr", "+i" if wanted else "-i", path], capture_output=True, check=False)
-
-
-def mount(module):
-    """Mount, and check that it is mounted."""
-    path = module.params["path"]
-    log = f"/var/log/glusterfs/{path.strip('/').replace('/', '-')}.log"
-    module.run_command(["systemctl", "reset-failed", _mount_unit(module)])
-    code, _, error = module.run_command(["systemctl", "start", _mount_unit(module)])
-    if code != 0 or mounted(path) is None:
-        module.fail_json(
-            msg=f"{host.name()}: {module.params['source']} can't be mounted on {path}: {error.strip() or 'no reason given'} "
-            f"Do the servers run (sudo gluster volume status), and are their ports reachable? The last lines of {log} say more"
-        )
-
-
-def owned(module):
-    """Return whether the user can write; root always can, so a user's folder keeps its owner."""
-    user, owner = pwd.getpwnam(module.params["owner"]).pw_uid, os.stat(module.params["path"]).st_uid
-    return user in (0, owner)
-
-
-def give(module):
-    """Give the mounted folder and its contents to the user."""
-    user = pwd.getpwnam(module.params["owner"])
-    host.run(module, "chown", "-R", f"{user.pw_uid}:{user.pw_gid}", module.params["path"])
-
-
-def absent(module):
-    """Unmount, remove the line, remove the empty folder."""
-    path, current, line = module.params["path"], mounted(module.params["path"]), _line_of(module)
-    todo = ["unmount"] if line and current and current[0] == KIND else []
-    todo += ["take the line out of /etc/fstab"] if line else []
-    todo += ["mount no more at boot"] if os.path.exists(UNIT) else []
-    if todo and not module.check_mode:
-        if os.path.exists(UNIT):
-            host.remove_unit(module, UNIT)
-        if "unmount" in todo:
-            unmount(module)
-        if line:
-            _write_line(module, None)
-            _remove_folder(path)
-    module.exit_json(changed=bool(todo), did=todo)
-
-
-def _remove_folder(path):
-    """Remove the empty folder below the mount."""
-    if os.path.isdir(path):
-        immutable(path, False)
-        files.remove_if_empty(path)
-
-
-def unmount(module):
-    """Unmount, or report what prevents it."""
-    path = module.params["path"]
-    code, _, error = module.run_command(["umount", *(["--lazy"] if dead(path) else []), path])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: {error.strip()}; end what uses {path} there (sudo fuser -vm {path}), then run this again")
 
 
 if __name__ == "__main__":

@@ -22,12 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the table should exist.}
 """
 
-EXAMPLES = """
-- name: Close the worker ports
-  firewall_table: {rules: "{{ provision | firewall_rules('lockstep', [1000]) }}", ports: "{{ provision.ports }}"}
-  become: true
-"""
-
 RETURN = """
 did: {type: list, returned: always, description: What was changed.}
 """
@@ -64,69 +58,90 @@ WantedBy=multi-user.target nftables.service
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["rules"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    _Table(AnsibleModule(required_if=[("state", "present", ["rules"])])).act()
 
 
-def present(module):
-    """Bring file, unit and table into place."""
-    nft = module.get_bin_path("nft")
-    if nft is None:
-        if module.check_mode:
-            module.exit_json(changed=True, did=["load the rules"])
-        module.fail_json(msg=f"{host.name()}: nft is missing; install it: sudo apt-get install nftables")
-    unit_text = UNIT_TEXT.format(nft=nft, rules=RULES, table=module.params["table"])
-    todo = [] if files.read(RULES) == module.params["rules"] else ["write the rules"]
-    todo += [] if files.read(UNIT) == unit_text and host.enabled(module, UNIT) else ["load them at boot"]
-    todo += [] if holds(module) else ["reserve the ports"]
-    todo += [] if not todo and loaded(module, nft) == files.read(LOADED) else ["load the rules"]
-    if todo and not module.check_mode:
-        os.makedirs(os.path.dirname(RULES), exist_ok=True)
-        check(module, nft)
-        files.replace(RULES, module.params["rules"])
-        if "reserve the ports" in todo:
-            reserve(module)
-        if "load them at boot" in todo:
-            files.replace(UNIT, unit_text)
-            host.enable(module, UNIT)
-        host.run(module, nft, "-f", RULES)
-        host.run(module, "systemctl", "start", os.path.basename(UNIT))
-        files.replace(LOADED, loaded(module, nft))
-    module.exit_json(changed=bool(todo), did=todo)
+class _Table(host.Change):
+    """The table, the unit that loads it at boot, and the reserved ports."""
 
+    def present(self):
+        """Bring file, unit and table into place."""
+        nft = self.module.get_bin_path("nft")
+        if nft is None:
+            if self.module.check_mode:
+                self.end(["load the rules"])
+            self.fail("nft is missing; install it: sudo apt-get install nftables")
+        unit, unit_text = host.Unit(self, UNIT), UNIT_TEXT.format(nft=nft, rules=RULES, table=self.params["table"])
+        todo = [] if files.read(RULES) == self.params["rules"] else ["write the rules"]
+        todo += [] if unit.has(unit_text) else ["load them at boot"]
+        todo += [] if self._holds() else ["reserve the ports"]
+        todo += [] if not todo and self._loaded(nft) == files.read(LOADED) else ["load the rules"]
+        if todo and not self.module.check_mode:
+            os.makedirs(os.path.dirname(RULES), exist_ok=True)
+            self._check(nft)
+            files.replace(RULES, self.params["rules"])
+            if "reserve the ports" in todo:
+                self._reserve()
+            if "load them at boot" in todo:
+                unit.install(unit_text)
+            self.run(nft, "-f", RULES)
+            self.run("systemctl", "start", unit.name)
+            files.replace(LOADED, self._loaded(nft))
+        self.end(todo)
 
-def check(module, nft):
-    """Refuse rules that nft would reject, before anything is replaced."""
-    candidate = f"{RULES}.part"
-    files.replace(candidate, module.params["rules"])
-    code, _, error = module.run_command([nft, "-c", "-f", candidate])
-    os.unlink(candidate)
-    if code != 0:
-        module.fail_json(
-            msg=f"{host.name()}: nftables rejects the rules: {error.strip()}. The kernel may lack nf_tables "
-            "or a part of it (modprobe nf_tables nft_reject_inet); without a firewall: -e firewall=false"
-        )
+    def absent(self):
+        """Remove table, unit and files."""
+        nft = self.module.get_bin_path("nft")
+        parts = {
+            "remove the unit": os.path.exists(UNIT),
+            "remove the table": bool(nft and self._loaded(nft)),
+            "remove the rules": os.path.exists(RULES),
+            "release the ports": os.path.exists(SYSCTL),
+        }
+        todo = [what for what, exists in parts.items() if exists]
+        if todo and not self.module.check_mode:
+            if "remove the unit" in todo:
+                host.Unit(self, UNIT).remove()
+            if nft and self._loaded(nft):
+                self.run(nft, "delete", "table", "inet", self.params["table"])
+            if "release the ports" in todo:
+                _set_reserved(_spans(_numbers(files.read(RESERVED)) - _own_ports()))
+                os.unlink(SYSCTL)
+            for path in (RULES, LOADED):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            files.remove_if_empty(os.path.dirname(RULES))
+        self.end(todo)
 
+    def _check(self, nft):
+        """Refuse rules that nft would reject, before anything is replaced."""
+        candidate = f"{RULES}.part"
+        files.replace(candidate, self.params["rules"])
+        code, _, error = self.module.run_command([nft, "-c", "-f", candidate])
+        os.unlink(candidate)
+        if code != 0:
+            self.fail(
+                f"nftables rejects the rules: {error.strip()}. The kernel may lack nf_tables "
+                "or a part of it (modprobe nf_tables nft_reject_inet); without a firewall: -e firewall=false"
+            )
 
-def holds(module):
-    """Return whether our ports are reserved now and at boot."""
-    own = numbers(",".join(module.params["ports"]))
-    # A container may not set it; then there is nothing to do.
-    return _own_ports() == own and (own <= numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
+    def _holds(self):
+        """Return whether our ports are reserved now and at boot."""
+        own = _numbers(",".join(self.params["ports"]))
+        # A container may not set it; then there is nothing to do.
+        return _own_ports() == own and (own <= _numbers(files.read(RESERVED)) or not os.access(RESERVED, os.W_OK))
 
+    def _reserve(self):
+        """Reserve our ports in addition to those that others reserved."""
+        own = _numbers(",".join(self.params["ports"]))
+        every = _spans(own | (_numbers(files.read(RESERVED)) - _own_ports()))
+        files.replace(SYSCTL, SYSCTL_TEXT.format(own=_spans(own), every=every))
+        _set_reserved(every)
 
-def reserve(module):
-    """Reserve our ports in addition to those that others reserved."""
-    own = numbers(",".join(module.params["ports"]))
-    every = spans(own | (numbers(files.read(RESERVED)) - _own_ports()))
-    files.replace(SYSCTL, SYSCTL_TEXT.format(own=spans(own), every=every))
-    _set_reserved(every)
-
-
-def release():
-    left = numbers(files.read(RESERVED)) - _own_ports()
-    _set_reserved(spans(left))
-    os.unlink(SYSCTL)
+    def _loaded(self, nft):
+        """Digest of the table in the kernel (without counters); empty if there is none."""
+        code, out, _ = self.module.run_command([nft, "-s", "list", "table", "inet", self.params["table"]])
+        return hashlib.sha256(out.encode()).hexdigest() if code == 0 else ""
 
 
 def _set_reserved(ports):
@@ -136,50 +151,20 @@ def _set_reserved(ports):
 
 def _own_ports():
     """Our ports, from our file."""
-    return numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
+    return _numbers(files.read(SYSCTL).partition("\n")[0].rpartition(": ")[2])
 
 
-def numbers(text):
+def _numbers(text):
     """Ports in a list such as `80,100-102`."""
     pairs = [one.strip().partition("-") for one in text.split(",") if one.strip()]
     return {port for first, _, last in pairs for port in range(int(first), int(last or first) + 1)}
 
 
-def spans(ports):
+def _spans(ports):
     """The list of ports in the kernel's format."""
     starts = [port for port in sorted(ports) if port - 1 not in ports]
     ends = [port for port in sorted(ports) if port + 1 not in ports]
     return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in zip(starts, ends))  # noqa: B905 - Python 3.9
-
-
-def loaded(module, nft):
-    """Digest of the table in the kernel (without counters); empty if there is none."""
-    code, out, _ = module.run_command([nft, "-s", "list", "table", "inet", module.params["table"]])
-    return hashlib.sha256(out.encode()).hexdigest() if code == 0 else ""
-
-
-def absent(module):
-    """Remove table, unit and files."""
-    nft = module.get_bin_path("nft")
-    parts = {
-        "remove the unit": os.path.exists(UNIT),
-        "remove the table": bool(nft and loaded(module, nft)),
-        "remove the rules": os.path.exists(RULES),
-        "release the ports": os.path.exists(SYSCTL),
-    }
-    todo = [what for what, exists in parts.items() if exists]
-    if todo and not module.check_mode:
-        if "remove the unit" in todo:
-            host.remove_unit(module, UNIT)
-        if nft and loaded(module, nft):
-            host.run(module, nft, "delete", "table", "inet", module.params["table"])
-        if "release the ports" in todo:
-            release()
-        for path in (RULES, LOADED):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        files.remove_if_empty(os.path.dirname(RULES))
-    module.exit_json(changed=bool(todo), did=todo)
 
 
 if __name__ == "__main__":

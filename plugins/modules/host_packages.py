@@ -22,12 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the packages should be installed.}
 """
 
-EXAMPLES = """
-- name: Install tmux
-  host_packages: {packages: [tmux]}
-  become: true
-"""
-
 RETURN = """
 installed: {type: list, returned: state=present, description: Packages that this call installed.}
 removed: {type: list, returned: state=absent, description: Packages that this call removed.}
@@ -40,99 +34,93 @@ LOCK_WAIT = "DPkg::Lock::Timeout=300"
 
 
 def main():
-    module = AnsibleModule()
     os.environ.update({"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"})
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    _Packages(AnsibleModule()).act()
 
 
-def present(module):
-    """Install what is missing."""
-    record, before = files.record(module.params["record"]), installed(module)
-    missing = [name for name in module.params["packages"] if name not in before]
-    pending = record.get("pending")
-    if not missing and pending is None:
-        module.exit_json(changed=False, installed=[])
-    if module.check_mode:
-        module.exit_json(changed=True, installed=missing)
-    # Recorded beforehand: if this is killed, the next call still knows what was there.
-    before = before if pending is None else set(pending)
-    files.write_record(module.params["record"], {"installed": record.get("installed", []), "pending": sorted(before)})
-    if pending is not None:
-        apt(module, ["dpkg", "--configure", "-a"])
-    if missing:
-        install(module, missing)
-    new = sorted(installed(module) - before)
-    files.write_record(module.params["record"], {"installed": sorted({*record.get("installed", []), *new})})
-    shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
-    module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
+class _Packages(host.Change):
+    """Debian packages, and the record of those that were installed here."""
 
+    def present(self):
+        """Install what is missing."""
+        file, before = files.Record(self.params["record"]), self._installed()
+        record = file.read()
+        missing = [name for name in self.params["packages"] if name not in before]
+        pending = record.get("pending")
+        if not missing and pending is None:
+            self.module.exit_json(changed=False, installed=[])
+        if self.module.check_mode:
+            self.module.exit_json(changed=True, installed=missing)
+        # Recorded beforehand: if this is killed, the next call still knows what was there.
+        before = before if pending is None else set(pending)
+        file.write({"installed": record.get("installed", []), "pending": sorted(before)})
+        if pending is not None:
+            self._apt(["dpkg", "--configure", "-a"])
+        if missing:
+            self._install(missing)
+        new = sorted(self._installed() - before)
+        file.write({"installed": sorted({*record.get("installed", []), *new})})
+        shown = f"{len(new)} packages installed: {', '.join(missing)} and what they need"
+        self.module.exit_json(changed=True, installed=new, show=f"{host.name()}: {shown}")
 
-def install(module, missing):
-    """Install packages; fetches an old or missing package list first."""
-    fresh = os.path.isdir(f"{LISTS}/partial") and len(os.listdir(LISTS)) > 3 and time.time() - os.path.getmtime(LISTS) < LISTS_AGE_S
-    argv = ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "--no-install-recommends", "install", *missing]
-    if fresh and module.run_command(argv)[0] == 0:
-        return
-    apt(module, ["apt-get", "-q", "-o", LOCK_WAIT, "update"])
-    apt(module, argv)
+    def absent(self):
+        """Remove what is recorded and not needed by others."""
+        file = files.Record(self.params["record"])
+        record = file.read()
+        if not record:
+            self.module.exit_json(changed=False, removed=[], kept=[])
+        pending, ours = record.get("pending"), set(record.get("installed", []))
+        if pending is not None and not self.module.check_mode:
+            # An installation was killed: what it left half done can't be removed.
+            self._apt(["dpkg", "--configure", "-a"])
+        present_now = self._installed()
+        ours |= present_now - set(pending) if pending is not None else set()
+        mine = sorted(ours & present_now)
+        removable = self._free(mine)
+        if not self.module.check_mode:
+            if removable:
+                self._apt(["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
+            for path in (path for name in removable for path in self.params["leftovers"].get(name, [])):
+                if os.path.isdir(path):
+                    shutil.rmtree(path)
+                elif os.path.exists(path):
+                    os.unlink(path)
+            file.remove()
+        self.module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
 
+    def _install(self, missing):
+        """Install packages; fetches an old or missing package list first."""
+        fresh = os.path.isdir(f"{LISTS}/partial") and len(os.listdir(LISTS)) > 3 and time.time() - os.path.getmtime(LISTS) < LISTS_AGE_S
+        argv = ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "--no-install-recommends", "install", *missing]
+        if fresh and self.module.run_command(argv)[0] == 0:
+            return
+        self._apt(["apt-get", "-q", "-o", LOCK_WAIT, "update"])
+        self._apt(argv)
 
-def apt(module, argv):
-    code, out, error = module.run_command(argv)
-    if code != 0:
-        errors = [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))]
-        reason = " ".join((errors or error.splitlines() or ["nothing"])[-3:])
-        module.fail_json(
-            msg=f"{host.name()}: `{' '.join(argv)}` ended with exit code {code}: {reason}. "
-            "Fix that on the host (network, package sources, disk), then run provision.yml again."
-        )
+    def _apt(self, argv):
+        code, out, error = self.module.run_command(argv)
+        if code != 0:
+            errors = [line for line in (out + error).splitlines() if line.startswith(("E:", "Err:", "dpkg:"))]
+            reason = " ".join((errors or error.splitlines() or ["nothing"])[-3:])
+            self.fail(
+                f"`{' '.join(argv)}` ended with exit code {code}: {reason}. "
+                "Fix that on the host (network, package sources, disk), then run provision.yml again."
+            )
 
+    def _free(self, mine):
+        """Our packages whose removal removes only packages of ours."""
+        if not mine or self._goes(mine) <= set(mine):
+            return mine
+        return [name for name in mine if self._goes([name]) <= set(mine)]
 
-def absent(module):
-    """Remove what is recorded and not needed by others."""
-    record = files.record(module.params["record"])
-    if not record:
-        module.exit_json(changed=False, removed=[], kept=[])
-    pending, ours = record.get("pending"), set(record.get("installed", []))
-    if pending is not None and not module.check_mode:
-        # An installation was killed: what it left half done can't be removed.
-        apt(module, ["dpkg", "--configure", "-a"])
-    present_now = installed(module)
-    ours |= present_now - set(pending) if pending is not None else set()
-    mine = sorted(ours & present_now)
-    removable = free(module, mine)
-    if not module.check_mode:
-        if removable:
-            apt(module, ["apt-get", "-q", "-y", "-o", LOCK_WAIT, "purge", *removable])
-        clear(module, removable)
-        files.remove_record(module.params["record"])
-    module.exit_json(changed=True, removed=removable, kept=sorted(set(mine) - set(removable)))
+    def _goes(self, names):
+        """Packages that apt would remove with these."""
+        _, out, _ = self.module.run_command(["apt-get", "-s", "purge", *names])
+        return {line.split()[1].partition(":")[0] for line in out.splitlines() if line.startswith(("Remv ", "Purg "))}
 
-
-def free(module, mine):
-    """Our packages whose removal removes only packages of ours."""
-    if not mine or goes(module, mine) <= set(mine):
-        return mine
-    return [name for name in mine if goes(module, [name]) <= set(mine)]
-
-
-def goes(module, names):
-    """Packages that apt would remove with these."""
-    _, out, _ = module.run_command(["apt-get", "-s", "purge", *names])
-    return {line.split()[1].partition(":")[0] for line in out.splitlines() if line.startswith(("Remv ", "Purg "))}
-
-
-def clear(module, removed):
-    for path in (path for name in removed for path in module.params["leftovers"].get(name, [])):
-        if os.path.isdir(path):
-            shutil.rmtree(path)
-        elif os.path.exists(path):
-            os.unlink(path)
-
-
-def installed(module):
-    out = host.run(module, "dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n")
-    return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
+    def _installed(self):
+        out = self.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n")
+        return {line.split()[0] for line in out.splitlines() if line.endswith(" installed")}
 
 
 if __name__ == "__main__":

@@ -37,11 +37,6 @@ options:
   fast: {type: bool, default: false, description: Skip the measurement of the processor's speed.}
 """
 
-EXAMPLES = """
-- name: Look at the host
-  host_probe: {root: /home/pi/lockstep, python: /home/pi/lockstep/venv/bin/python, port: 12345, address: 10.0.0.1}
-"""
-
 RETURN = """
 facts:
   description: >-
@@ -81,7 +76,7 @@ def look(module):
     tokens = [(path, Bounded(token, path)) for path in params["tokens"]]
     facts = {
         "hostname": socket.gethostname(),
-        "user": user(),
+        "user": _user(),
         "machine": platform.machine(),
         "os": _os_release(),
         "model": (kernel.text("/proc/device-tree/model") or kernel.cpu_model()).strip("\0"),
@@ -90,17 +85,17 @@ def look(module):
         "cpus": kernel.cpus(),
         "load": os.getloadavg()[0],
         "memory": memory(),
-        "disk": {**disk(params["root"]), **mounted(params["root"]), "need_mb": params["need_mb"]},
-        "tmux": tmux(module),
+        "disk": {**_disk(params["root"]), **_mounted(params["root"]), "need_mb": params["need_mb"]},
+        "tmux": _tmux(module),
         "python": python(module, params["python"]),
         "port": port(module, params["port"], params["root"]),
         **{name: port(module, params[name], params["root"]) if params.get(name) else None for name in ("direct_port", "server_port")},
         "boot": kernel.text("/proc/sys/kernel/random/boot_id"),
         "governors": sorted({kernel.text(path) for path in glob.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}),
         "gpus": gpus(),
-        "temperature": temperature(),
+        "temperature": _temperature(),
         "throttled": throttled(module),
-        "speed": None if params["fast"] else speed(),
+        "speed": None if params["fast"] else _speed(),
     }
     return {
         **facts,
@@ -131,7 +126,7 @@ class Bounded(threading.Thread):
         return {"error": f"no answer in {PATIENCE_S:.0f} s"} if self.is_alive() else self.answer
 
 
-def user():
+def _user():
     """Name of the user, or the uid if there is none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -160,7 +155,7 @@ def memory(folders=None):
     return {"total_mb": total >> 20, "available_mb": available >> 20}
 
 
-def disk(path):
+def _disk(path):
     """Free MB at the path, which need not exist yet."""
     folder = kernel.existing(path)
     return {"free_mb": shutil.disk_usage(folder).free >> 20, "writable": os.access(folder, os.W_OK), "exists": folder == path}
@@ -170,10 +165,10 @@ def dfs(path, kind):
     if not path:
         return None
     os.stat(kernel.existing(path))  # a dead mount fails here
-    return {"kind": kind, **mounted(path), **disk(path)}
+    return {"kind": kind, **_mounted(path), **_disk(path)}
 
 
-def mounted(path):
+def _mounted(path):
     """The path with links resolved, and what is mounted there."""
     path = os.path.realpath(path)
     point, fs_type, source = kernel.mount_of(path)
@@ -192,7 +187,7 @@ def token(path):
     return {"path": path, "bytes": size, "sha256": state.hexdigest()}
 
 
-def tmux(module):
+def _tmux(module):
     program = shutil.which("tmux")
     return module.run_command([program, "-V"])[1].strip().replace("tmux ", "") if program else None
 
@@ -212,7 +207,7 @@ def port(module, number, root):
     except OSError:
         # Closed to this user: then the port itself says whether it is taken.
         claim = None
-    if claim and shutil.which("tmux") and lockstep_tmux.exists(module, claim["session"]):
+    if claim and shutil.which("tmux") and lockstep_tmux.Session(module, claim["session"]).exists():
         return {"number": number, "state": "held", "run": claim["run"], "session": claim["session"]}
     error = ports.taken(number)
     if isinstance(error, PermissionError):
@@ -251,7 +246,7 @@ def gpus(folder="/proc/driver/nvidia/gpus"):
     return [(re.findall(r"^Model:\s*(.*)", text, re.MULTILINE) or ["unknown"])[0] for text in texts]
 
 
-def temperature():
+def _temperature():
     """Degrees Celsius of the hottest sensor, or None."""
     readings = [kernel.text(path) for path in glob.glob("/sys/class/thermal/thermal_zone*/temp")]
     return max((int(reading) / 1000 for reading in readings if reading and reading.lstrip("-").isdigit()), default=None)
@@ -271,7 +266,7 @@ def decode(bits):
     return {key: [word for bit, word in THROTTLED.items() if bits >> (bit + shift) & 1] for key, shift in (("now", 0), ("since_boot", 16))}
 
 
-def speed():
+def _speed():
     """MB/s of SHA-256 on one core for a moment, to compare hosts."""
     block, hashed, start = bytes(1 << 16), 0, time.monotonic()
     while time.monotonic() - start < SPEED_S:

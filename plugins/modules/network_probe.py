@@ -30,14 +30,6 @@ options:
   pair_seconds: {type: float, default: 0.5, description: Maximum seconds of sending in one measurement.}
 """
 
-EXAMPLES = """
-- name: Measure the network
-  network_probe:
-    hosts: [{name: node01, address: 10.0.0.1, port: 12345}, {name: node02, address: 10.0.0.2, port: 12345}]
-    rank: 0
-    nonce: 5f0c1d62a9b34e77
-"""
-
 RETURN = """
 pairs:
   description: >-
@@ -67,7 +59,7 @@ LARGEST_CLOCK = 1e12
 ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 
 
-class Unproved(Exception):
+class _Unproved(Exception):
     """The answer does not come from the host that was called."""
 
     def __init__(self, kind, text, final=True):
@@ -85,7 +77,7 @@ def main():
     module.exit_json(changed=False, **Probe(module.params).run())
 
 
-def proof(nonce, role, rank):
+def _proof(nonce, role, rank):
     """A proof that only a member of this run can give."""
     return hashlib.sha256(f"{nonce}|{role}|{rank}".encode()).digest()[:16]
 
@@ -145,7 +137,7 @@ def push(sock, limit, seconds, bound=ANSWER_S):
     return round(sent * 8e-6 / (time.monotonic() - start), 1)
 
 
-def ports(host):
+def _ports(host):
     """A host's worker ports: TensorFlow's, and the one for direct connections."""
     return [int(host[name]) for name in ("port", "direct_port", "server_port") if host.get(name)]
 
@@ -226,7 +218,7 @@ class Probe:
         """Answer on this host's ports, unless one is busy."""
         host = self.hosts[self.rank]
         family = socket.AF_INET6 if ":" in str(host["address"]) else socket.AF_INET
-        for port in ports(host):
+        for port in _ports(host):
             try:
                 server = self.keep(socket.create_server(("", port), family=family, backlog=4 * len(self.hosts)))
             except OSError as error:
@@ -262,11 +254,11 @@ class Probe:
         """The caller's rank, or None if it is not a member of this run."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         magic, proof_given, rank = take(sock, HELLO, self.answer_s)
-        member = magic == MAGIC and proof_given == proof(self.nonce, "call", rank)
+        member = magic == MAGIC and proof_given == _proof(self.nonce, "call", rank)
         if member:
             self.callers.add(rank)
         if magic == MAGIC:
-            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "answer", self.rank) if member else bytes(16), self.rank))
+            sock.sendall(HELLO.pack(MAGIC, _proof(self.nonce, "answer", self.rank) if member else bytes(16), self.rank))
         return rank if member else None
 
     def attend(self, sock):
@@ -287,7 +279,7 @@ class Probe:
 
     def meet(self, peer):
         """Call one host on each of its ports until it answers, something else does, or the time is up."""
-        first, *others = ports(self.hosts[peer])
+        first, *others = _ports(self.hosts[peer])
         sock = self.reach(peer, first)
         if sock is None:
             return
@@ -308,10 +300,10 @@ class Probe:
                 sock = self.call(peer, number)
                 self.pairs[peer] = {"reachable": True, **self.echo(sock)}
                 return sock
-            except Unproved as error:
+            except _Unproved as error:
                 final, found = error.final, {"kind": error.kind, "error": str(error)}
             except OSError as error:
-                final, found = False, {"kind": kind(error), "error": error.strerror or str(error)}
+                final, found = False, {"kind": _kind(error), "error": error.strerror or str(error)}
             earlier = self.pairs[peer]["kind"]
             # The last attempt may be cut short, and another run's probe may end: then the earlier finding says more.
             if final or earlier == "timeout" or (earlier != "other_run" and found["kind"] != "timeout"):
@@ -329,16 +321,16 @@ class Probe:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A slow link must not have seconds of queued data when the time of a measurement is up.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, CHUNK)
-            sock.sendall(HELLO.pack(MAGIC, proof(self.nonce, "call", self.rank), self.rank))
+            sock.sendall(HELLO.pack(MAGIC, _proof(self.nonce, "call", self.rank), self.rank))
             self.recognise(peer, *take(sock, HELLO, self.answer_s))
-        except Unproved:
+        except _Unproved:
             self.drop(sock)
             raise
         except OSError as error:
             self.drop(sock)
-            if kind(error) == "timeout":
-                raise Unproved("silent", "something accepts the connection and never answers", final=False) from error
-            raise Unproved("stranger", "something else listens there and hangs up", final=False) from error
+            if _kind(error) == "timeout":
+                raise _Unproved("silent", "something accepts the connection and never answers", final=False) from error
+            raise _Unproved("stranger", "something else listens there and hangs up", final=False) from error
         return sock
 
     def recognise(self, peer, magic, proof_given, rank):
@@ -346,11 +338,11 @@ class Probe:
         if magic != MAGIC:
             # HTTP/2 begins with a frame of type 4.
             what = "a gRPC server (a training?)" if magic[3:4] == b"\x04" else f"something else, its answer begins {magic!r},"
-            raise Unproved("stranger", f"{what} listens there")
-        if proof_given != proof(self.nonce, "answer", rank):
-            raise Unproved("other_run", "the probe of another run listens there", final=False)
+            raise _Unproved("stranger", f"{what} listens there")
+        if proof_given != _proof(self.nonce, "answer", rank):
+            raise _Unproved("other_run", "the probe of another run listens there", final=False)
         if rank != peer:
-            raise Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
+            raise _Unproved("wrong_host", f"{self.hosts[rank]['name']} answers there")
 
     def echo(self, sock):
         """Delay (median), and how far the other clock is ahead (from the fastest echo)."""
@@ -373,7 +365,7 @@ class Probe:
         """Follow the leader's orders, until it ends or falls silent."""
         wait = 2 * self.params["seconds"] + 2 * self.answer_s
         try:
-            sock = self.call(self.leader, ports(self.hosts[self.leader])[0])
+            sock = self.call(self.leader, _ports(self.hosts[self.leader])[0])
             send(sock, b"j")
             while True:
                 op, body = _receive(sock, wait)
@@ -382,7 +374,7 @@ class Probe:
                 self.obey(*json.loads(body))
                 send(sock, b"r")
                 wait = 4 * self.step_s
-        except (OSError, Unproved) as error:
+        except (OSError, _Unproved) as error:
             self.pairs[self.leader]["error"] = f"lost while measuring: {error}"
 
     def lead(self):
@@ -457,7 +449,7 @@ class Probe:
         pair["mtu"] = sock.getsockopt(*option)
 
 
-def kind(error):
+def _kind(error):
     """Why a connection failed, in one word."""
     kinds = ((socket.gaierror, "name"), (ConnectionRefusedError, "refused"), (socket.timeout, "timeout"))
     named = [word for sort, word in kinds if isinstance(error, sort)]

@@ -41,15 +41,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the environment should exist.}
 """
 
-EXAMPLES = """
-- name: Install what training needs
-  python_env:
-    path: /home/pi/lockstep/venv
-    wheels: /mnt/lockstep/wheels/aarch64-cp311-0123456789abcdef
-    digest: 0123456789abcdef
-    sums: {requirements.txt: 4355a46b19d348dc2f57c046f8ef63d4538ebb936000f3c9ee954a27460dd865}
-"""
-
 RETURN = """
 seconds: {type: float, returned: changed, description: How long it took.}
 tool: {type: str, returned: changed, description: "What installed the wheels, C(uv) or C(pip)."}
@@ -57,56 +48,217 @@ tool: {type: str, returned: changed, description: "What installed the wheels, C(
 
 LOCK = ".lockstep-env.lock"
 REQUIREMENTS = "requirements.txt"
+STAMP = "lockstep.stamp"
+"""Record of an environment's inputs, written last."""
 SCRATCH = ".lockstep-install-"
 WAIT_S = 600
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    _Environment(AnsibleModule(required_if=[("state", "present", ["wheels", "digest", "sums"])])).act()
 
 
-def present(module):
-    """Make the environment, unless it is there."""
-    wanted = {"digest": module.params["digest"], "python": version(module, module.params["python"])}
-    if stamp(module) == wanted and runs(module):
-        module.exit_json()
-    _refuse_foreign(module)
-    if module.check_mode:
-        module.exit_json(changed=True)
-    begun, path = time.monotonic(), module.params["path"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with alone(module):
-        if stamp(module) == wanted and runs(module):
-            module.exit_json()
-        _refuse_foreign(module)
-        _refuse_while_used(module)
-        clear(module)
-        _check_disk(module)
-        mark(module)
-        tool = install(module)
-        _try_imports(module)
-        _write_stamp(module, wanted)
-    seconds = round(time.monotonic() - begun, 1)
-    shown = f"{host.name()}: Python environment made in {seconds:.0f} s ({tool}): {path}"
-    module.exit_json(changed=True, seconds=seconds, tool=tool, show=shown)
+class _Environment(host.Change):
+    """The environment on this host, and what lies beside it."""
 
+    def __init__(self, module):
+        super().__init__(module)
+        self.path, self.wheels = self.params["path"], self.params["wheels"]
+        self.folder, name = os.path.split(self.path)
+        self.python, self.stamp = os.path.join(self.path, "bin", "python"), os.path.join(self.path, STAMP)
+        self.marker = os.path.join(self.folder, f".lockstep-env.{name}.made")
+        """Marks the environment as ours: created before its first file, removed after its last."""
 
-@contextlib.contextmanager
-def alone(module):
-    """Wait until no other call works on this environment: a call whose connection broke may still be running."""
-    with open(os.path.join(os.path.dirname(module.params["path"]), LOCK), "w", encoding="utf-8") as stream:
-        deadline = time.monotonic() + WAIT_S
-        while not taken(stream):
-            if time.monotonic() > deadline:
-                module.fail_json(
-                    msg=f"{host.name()}: another provisioning has been making {module.params['path']} for {WAIT_S} s; try again later"
+    def present(self):
+        """Make the environment, unless it is there."""
+        python = self.params["python"]
+        code, out, error = self.module.run_command([python, "-c", "import sys; print(sys.version)"])
+        if code != 0:
+            self.fail(f"{python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
+        wanted = {"digest": self.params["digest"], "python": " ".join(out.split())}
+        self._check_there(wanted)
+        if self.module.check_mode:
+            self.module.exit_json(changed=True)
+        begun = time.monotonic()
+        os.makedirs(self.folder, exist_ok=True)
+        with self._alone():
+            self._check_there(wanted)
+            self._refuse_while_used()
+            # What an earlier call left: a half-made or outdated environment, and unpacked wheels.
+            self._remove([self.path, *self._leftovers()])
+            self._check_disk()
+            self._mark()
+            tool = self._install()
+            self._try_imports()
+            self._write_stamp(wanted)
+        seconds = round(time.monotonic() - begun, 1)
+        shown = f"{host.name()}: Python environment made in {seconds:.0f} s ({tool}): {self.path}"
+        self.module.exit_json(changed=True, seconds=seconds, tool=tool, show=shown)
+
+    def absent(self):
+        """Remove the environment and what is beside it; also the folder, if it is then empty."""
+        self._refuse_foreign()
+        mine = [self.path, *self.params["others"], os.path.join(self.folder, LOCK), self.marker, *self._leftovers()]
+        paths = [path for path in mine if os.path.lexists(path)]
+        # worker_root stays if only root may remove it.
+        may = os.access(os.path.dirname(self.folder), os.W_OK)
+        lonely = os.path.isdir(self.folder) and may and set(os.listdir(self.folder)) <= {os.path.basename(path) for path in paths}
+        if (paths or lonely) and not self.module.check_mode:
+            self._refuse_while_used()
+            self._remove(paths)
+            if lonely:
+                os.rmdir(self.folder)
+        self.module.exit_json(changed=bool(paths or lonely))
+
+    def _check_there(self, wanted):
+        """End if the environment is there as wanted; refuse to replace one that no call of ours made."""
+        if self._made(wanted):
+            self.module.exit_json()
+        self._refuse_foreign()
+
+    def _made(self, wanted):
+        """Return whether the environment is complete, of the wanted inputs, and its Python runs."""
+        there = files.parsed(self.stamp) == wanted and os.path.exists(self.python)
+        return there and self.module.run_command([self.python, "-c", ""])[0] == 0
+
+    @contextlib.contextmanager
+    def _alone(self):
+        """Wait until no other call works on this environment: a call whose connection broke may still be running."""
+        with open(os.path.join(self.folder, LOCK), "w", encoding="utf-8") as stream:
+            deadline = time.monotonic() + WAIT_S
+            while not _taken(stream):
+                if time.monotonic() > deadline:
+                    self.fail(f"another provisioning has been making {self.path} for {WAIT_S} s; try again later")
+                time.sleep(1)
+            yield
+
+    def _mark(self):
+        with open(self.marker, "w", encoding="utf-8") as stream:
+            os.fsync(stream.fileno())
+
+    def _remove(self, paths):
+        """Remove files and folders, and then the marker: what an interrupted call leaves is still known as ours."""
+        if os.path.lexists(self.path):
+            self._mark()
+        for path in [*paths, self.marker]:
+            _remove_path(path)
+
+    def _leftovers(self):
+        """Folders of killed calls."""
+        return glob.glob(os.path.join(glob.escape(self.folder), f"{SCRATCH}*"))
+
+    def _refuse_foreign(self):
+        """Refuse to replace or remove what no call of ours made."""
+        ours = os.path.lexists(self.marker) or os.path.lexists(self.stamp)
+        bare = os.path.isdir(self.path) and not os.path.islink(self.path) and not os.listdir(self.path)
+        if os.path.lexists(self.path) and not ours and not bare:
+            self.fail(
+                f"python_env_path={self.path} exists, and Lockstep did not make it; its contents would be lost. "
+                "Move it away, or set python_env_path to a folder of its own"
+            )
+
+    def _refuse_while_used(self):
+        program = os.path.join(self.path, "bin", "")
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            if host.words(entry)[0].startswith(program):
+                self.fail(
+                    f"process {entry} runs with {self.path}, which is to be replaced or removed; "
+                    "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
                 )
-            time.sleep(1)
-        yield
+
+    def _check_disk(self):
+        """Refuse if the disk is too small, before anything is written."""
+        folder = host.existing(self.folder)
+        free, needed = shutil.disk_usage(folder).free // 2**20, self.params["need_mb"]
+        if free < needed:
+            self.fail(
+                f"{free:,} MB are free under {folder}; the Python environment needs {needed:,} MB. "
+                "Free some, or set worker_root to another disk"
+            )
+
+    def _install(self):
+        """Make the environment with uv or pip; returns which."""
+        # Next to the environment: files are moved there instead of copied from another disk.
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=self.folder) as scratch:
+            os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
+            os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
+            wish = ["--no-index", "--require-hashes", "-r", self._compared(REQUIREMENTS, scratch), "--find-links"]
+            python, uv = self.params["python"], self._unpacked_uv(scratch)
+            if uv:
+                # Faster than pip, and independent of Debian's python3-venv. It compares a wheel with its hash while it unpacks it.
+                self._run(uv, "venv", "--quiet", "--offline", "--no-project", "--python", python, self.path)
+                options = ["--quiet", "--offline", "--link-mode", "hardlink", "--python", self.python]
+                self._run(uv, "pip", "install", *options, *wish, self.wheels)
+                return "uv"
+            for name in sorted(self.params["sums"]):
+                if name.endswith(".whl"):
+                    # pip reads a wheel twice, first to compare it.
+                    self._compared(name, scratch)
+            # Needs Debian's python3-venv. Compiles only what is imported: compiling all takes minutes on a small board.
+            self._run(python, "-m", "venv", self.path)
+            self._run(self.python, "-m", "pip", "install", "--quiet", "--no-compile", *wish, scratch)
+            return "pip"
+
+    def _compared(self, name, folder):
+        """Path of a published file's copy on this host's disk, made while it is compared, so that later changes have no effect."""
+        source, own, state = os.path.join(self.wheels, name), os.path.join(folder, name), hashlib.sha256()
+        try:
+            with open(source, "rb") as stream, open(own, "wb") as copy:
+                for block in iter(lambda: stream.read(1 << 20), b""):
+                    state.update(block)
+                    copy.write(block)
+        except FileNotFoundError:
+            self.fail(f"{source} is missing; is dfs_path mounted? Run provision.yml again")
+        digest, published = state.hexdigest(), self.params["sums"].get(name, "")
+        if digest != published:
+            self.fail(
+                f"{source} has SHA-256 {digest[:16]}..., and {published[:16] or 'no such file'}... was published; it is not "
+                f"used: somebody else wrote it, or a disk is damaged. {self._again()}"
+            )
+        return own
+
+    def _again(self):
+        """How wheels get there as published."""
+        return f"Fix: see who can write that folder, rm -r {shlex.quote(self.wheels)}, then provision.yml again, which sends it"
+
+    def _unpacked_uv(self, scratch):
+        """Path of uv, extracted from its wheel; None if none runs here."""
+        for name in sorted(self.params["sums"]):
+            if not (name.startswith("uv-") and name.endswith(".whl")):
+                continue
+            with zipfile.ZipFile(self._compared(name, scratch)) as archive:
+                for inside in archive.namelist():
+                    if inside.endswith("/scripts/uv"):
+                        path = archive.extract(inside, scratch)
+                        os.chmod(path, 0o755)  # noqa: S103 - a program
+                        return path if _starts(path) else None
+        return None
+
+    def _try_imports(self):
+        """Import what training needs: shows that it works here, and compiles it for the first training."""
+        statements = "; ".join(f"import {name}" for name in self.params["modules"])
+        # Keras would otherwise write a folder into the user's home.
+        with tempfile.TemporaryDirectory() as home:
+            os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
+            code, _, error = self.module.run_command([self.python, "-c", statements])
+        if code != 0:
+            messages = error.strip().splitlines() or [f"exit code {code}"]
+            self.fail(f"the new environment does not work: {messages[-1]}; is this processor too old for TensorFlow's build?")
+
+    def _write_stamp(self, wanted):
+        """Write the stamp; the installed files reach the disk first."""
+        os.sync()
+        files.replace(self.stamp, json.dumps(wanted))
+
+    def _run(self, *argv):
+        code, out, error = self.module.run_command(list(argv))
+        if code != 0:
+            messages = " ".join([line.strip() for line in (error or out).splitlines() if line.strip()][-6:]) or "no output"
+            fix = f". {self._again()}" if "hash" in messages.lower() else ""
+            self.fail(f"`{' '.join(argv[:4])} ...` ended with exit code {code}: {messages}{fix}")
 
 
-def taken(stream):
+def _taken(stream):
     """Take the lock if it is free; the kernel releases it when a process dies."""
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,222 +267,22 @@ def taken(stream):
     return True
 
 
-def clear(module):
-    """Remove what an earlier call left: a half-made or outdated environment, and unpacked wheels."""
-    if os.path.lexists(module.params["path"]):
-        mark(module)
-    for path in [module.params["path"], marker(module), *leftovers(module)]:
-        remove(path)
-
-
-def marker(module):
-    """A file beside the environment that marks it as ours: created before its first file, removed after its last."""
-    folder, name = os.path.split(module.params["path"])
-    return os.path.join(folder, f".lockstep-env.{name}.made")
-
-
-def mark(module):
-    with open(marker(module), "w", encoding="utf-8") as stream:
-        os.fsync(stream.fileno())
-
-
-def _refuse_foreign(module):
-    """Refuse to replace or remove what no call of ours made."""
-    path = module.params["path"]
-    ours = os.path.lexists(marker(module)) or os.path.lexists(_stamp_path(module))
-    bare = os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
-    if os.path.lexists(path) and not ours and not bare:
-        module.fail_json(
-            msg=f"{host.name()}: python_env_path={path} exists, and Lockstep did not make it; its contents would be lost. "
-            "Move it away, or set python_env_path to a folder of its own"
-        )
-
-
-def leftovers(module):
-    """Folders of killed calls."""
-    return glob.glob(os.path.join(glob.escape(os.path.dirname(module.params["path"])), f"{SCRATCH}*"))
-
-
-def install(module):
-    """Make the environment with uv or pip; returns which."""
-    wheels = module.params["wheels"]
-    # Next to the environment: files are moved there instead of copied from another disk.
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=os.path.dirname(module.params["path"])) as scratch:
-        os.environ.update({"UV_CACHE_DIR": f"{scratch}/cache", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_CONFIG": "1", "TMPDIR": scratch})
-        os.environ.update({"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"})
-        wish = ["--no-index", "--require-hashes", "-r", compared(module, REQUIREMENTS, scratch), "--find-links"]
-        uv = unpacked_uv(module, scratch)
-        if uv:
-            # uv compares a wheel with its hash while it unpacks it.
-            _with_uv(module, uv, [*wish, wheels])
-            return "uv"
-        for name in sorted(module.params["sums"]):
-            if name.endswith(".whl"):
-                # pip reads a wheel twice, first to compare it.
-                compared(module, name, scratch)
-        _with_pip(module, [*wish, scratch])
-        return "pip"
-
-
-def compared(module, name, folder):
-    """Path of a published file's copy on this host's disk, made while it is compared, so that later changes have no effect."""
-    source, own, state = os.path.join(module.params["wheels"], name), os.path.join(folder, name), hashlib.sha256()
-    try:
-        with open(source, "rb") as stream, open(own, "wb") as copy:
-            for block in iter(lambda: stream.read(1 << 20), b""):
-                state.update(block)
-                copy.write(block)
-    except FileNotFoundError:
-        module.fail_json(msg=f"{host.name()}: {source} is missing; is dfs_path mounted? Run provision.yml again")
-    digest, published = state.hexdigest(), module.params["sums"].get(name, "")
-    if digest != published:
-        module.fail_json(
-            msg=f"{host.name()}: {source} has SHA-256 {digest[:16]}..., and {published[:16] or 'no such file'}... was published; it is not "
-            f"used: somebody else wrote it, or a disk is damaged. {again(module)}"
-        )
-    return own
-
-
-def again(module):
-    """How wheels get there as published."""
-    return f"Fix: see who can write that folder, rm -r {shlex.quote(module.params['wheels'])}, then provision.yml again, which sends it"
-
-
-def _with_uv(module, uv, source):
-    """Faster than pip, and independent of Debian's python3-venv."""
-    path = module.params["path"]
-    run(module, uv, "venv", "--quiet", "--offline", "--no-project", "--python", module.params["python"], path)
-    run(module, uv, "pip", "install", "--quiet", "--offline", "--link-mode", "hardlink", "--python", f"{path}/bin/python", *source)
-
-
-def _with_pip(module, source):
-    """Needs Debian's python3-venv. Compiles only what is imported: compiling all takes minutes on a small board."""
-    path = module.params["path"]
-    run(module, module.params["python"], "-m", "venv", path)
-    run(module, f"{path}/bin/python", "-m", "pip", "install", "--quiet", "--no-compile", *source)
-
-
-def unpacked_uv(module, scratch):
-    """Path of uv, extracted from its wheel; None if none runs here."""
-    for name in sorted(module.params["sums"]):
-        if not (name.startswith("uv-") and name.endswith(".whl")):
-            continue
-        with zipfile.ZipFile(compared(module, name, scratch)) as archive:
-            for inside in archive.namelist():
-                if inside.endswith("/scripts/uv"):
-                    path = archive.extract(inside, scratch)
-                    os.chmod(path, 0o755)  # noqa: S103 - a program
-                    return path if starts(path) else None
-    return None
-
-
-def starts(program):
+def _starts(program):
     try:
         return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
 
-def _try_imports(module):
-    """Import what training needs: shows that it works here, and compiles it for the first training."""
-    statements = "; ".join(f"import {name}" for name in module.params["modules"])
-    # Keras would otherwise write a folder into the user's home.
-    with tempfile.TemporaryDirectory() as home:
-        os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_HOME": home})
-        code, _, error = module.run_command([f"{module.params['path']}/bin/python", "-c", statements])
-    if code != 0:
-        messages = error.strip().splitlines() or [f"exit code {code}"]
-        module.fail_json(
-            msg=f"{host.name()}: the new environment does not work: {messages[-1]}; is this processor too old for TensorFlow's build?"
-        )
-
-
-def _refuse_while_used(module):
-    program = os.path.join(module.params["path"], "bin", "")
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        if host.words(entry)[0].startswith(program):
-            module.fail_json(
-                msg=f"{host.name()}: process {entry} runs with {module.params['path']}, which is to be replaced or removed; "
-                "wait for the run to end or stop it (ansible-playbook status.yml, stop.yml), then try again"
-            )
-
-
-def _check_disk(module):
-    """Refuse if the disk is too small, before anything is written."""
-    folder = host.existing(os.path.dirname(module.params["path"]))
-    free = shutil.disk_usage(folder).free // 2**20
-    if free < module.params["need_mb"]:
-        module.fail_json(
-            msg=f"{host.name()}: {free:,} MB are free under {folder}; the Python environment needs {module.params['need_mb']:,} MB. "
-            "Free some, or set worker_root to another disk"
-        )
-
-
-def version(module, python):
-    code, out, error = module.run_command([python, "-c", "import sys; print(sys.version)"])
-    if code != 0:
-        module.fail_json(msg=f"{host.name()}: {python} does not run: {error.strip()[-300:]}; set python_env_interpreter")
-    return " ".join(out.split())
-
-
-def runs(module):
-    """Return whether the environment's Python exists and runs."""
-    python = os.path.join(module.params["path"], "bin", "python")
-    return os.path.exists(python) and module.run_command([python, "-c", ""])[0] == 0
-
-
-def stamp(module):
-    """Record of the environment's inputs; None if the environment was never finished."""
-    return files.parsed(_stamp_path(module))
-
-
-def _stamp_path(module):
-    return os.path.join(module.params["path"], "lockstep.stamp")
-
-
-def _write_stamp(module, wanted):
-    """Write the stamp; the installed files reach the disk first."""
-    os.sync()
-    files.replace(_stamp_path(module), json.dumps(wanted))
-
-
-def absent(module):
-    """Remove the environment and what is beside it; also the folder, if it is then empty."""
-    _refuse_foreign(module)
-    folder = os.path.dirname(module.params["path"])
-    mine = [module.params["path"], *module.params["others"], os.path.join(folder, LOCK), marker(module), *leftovers(module)]
-    paths = [path for path in mine if os.path.lexists(path)]
-    # worker_root stays if only root may remove it.
-    may = os.access(os.path.dirname(folder), os.W_OK)
-    lonely = os.path.isdir(folder) and may and set(os.listdir(folder)) <= {os.path.basename(path) for path in paths}
-    if (paths or lonely) and not module.check_mode:
-        _refuse_while_used(module)
-        if os.path.lexists(module.params["path"]):
-            mark(module)
-        for path in [*paths, marker(module)]:
-            remove(path)
-        if lonely:
-            os.rmdir(folder)
-    module.exit_json(changed=bool(paths or lonely))
-
-
-def remove(path):
+def _remove_path(path):
     """Remove a file or folder that may not be there."""
     if os.path.isdir(path) and not os.path.islink(path):
         # The stamp first: the rest of an interrupted removal must not pass for complete.
-        for stamp_file in glob.glob(os.path.join(glob.escape(path), "lockstep.stamp")):
-            os.unlink(stamp_file)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, STAMP))
         shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
-
-
-def run(module, *argv):
-    code, out, error = module.run_command(list(argv))
-    if code != 0:
-        messages = " ".join([line.strip() for line in (error or out).splitlines() if line.strip()][-6:]) or "no output"
-        fix = f". {again(module)}" if "hash" in messages.lower() else ""
-        module.fail_json(msg=f"{host.name()}: `{' '.join(argv[:4])} ...` ended with exit code {code}: {messages}{fix}")
 
 
 if __name__ == "__main__":

@@ -22,15 +22,6 @@ options:
   state: {type: str, choices: [present, absent], default: present, description: Whether the unit should exist.}
 """
 
-EXAMPLES = """
-- name: Go on after a restart
-  resume_service:
-    program: "{{ lookup('ansible.builtin.file', 'resume.py', rstrip=false) }}"
-    root: /home/pi/lockstep
-    shared: /mnt/lockstep
-  become: true
-"""
-
 RETURN = """
 resumes: {type: str, returned: state=present, description: "C(resumes), or why not."}
 """
@@ -58,61 +49,57 @@ WantedBy=multi-user.target
 
 
 def main():
-    module = AnsibleModule(required_if=[("state", "present", ["program", "root", "shared"])])
-    {"present": present, "absent": absent}[module.params["state"]](module)
+    _Service(AnsibleModule(required_if=[("state", "present", ["program", "root", "shared"])])).act()
 
 
-def present(module):
-    """Install program and unit."""
-    if not os.path.isdir(SYSTEMD):
-        module.exit_json(changed=False, resumes="no: systemd does not run")
-    user = owner(module)
-    if user == "root":
-        module.exit_json(changed=False, resumes="no: root trains")
-    unit = UNIT_TEXT.format(user=user, command=" ".join(map(quoted, command(module))))
-    same = files.read(PROGRAM) == module.params["program"] and files.read(UNIT) == unit and host.enabled(module, UNIT)
-    if not same and not module.check_mode:
-        os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
-        files.replace(PROGRAM, module.params["program"])
-        files.replace(UNIT, unit)
-        host.enable(module, UNIT)
-    module.exit_json(changed=not same, resumes="resumes")
+class _Service(host.Change):
+    """The program and its unit."""
+
+    def present(self):
+        """Install program and unit."""
+        if not os.path.isdir(SYSTEMD):
+            self.module.exit_json(changed=False, resumes="no: systemd does not run")
+        user = self._owner()
+        if user == "root":
+            self.module.exit_json(changed=False, resumes="no: root trains")
+        # Without the environment's and the user's own modules.
+        command = [sys.executable, "-I", PROGRAM, self.params["root"], self.params["shared"]]
+        unit, text = host.Unit(self, UNIT), UNIT_TEXT.format(user=user, command=" ".join(map(_quoted, command)))
+        same = files.read(PROGRAM) == self.params["program"] and unit.has(text)
+        if not same and not self.module.check_mode:
+            os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
+            files.replace(PROGRAM, self.params["program"])
+            unit.install(text)
+        self.module.exit_json(changed=not same, resumes="resumes")
+
+    def absent(self):
+        """Remove unit and program."""
+        there = [path for path in (UNIT, PROGRAM) if os.path.exists(path)]
+        if there and not self.module.check_mode:
+            if UNIT in there:
+                # Sessions that began after it has started the tmux server are its processes, too.
+                host.Unit(self, UNIT).remove(stop=False)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(PROGRAM)
+            files.remove_if_empty(os.path.dirname(PROGRAM))
+        self.module.exit_json(changed=bool(there))
+
+    def _owner(self):
+        """Name of the user whose the worker's directory is, or will be in check mode."""
+        number = os.stat(host.existing(self.params["root"])).st_uid
+        try:
+            return pwd.getpwuid(number).pw_name
+        except KeyError:
+            self.fail(
+                f"{self.params['root']} belongs to user number {number}, who is no user there. Fix: chown it to the user "
+                "who trains, or recovery_at_boot: false"
+            )
 
 
-def owner(module):
-    """Name of the user whose the worker's directory is, or will be in check mode."""
-    number = os.stat(host.existing(module.params["root"])).st_uid
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        module.fail_json(
-            msg=f"{host.name()}: {module.params['root']} belongs to user number {number}, who is no user there. Fix: chown it to the user "
-            "who trains, or recovery_at_boot: false"
-        )
-
-
-def command(module):
-    """The program's command line; without the environment's and the user's own modules."""
-    return [sys.executable, "-I", PROGRAM, module.params["root"], module.params["shared"]]
-
-
-def quoted(word):
+def _quoted(word):
     """A word for a unit's command line, in which systemd replaces nothing."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
-
-
-def absent(module):
-    """Remove unit and program."""
-    there = [path for path in (UNIT, PROGRAM) if os.path.exists(path)]
-    if there and not module.check_mode:
-        if UNIT in there:
-            # Sessions that began after it has started the tmux server are its processes, too.
-            host.remove_unit(module, UNIT, stop=False)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(PROGRAM)
-        files.remove_if_empty(os.path.dirname(PROGRAM))
-    module.exit_json(changed=bool(there))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,6 @@ options:
   mark: {type: path, description: Empty file to make before a session is ended; it says that a user asked for that.}
 """
 
-EXAMPLES = """
-- name: Start a worker
-  tmux_session: {name: my-run-w0, argv: [bash, run_worker.sh], chdir: /srv/lockstep/runs/my-run/workers/node01}
-"""
-
 RETURN = """
 ended: {type: str, returned: state=absent, description: How the session ended; C(absent) if there was none.}
 """
@@ -34,7 +29,8 @@ def main():
     module = AnsibleModule(required_if=[("state", "present", ["argv"])])
     tmux_socket.mend()
     wanted, name = module.params["state"] == "present", module.params["name"]
-    running = tmux.exists(module, name)
+    session = tmux.Session(module, name)
+    running = session.exists()
     if wanted == running or module.check_mode:
         if not module.check_mode:
             tmux.mark(module.params["mark"] or "")
@@ -47,7 +43,7 @@ def main():
     if module.params["mark"]:
         with open(module.params["mark"], "w", encoding="utf-8"):
             pass
-    module.exit_json(changed=True, ended=tmux.end(module, name, module.params["grace"]))
+    module.exit_json(changed=True, ended=session.end(module.params["grace"]))
 
 
 if __name__ == "__main__":

@@ -61,18 +61,6 @@ options:
   grace: {type: float, default: 5, description: Seconds between SIGTERM and SIGKILL to end a worker.}
 """
 
-EXAMPLES = """
-- name: Start the worker of my-run on port 12345
-  worker_claim:
-    root: /home/pi/lockstep
-    run: my-run
-    launch: 5eab81
-    folder: /home/pi/lockstep/runs/my-run
-    host: node01
-    port: 12345
-    session: my-run-w0
-"""
-
 RETURN = """
 running: {type: bool, returned: state=query, description: Whether this run's worker is already alive.}
 identity: {type: str, returned: state=query, description: "The C(id) of the run whose files are there; empty if there are none."}
@@ -105,262 +93,225 @@ def main():
     needed = ["session", "folder", "host", "port"]
     module = AnsibleModule(required_if=[("state", "query", needed), ("state", "present", needed)])
     tmux_socket.mend()
-    {"query": query, "present": start, "held": report, "absent": give_back}[module.params["state"]](module)
+    _Place(module).act()
 
 
-def query(module):
-    """Inspect the place, and report on the host."""
-    running = tmux.exists(module, module.params["session"])
-    _check_root(module)
-    _check_disk(module)
-    _check_needs(module)
-    other = None if running else holder(module)
-    # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
-    state = states(module, may_move=not running and other is None and not module.check_mode)
-    module.exit_json(changed=False, running=running, identity=identity(module), holder=other, facts=facts(module), **state)
+class _Place(kernel.Change):
+    """A worker's place on this host, and the claims of its run or launch."""
 
+    def __init__(self, module):
+        super().__init__(module)
+        self.root, self.run, self.launch, self.ticket = (self.params[name] for name in ("root", "run", "launch", "ticket"))
+        self.host, self.session, self.locks = self.params["host"] or "", self.params["session"], os.path.join(self.root, "locks")
+        self.worker = os.path.join(self.params["folder"] or "", "workers", self.host)
+        """This worker's part of the run directory."""
+        self.port_claim = os.path.join(self.locks, f"{self.params['port']}.json")
+        self.revoked = os.path.join(self.locks, f"{self.launch}.revoked")
+        """Exists if the launch was taken back."""
 
-def holder(module):
-    """Who has a port of this run's worker, or None."""
-    held = claims.read(_claim_path(module))
-    if held is not None and held["run"] != module.params["run"] and tmux.exists(module, held["session"]):
-        return {"kind": "port", "number": module.params["port"], "run": held["run"], "session": held["session"]}
-    for kind in ("port", "direct_port", "server_port"):
-        number = module.params.get(kind)
-        if number and ports.taken(number):
-            return {"kind": kind, "number": number, "process": ports.holder(number)}
-    return None
+    def fail(self, message):
+        """End with a message about this host."""
+        self.module.fail_json(msg=f"{self.host}: {message}")
 
+    def query(self):
+        """Inspect the place, and report on the host."""
+        running = self._alive(self.session)
+        self._check_root()
+        self._check_disk()
+        self._check_needs()
+        other = None if running else self._holder()
+        # Damaged files are moved only if this run may be launched now; never "changed": the recap of a checked launch says nothing is.
+        state = self._states(may_move=not running and other is None and not self.module.check_mode)
+        try:
+            # Of the run that was launched into the folder last.
+            identity = str(files.parsed(os.path.join(self.params["folder"], "cluster.json")).get("id") or "")
+        except (OSError, AttributeError):
+            identity = ""
+        self.module.exit_json(changed=False, running=running, identity=identity, holder=other, facts=self._facts(), **state)
 
-def identity(module):
-    """The identity of the run that was launched into the folder last."""
-    try:
-        with open(os.path.join(module.params["folder"], "cluster.json"), encoding="utf-8") as stream:
-            return str(json.load(stream).get("id") or "")
-    except (OSError, ValueError, AttributeError):
-        return ""
+    def present(self):
+        """Claim the port and start the worker: both or nothing, and only one of two simultaneous launches."""
+        if self.module.check_mode:
+            self.module.exit_json(changed=True)
+        os.umask(files.OTHERS)
+        with self._locked():
+            self._refuse()
+            own = claims.place(self.root, self.ticket, self.params["port"]) if self.ticket else self.port_claim
+            self._prepare(own)
+            for file in self.params["files"]:
+                files.write(self.module, file)
+            for path, held in self._all_claims():
+                # An earlier launch's would be valid again with the session.
+                if held["session"] == self.session:
+                    os.unlink(path)
+            # A claim without a session is void: if killed here, this leaves nothing that holds the port.
+            claim = {"run": self.run, "launch": self.launch, "session": self.session, "folder": self.worker}
+            files.replace(own, json.dumps(claim), 0o640)
+            if error := claims.start_session(claims.session_command(self.session, self.worker), self.module.run_command):
+                self.fail(f"tmux could not start session {self.session}: {error}")
+        self.module.exit_json(changed=True)
 
+    def held(self):
+        """Report whether the launch's worker is alive."""
+        self.module.exit_json(changed=False, held=any(self._alive(held["session"]) for _, held in self._own_claims()))
 
-def start(module):
-    """Claim the port and start the worker: both or nothing, and only one of two simultaneous launches."""
-    if module.check_mode:
-        module.exit_json(changed=True)
-    os.umask(files.OTHERS)
-    with locked(module):
-        refuse(module)
-        prepare(module)
-        for file in module.params["files"]:
-            files.write(module, file)
-        for path, held in _all_claims(module):
-            # An earlier launch's would be valid again with the session.
-            if held["session"] == module.params["session"]:
+    def absent(self):
+        """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
+        if self.module.check_mode:
+            self.module.exit_json(changed=bool(self._own_claims()))
+        os.umask(files.OTHERS)
+        with self._locked():
+            mine = self._own_claims()
+            if self.launch:
+                os.makedirs(self.locks, exist_ok=True)
+                files.replace(self.revoked, "", 0o640)
+            own = [self.session] if self.session and not self.launch else []
+            how = [
+                tmux.Session(self.module, session).end(self.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}
+            ]
+            for path, _ in mine:
                 os.unlink(path)
-        # A claim without a session is void: if killed here, this leaves nothing that holds the port.
-        claim = {**{name: module.params[name] for name in ("run", "launch", "session")}, "folder": _worker_folder(module)}
-        files.replace(_own_path(module), json.dumps(claim), 0o640)
-        session = module.params["session"]
-        if error := claims.start_session(claims.session_command(session, _worker_folder(module)), module.run_command):
-            module.fail_json(msg=f"{module.params['host']}: tmux could not start session {session}: {error}")
-    module.exit_json(changed=True)
+        ended = max(how, key=["absent", "ended", "killed"].index, default="absent")
+        self.module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
 
+    def _alive(self, session):
+        return tmux.Session(self.module, session).exists()
 
-def refuse(module):
-    """Fail if the launch was taken back, or another one came first."""
-    params = module.params
-    if os.path.exists(_revoked_path(module)):
-        module.fail_json(msg=f"{params['host']}: this launch of run {params['run']} was taken back meanwhile")
-    if tmux.exists(module, params["session"]):
-        module.fail_json(
-            msg=f"{params['host']}: another command has just launched run {params['run']}. "
-            f"Fix: watch that one: ansible-playbook train.yml -e run={params['run']}"
-        )
-    other = None if params["ticket"] else holder(module)
-    if other is not None:
-        who = f"run {other['run']}" if "run" in other else other["process"] or "another program"
-        module.fail_json(
-            msg=f"port {other['number']} on {params['host']} was taken by {who} at the same moment. Fix: the same command again"
-        )
+    def _holder(self):
+        """Who has a port of this run's worker, or None."""
+        held = claims.read(self.port_claim)
+        if held is not None and held["run"] != self.run and self._alive(held["session"]):
+            return {"kind": "port", "number": self.params["port"], "run": held["run"], "session": held["session"]}
+        for kind in ("port", "direct_port", "server_port"):
+            number = self.params[kind]
+            if number and ports.taken(number):
+                return {"kind": kind, "number": number, "process": ports.holder(number)}
+        return None
 
-
-def prepare(module):
-    """Make the worker's folders, without the markers of an earlier launch."""
-    for folder in (os.path.dirname(_claim_path(module)), os.path.dirname(_own_path(module)), _worker_folder(module)):
-        os.makedirs(folder, exist_ok=True)
-    # A run of an earlier version gave everyone access.
-    for folder in (module.params["folder"], _worker_folder(module)):
-        with contextlib.suppress(PermissionError):
-            os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
-    for stale in (claims.EXIT, claims.MARK, claims.SUPERVISED):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(_worker_folder(module), stale))
-    _keep_metrics(module)
-    for path, held in claims.listed(module.params["root"], claims.QUEUE):
-        # Nothing starts it again after a restart of the host.
-        if not tmux.exists(module, held["session"]) and not claims.returns(held):
-            os.unlink(path)
-    for path in glob.glob(os.path.join(glob.escape(module.params["root"]), "locks", "*.revoked")):
-        if time.time() - os.path.getmtime(path) > REVOKED_S:
-            os.unlink(path)
-
-
-def report(module):
-    """Report whether the launch's worker is alive."""
-    module.exit_json(changed=False, held=any(tmux.exists(module, held["session"]) for _, held in _own_claims(module)))
-
-
-def give_back(module):
-    """End the run's worker and remove its claims; for a launch, also revoke its permission to start here."""
-    if module.check_mode:
-        module.exit_json(changed=bool(_own_claims(module)))
-    os.umask(files.OTHERS)
-    with locked(module):
-        mine = _own_claims(module)
-        if module.params["launch"]:
-            os.makedirs(os.path.dirname(_revoked_path(module)), exist_ok=True)
-            files.replace(_revoked_path(module), "", 0o640)
-        own = [module.params["session"]] if module.params["session"] and not module.params["launch"] else []
-        how = [tmux.end(module, session, module.params["grace"]) for session in {*own, *(held["session"] for _, held in mine)}]
-        for path, _ in mine:
-            os.unlink(path)
-    ended = max(how, key=["absent", "ended", "killed"].index, default="absent")
-    module.exit_json(changed=bool(mine) or ended != "absent", ended=ended)
-
-
-def _own_claims(module):
-    """Paths and contents of this run's claims, or this launch's, on a port or in the queue."""
-    params = module.params
-    mine = [(path, held) for path, held in _all_claims(module) if held["run"] == params["run"]]
-    return [(path, held) for path, held in mine if params["launch"] in ("", held.get("launch"))]
-
-
-def _all_claims(module):
-    """Paths and contents of all runs' claims."""
-    root = module.params["root"]
-    return claims.listed(root, claims.CLAIMS) + claims.listed(root, claims.QUEUE)
-
-
-def _own_path(module):
-    """Path of a starting worker's claim: of the port, or of a place in the queue."""
-    ticket = module.params["ticket"]
-    return claims.place(module.params["root"], ticket, module.params["port"]) if ticket else _claim_path(module)
-
-
-def _claim_path(module):
-    return os.path.join(module.params["root"], "locks", f"{module.params['port']}.json")
-
-
-def _revoked_path(module):
-    """Exists if the launch was taken back."""
-    return os.path.join(module.params["root"], "locks", f"{module.params['launch']}.revoked")
-
-
-def _keep_metrics(module):
-    """Put the records of an earlier launch aside, so that they are not taken for this one's."""
-    current = os.path.join(_worker_folder(module), "metrics.jsonl")
-    if os.path.exists(current):
-        os.replace(current, os.path.join(_worker_folder(module), f"metrics-{int(os.path.getmtime(current))}.jsonl"))
-
-
-@contextlib.contextmanager
-def locked(module):
-    """Keep other launches on this host from changing claims; fail if one does not come to its end."""
-    os.makedirs(module.params["root"], exist_ok=True)
-    try:
-        with claims.locked(module.params["root"], PATIENCE_S):
-            yield
-    except claims.Locked as error:
-        module.fail_json(
-            msg=f"{module.params['host']}: {error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
-            "Fix: the same command again; if that process does not end: kill it"
-        )
-
-
-def _worker_folder(module):
-    """This worker's part of the run directory."""
-    return os.path.join(module.params["folder"], "workers", module.params["host"])
-
-
-def _check_root(module):
-    """Refuse a folder in which every user may put, or replace, what the worker runs."""
-    root = module.params["root"]
-    if os.path.isdir(root) and os.stat(root).st_mode & stat.S_IWOTH:
-        module.fail_json(
-            msg=f"{module.params['host']}: every user may write worker_root={root}, and so decide what the worker runs. "
-            f"Fix: on it, chmod o-w {shlex.quote(root)}, or set worker_root to a folder of the user who trains"
-        )
-
-
-def _check_disk(module):
-    """Refuse if the worker's disk is nearly full."""
-    free = shutil.disk_usage(kernel.existing(module.params["root"])).free // 2**20
-    if free < module.params["need_mb"]:
-        module.fail_json(
-            msg=f"{module.params['host']}: {free:,} MB free under {module.params['root']}; at least {module.params['need_mb']:,} MB are "
-            "needed. Remove old runs (ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk."
-        )
-
-
-def _check_needs(module):
-    """Refuse if this host does not see what was published: its distributed file system is a different one, or not mounted."""
-    for path in module.params["needs"]:
-        if denied(path):
-            module.fail_json(
-                msg=f"{module.params['host']} may not read {path}: it was published by another user than the one who trains here, and is "
-                "closed to others. Train as a user of one name and uid on all hosts, or give dfs_path a group that all of them are in: "
-                "chgrp -R GROUP DFS_PATH; find DFS_PATH -type d -exec chmod g+s {} +"
+    def _refuse(self):
+        """Fail if the launch was taken back, or another one came first."""
+        if os.path.exists(self.revoked):
+            self.fail(f"this launch of run {self.run} was taken back meanwhile")
+        if self._alive(self.session):
+            self.fail(
+                f"another command has just launched run {self.run}. Fix: watch that one: ansible-playbook train.yml -e run={self.run}"
             )
-        if not os.access(path, os.R_OK):
-            module.fail_json(
-                msg=f"{module.params['host']} can't read {path}, which was published: its dfs_path is not shared with the other hosts. "
-                "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
+        other = None if self.ticket else self._holder()
+        if other is not None:
+            who = f"run {other['run']}" if "run" in other else other["process"] or "another program"
+            self.module.fail_json(
+                msg=f"port {other['number']} on {self.host} was taken by {who} at the same moment. Fix: the same command again"
             )
 
+    def _prepare(self, own):
+        """Make the folders of the worker and of its claim, without the markers of an earlier launch."""
+        for folder in (self.locks, os.path.dirname(own), self.worker):
+            os.makedirs(folder, exist_ok=True)
+        # A run of an earlier version gave everyone access.
+        for folder in (self.params["folder"], self.worker):
+            with contextlib.suppress(PermissionError):
+                os.chmod(folder, os.stat(folder).st_mode & 0o777 & ~files.OTHERS)
+        for stale in (claims.EXIT, claims.MARK, claims.SUPERVISED):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.worker, stale))
+        metrics = os.path.join(self.worker, "metrics.jsonl")
+        if os.path.exists(metrics):
+            # An earlier launch's records must not be taken for this one's.
+            os.replace(metrics, os.path.join(self.worker, f"metrics-{int(os.path.getmtime(metrics))}.jsonl"))
+        for path, held in claims.listed(self.root, claims.QUEUE):
+            # Nothing starts it again after a restart of the host.
+            if not self._alive(held["session"]) and not claims.returns(held):
+                os.unlink(path)
+        for path in glob.glob(os.path.join(glob.escape(self.locks), "*.revoked")):
+            if time.time() - os.path.getmtime(path) > REVOKED_S:
+                os.unlink(path)
 
-def denied(path):
+    def _own_claims(self):
+        """Paths and contents of this run's claims, or this launch's, on a port or in the queue."""
+        mine = [(path, held) for path, held in self._all_claims() if held["run"] == self.run]
+        return [(path, held) for path, held in mine if self.launch in ("", held.get("launch"))]
+
+    def _all_claims(self):
+        return claims.listed(self.root, claims.CLAIMS) + claims.listed(self.root, claims.QUEUE)
+
+    @contextlib.contextmanager
+    def _locked(self):
+        """Keep other launches on this host from changing claims; fail if one does not come to its end."""
+        os.makedirs(self.root, exist_ok=True)
+        try:
+            with claims.locked(self.root, PATIENCE_S):
+                yield
+        except claims.Locked as error:
+            self.fail(
+                f"{error} has been starting or ending a worker for {PATIENCE_S:.0f} s. "
+                "Fix: the same command again; if that process does not end: kill it"
+            )
+
+    def _check_root(self):
+        """Refuse a folder in which every user may put, or replace, what the worker runs."""
+        if os.path.isdir(self.root) and os.stat(self.root).st_mode & stat.S_IWOTH:
+            self.fail(
+                f"every user may write worker_root={self.root}, and so decide what the worker runs. "
+                f"Fix: on it, chmod o-w {shlex.quote(self.root)}, or set worker_root to a folder of the user who trains"
+            )
+
+    def _check_disk(self):
+        free, needed = shutil.disk_usage(kernel.existing(self.root)).free // 2**20, self.params["need_mb"]
+        if free < needed:
+            self.fail(
+                f"{free:,} MB free under {self.root}; at least {needed:,} MB are needed. "
+                "Remove old runs (ansible-playbook playbooks/delete_run.yml -e run=NAME), or set worker_root to a larger disk."
+            )
+
+    def _check_needs(self):
+        """Refuse if this host does not see what was published: its distributed file system is a different one, or not mounted."""
+        for path in self.params["needs"]:
+            if _denied(path):
+                self.module.fail_json(
+                    msg=f"{self.host} may not read {path}: it was published by another user than the one who trains here, and is "
+                    "closed to others. Train as a user of one name and uid on all hosts, or give dfs_path a group that all of them are in: "
+                    "chgrp -R GROUP DFS_PATH; find DFS_PATH -type d -exec chmod g+s {} +"
+                )
+            if not os.access(path, os.R_OK):
+                self.module.fail_json(
+                    msg=f"{self.host} can't read {path}, which was published: its dfs_path is not shared with the other hosts. "
+                    "See what is mounted there (findmnt), then: ansible-playbook provision.yml; ansible-playbook doctor.yml"
+                )
+
+    def _states(self, may_move):
+        """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
+        found = {"damaged": []}
+        for kind, parent in (("state", self.params["folder"]), ("memory", self.worker)):
+            folder = os.path.join(parent, kind)
+            found[f"newest_{kind}"], broken = sealed.newest_whole(folder)
+            for name, reason in broken.items():
+                found["damaged"].append({"kind": kind, "name": name, "reason": reason})
+                if may_move:
+                    with contextlib.suppress(OSError):  # the trainer skips it where it is
+                        sealed.put_aside(os.path.join(folder, name))
+        return found
+
+    def _facts(self):
+        """Versions of the worker's Python and packages, and the processor; refuses a Python that can't train."""
+        python = self.params["python"] or sys.executable
+        versions = kernel.versions(self.module, python, PACKAGES)
+        if "error" in versions:
+            self.fail(f"worker_python={python} {versions['error']}; set worker_python to a Python with requirements/node.txt")
+        if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
+            self.fail(f"worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
+        if not any(name.startswith("tensorflow") for name in versions["packages"]):
+            self.fail(f"worker_python={python} has no TensorFlow; install requirements/node.txt into it")
+        cpus = kernel.cpus()
+        return {**versions, "machine": platform.machine(), "cpu": kernel.cpu_model(), "cpus": cpus, "cores": max(1, int(cpus))}
+
+
+def _denied(path):
     """Return whether this user has no access to a file, which may not even exist."""
     try:
         with open(path, "rb"):
             return False
     except OSError as error:
         return error.errno in (errno.EACCES, errno.EPERM)
-
-
-def states(module, may_move):
-    """The newest intact files of the run's training state on this host; newer damaged ones are put aside, if permitted."""
-    report = {"damaged": []}
-    for kind, parent in (("state", module.params["folder"]), ("memory", _worker_folder(module))):
-        folder = os.path.join(parent, kind)
-        report[f"newest_{kind}"], broken = sealed.newest_whole(folder)
-        for name, reason in broken.items():
-            report["damaged"].append({"kind": kind, "name": name, "reason": reason})
-            if may_move:
-                with contextlib.suppress(OSError):  # the trainer skips it where it is
-                    sealed.put_aside(os.path.join(folder, name))
-    return report
-
-
-def facts(module):
-    return {
-        **probe(module),
-        "machine": platform.machine(),
-        "cpu": kernel.cpu_model(),
-        "cpus": kernel.cpus(),
-        "cores": max(1, int(kernel.cpus())),
-    }
-
-
-def probe(module):
-    """Versions of the worker's Python and packages; refuses a Python that can't train."""
-    python, host = module.params["python"] or sys.executable, module.params["host"]
-    versions = kernel.versions(module, python, PACKAGES)
-    if "error" in versions:
-        fix = "set worker_python to a Python with requirements/node.txt"
-        module.fail_json(msg=f"{host}: worker_python={python} {versions['error']}; {fix}")
-    if not SUPPORTED[0] <= tuple(int(part) for part in versions["python"].split(".")[:2]) <= SUPPORTED[1]:
-        module.fail_json(msg=f"{host}: worker_python={python} is Python {versions['python']}; 3.11 to 3.13 are supported")
-    if not any(name.startswith("tensorflow") for name in versions["packages"]):
-        module.fail_json(msg=f"{host}: worker_python={python} has no TensorFlow; install requirements/node.txt into it")
-    return versions
 
 
 if __name__ == "__main__":

@@ -17,13 +17,6 @@ options:
     description: A list of dicts with C(path) (absolute), C(content), and optionally C(mode) (octal digits, 0640 by default).
 """
 
-EXAMPLES = """
-- name: Write a worker's configuration
-  worker_files:
-    files:
-      - {path: /home/pi/lockstep/runs/my-run/config.yml, content: "seed: 1\\n", mode: "0640"}
-"""
-
 RETURN = """
 written: {type: list, returned: always, description: Paths of the files that were new or had other content.}
 """

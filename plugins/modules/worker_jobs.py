@@ -15,11 +15,6 @@ options:
   root: {type: path, required: true, description: The worker's own directory.}
 """
 
-EXAMPLES = """
-- name: Look at the queue
-  worker_jobs: {root: /srv/lockstep}
-"""
-
 RETURN = """
 jobs:
   type: list
@@ -47,10 +42,10 @@ def _alive(root, folder, there):
 
 def _returns_soon(held):
     """A worker that is started again after a restart of its host, if the host has just restarted: later, nothing will start it."""
-    return up_s() < claims.RETURN_S and claims.returns(held)
+    return _up_s() < claims.RETURN_S and claims.returns(held)
 
 
-def up_s():
+def _up_s():
     """Seconds since this host, or the container that it is, began."""
     with open("/proc/uptime", encoding="ascii") as uptime, open("/proc/1/stat", encoding="ascii", errors="replace") as stat:
         # A container's own first process is younger than the machine.

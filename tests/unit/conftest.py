@@ -23,13 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.modules.setdefault("ansible.module_utils.lockstep_cgroup", lockstep_cgroup)
 sys.modules.setdefault("ansible.module_utils.lockstep_claims", lockstep_claims)
 import lockstep_files  # noqa: E402
+
+sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
 import lockstep_host  # noqa: E402
 import lockstep_tmux  # noqa: E402
 
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux", lockstep_tmux)
 sys.modules.setdefault("ansible.module_utils.lockstep_tmux_socket", lockstep_tmux_socket)
 sys.modules.setdefault("ansible.module_utils.lockstep_host", lockstep_host)
-sys.modules.setdefault("ansible.module_utils.lockstep_files", lockstep_files)
 sys.modules.setdefault("ansible.module_utils.lockstep_sealed", lockstep_sealed)
 sys.modules.setdefault("ansible.module_utils.lockstep_ports", lockstep_ports)
 

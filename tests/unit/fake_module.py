@@ -44,15 +44,20 @@ def load(name):
     return load_file(ROOT / "plugins" / "modules" / f"{name}.py", name)
 
 
-def ended(function, *arguments):
-    """What a module's function returned."""
+def _run(program, module):
+    program.AnsibleModule = lambda **_: module
+    program.main()
+
+
+def ended(program, module):
+    """What a module returned; `module` stands for Ansible's."""
     with pytest.raises(Ended) as caught:
-        function(*arguments)
+        _run(program, module)
     return caught.value.args[0]
 
 
-def failed(function, *arguments):
-    """The message that a module's function failed with."""
+def failed(program, module):
+    """The message that a module failed with."""
     with pytest.raises(Failed) as caught:
-        function(*arguments)
+        _run(program, module)
     return str(caught.value)

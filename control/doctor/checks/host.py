@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, grade, on
+from control.doctor.checks.model import FAIL, OK, WARN, Check, Subject, on
 
 MACHINES = ("x86_64", "aarch64")
 PYTHON = ((3, 11), (3, 13))
@@ -66,7 +66,7 @@ def _disk(subject: Subject) -> Iterator[Check]:
     if free >= needed:
         limit = f"{enough:,} MB for the snapshots of all epochs, and some to spare"
     fix = "remove old runs (below worker_root/runs on it), or set worker_root to a larger disk"
-    yield subject.check(grade(free, needed, enough), "disk", f"{free:,} MB free", limit, fix)
+    yield subject.check(_grade(free, needed, enough), "disk", f"{free:,} MB free", limit, fix)
 
 
 def _memory(subject: Subject) -> Iterator[Check]:
@@ -77,7 +77,12 @@ def _memory(subject: Subject) -> Iterator[Check]:
     free = facts["total_mb"] if need.queued else facts["available_mb"]
     value, limit = f"{facts['available_mb']:,} of {facts['total_mb']:,} MB available", f"at least {needed:,} MB"
     fix = "end other programs on it, or -e set=train.batch_size=N with a smaller N"
-    yield subject.check(grade(free, needed, needed * 5 // 4), "memory", value, limit, fix)
+    yield subject.check(_grade(free, needed, needed * 5 // 4), "memory", value, limit, fix)
+
+
+def _grade(value: float, needed: float, enough: float) -> str:
+    """The level of an amount: below `needed` fails, below `enough` warns."""
+    return FAIL if value < needed else WARN if value < enough else OK
 
 
 def _gpus(subject: Subject) -> Iterator[Check]:

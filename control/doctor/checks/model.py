@@ -85,11 +85,6 @@ def on(host: str, command: str) -> str:
     return f"on {host}: {command}"
 
 
-def grade(value: float, needed: float, enough: float) -> str:
-    """The level of an amount: below `needed` fails, below `enough` warns."""
-    return FAIL if value < needed else WARN if value < enough else OK
-
-
 def odd(values: dict[str, Any]) -> list[tuple[str, Any]]:
     """Keys with an unusual value, each with the usual one: the most frequent, or the first on a tie."""
     if not values:

@@ -12,7 +12,7 @@ def check(task: Task) -> dict[str, Any]:
     seen, plan = task.arguments["seen"], task.arguments["plan"]
     lost = [_unreachable(host, one["unreachable_because"]) for host, one in seen.items() if "unreachable_because" in one]
     members = {member["name"]: member for member in plan["members"]}
-    looks = {host: findings.parse(one["output"]) for host, one in seen.items() if "output" in one}
+    looks = {host: Look.of(one["output"]) for host, one in seen.items() if "output" in one}
     for host, look in looks.items():
         look.sudo_reason = task.arguments["sudo"][host].get("reason", "")
         look.gpus = members[host].get("gpus", 0)
@@ -25,11 +25,7 @@ def check(task: Task) -> dict[str, Any]:
         problems += findings.folder_refusals(looks)
     findings.refuse(problems, "removed now" if plan["state"] == "absent" else "provisioned like this")
     facts = {
-        host: {
-            **look.fact(),
-            "wanted": seen[host]["wanted"],
-            "root_refused": findings.sudo_refusal(look, seen[host]["password"]) or "",
-        }
+        host: {**look.fact(), "wanted": seen[host]["wanted"], "root_refused": look.sudo_refusal(seen[host]["password"]) or ""}
         for host, look in looks.items()
     }
     return {"ansible_facts": {"provision_hosts": facts}}
@@ -37,19 +33,10 @@ def check(task: Task) -> dict[str, Any]:
 
 def _judge(task: Task, host: str, look: Look, password: bool, plan: dict[str, Any]) -> list[str]:
     if plan["state"] == "absent":
-        return _removal_refusals(host, look, password, plan["kind"])
-    needs_root = findings.needs_root(look, plan["kind"], plan["firewall"])
+        return look.removal_refusals(host, password, plan["kind"])
+    needs_root = look.needs_root(plan["kind"], plan["firewall"])
     need_mb = int(task.arguments["need_gpu_mb" if look.gpus else "need_mb"])
-    return findings.refusals(host, look, needs_root, password, plan["kind"] == "glusterfs", need_mb)
-
-
-def _removal_refusals(host: str, look: Look, password: bool, kind: str) -> list[str]:
-    """Why nothing can be removed from a host now."""
-    problem = findings.sudo_refusal(look, password) if findings.removal_needs_root(look, kind) else None
-    problems = [f"{host}: {problem}"] if problem else []
-    if look.sessions:
-        problems.append(f"{host}: {', '.join(look.sessions)} is running there; stop it first: ansible-playbook stop.yml")
-    return problems
+    return look.refusals(host, needs_root, password, plan["kind"] == "glusterfs", need_mb)
 
 
 def _unreachable(host: str, why: str) -> str:

@@ -17,7 +17,10 @@ def gather_wheels(task: Task) -> dict[str, Any]:
     targets = wheels.merged(wheels.Target(**host["target"]) for host in hosts.values())
     locks = {name: _pins(name) for name in {target.lock for target in targets} | {"control"}}
     given = str(task.arguments["requirements"] or "")
-    own = {target.key: _own(given, locks[target.lock], target) for target in targets} if given else {}
+    own = {
+        target.key: requirements.lock(Path(given), locks[target.lock], target, project.PRIVATE / "requirements")
+        for target in (targets if given else ())
+    }
     uv = next((pin for pin in locks["control"] if pin.name == "uv"), None)
     line, by_kind, changed = Line(Display(), command_line.terminal(), every=2.0), {}, False
     for target in targets:
@@ -26,7 +29,8 @@ def gather_wheels(task: Task) -> dict[str, Any]:
         index = gathering.complete()
         if index is None and not task.check_mode:
             index, changed = gathering.gather(), True
-            line.print(f"wheels for {target.key}: {len(index['wheels'])}, {_megabytes(index):,.0f} MB")
+            size = sum(entry["size"] for entry in index["wheels"].values())
+            line.print(f"wheels for {target.key}: {len(index['wheels'])}, {size / 1e6:,.0f} MB")
         by_kind[target.key] = _fact(gathering, index)
     line.end()
     if lacking := sorted({name for pins in own.values() for name in requirements.missing_here(pins)}):
@@ -34,10 +38,6 @@ def gather_wheels(task: Task) -> dict[str, Any]:
         task.warn([f"requirements={given}: this machine tries models and data, too, lacks {names}: make setup REQUIREMENTS={given}"])
     findings.refuse(findings.venv_refusals(hosts, by_kind))
     return {"changed": changed, "ansible_facts": {"provision_wheels": by_kind}}
-
-
-def _own(file: str, lock: list[wheels.Pin], target: wheels.Target) -> list[wheels.Pin]:
-    return requirements.lock(Path(file), lock, target, project.PRIVATE / "requirements")
 
 
 def _pins(name: str) -> list[wheels.Pin]:
@@ -50,7 +50,3 @@ def _fact(gathering: wheels.Gathering, index: dict[str, Any] | None) -> dict[str
     digest, sums = wheels.digest(index), wheels.sums(index, gathering.folder)
     named = {"name": f"{gathering.target.key}-{digest}", "folder": str(gathering.folder)}
     return {**named, "digest": digest, "uv": bool(index["uv"]), "sums": sums}
-
-
-def _megabytes(index: dict[str, Any]) -> float:
-    return sum(entry["size"] for entry in index["wheels"].values()) / 1e6

@@ -4,6 +4,7 @@ import importlib.util
 import secrets
 import shlex
 import socket
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,8 +14,8 @@ from control.common import command_line, text
 from control.common.operator_variables import boolean, check_state
 from control.common.task import Task
 from control.doctor.checks.host import loopback
-from control.provision import host_rules
-from control.runs.hosts.inventory_hosts import check_absolute, cluster_hosts
+from control.provision.host_rules import inside
+from control.runs.hosts.inventory_hosts import CHOSEN, check_absolute, check_hosts, cluster_hosts
 from trainer.common.errors import ConfigError
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
@@ -37,13 +38,31 @@ def plan(task: Task) -> dict[str, Any]:
     }
     if here:
         return {"ansible_facts": {"provision": planned}, "show_last": _nothing(names, str(options.get("requirements", "")))}
-    host_rules.check_members(members)
-    if state == "present":
-        host_rules.check_workers(members)
+    _check_members(members, state)
     for name in names:
         _check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
     planned["addresses"] = _addresses(str(member["address"]) for member in members)
     return {"ansible_facts": {"provision": planned}}
+
+
+def _check_members(hosts: list[dict[str, Any]], state: str) -> None:
+    """Refuse hosts that would be provisioned twice, and a port that no worker can have: the firewall's rules are made of these ports.
+
+    Raises:
+        ConfigError: no hosts, or two hosts with the same address.
+        AnsibleFilterError: the first wrong port; ports still to be chosen are left out.
+    """
+    if not hosts:
+        raise ConfigError("no hosts; put at least one in the inventory's group `workers`")
+    twice = [address for address, count in Counter(str(host["address"]) for host in hosts).items() if count > 1]
+    if twice:
+        names = ", ".join(host["name"] for host in hosts if str(host["address"]) == twice[0])
+        raise ConfigError(
+            f"{names} have one address, {twice[0]}; every host needs its own: fix ansible_host or worker_address in the inventory"
+        )
+    for host in hosts if state == "present" else ():
+        if CHOSEN not in host:
+            check_hosts([host])
 
 
 def _check_paths(host: str, paths: dict[str, str]) -> None:
@@ -58,7 +77,7 @@ def _check_paths(host: str, paths: dict[str, str]) -> None:
     except AnsibleFilterError as error:
         raise ConfigError(f"{host}: {error}") from None
     root, environment = paths.get("worker_root"), paths.get("python_env_path")
-    if root and environment and host_rules.inside(root, environment):
+    if root and environment and inside(root, environment):
         raise ConfigError(
             f"{host}: python_env_path={environment}: expected a folder of its own, as in {root}/venv: what is in it is replaced "
             "and removed whole"

@@ -26,7 +26,9 @@ class Apt:
             "apt-get -q -y": self.change,
             "apt-get -s purge": lambda argv: (0, "".join(f"Purg {name} [1.0]\n" for name in self.going(argv[3:])), ""),
         }
-        return Module(answers, packages=list(packages), record=str(record), leftovers={}, **options)
+        return Module(
+            answers, packages=list(packages), record=str(record), leftovers={}, state="present" if packages else "absent", **options
+        )
 
     def going(self, names):
         return set(names).union(*(self.dependents.get(name, set()) & self.installed for name in names))
@@ -49,11 +51,11 @@ def record(tmp_path):
 
 
 def present(apt, record, *packages, **options):
-    return ended(host_packages.present, apt.module(record, packages, **options))
+    return ended(host_packages, apt.module(record, packages, **options))
 
 
 def absent(apt, record, **options):
-    return ended(host_packages.absent, apt.module(record, **options))
+    return ended(host_packages, apt.module(record, **options))
 
 
 def recorded(record):
@@ -92,10 +94,10 @@ def test_killed_installation_is_recorded_by_the_next(record):
     apt.kill = True
     module = apt.module(record, ["tmux"])
     with pytest.raises(Killed):
-        host_packages.present(module)
+        ended(host_packages, module)
     apt.kill = False
     module = apt.module(record, ["tmux"])
-    assert ended(host_packages.present, module)["installed"] == ["libevent", "tmux"]
+    assert ended(host_packages, module)["installed"] == ["libevent", "tmux"]
     assert "dpkg --configure -a" in module.ran
     assert recorded(record) == {"installed": ["libevent", "tmux"]}
 
@@ -131,7 +133,7 @@ def test_a_checked_run_touches_nothing(record):
 def test_what_apt_said_is_shown_with_the_mend(record):
     apt = Apt("bash")
     apt.broken = "E: Unable to locate package tmux\n"
-    message = failed(host_packages.present, apt.module(record, ["tmux"]))
+    message = failed(host_packages, apt.module(record, ["tmux"]))
     assert "ended with exit code 100: E: Unable to locate package tmux. Fix that on the host" in message
     assert message.endswith("then run provision.yml again.")
 
@@ -143,6 +145,6 @@ def test_leftovers_of_removed_packages_go(record, tmp_path):
     (logs / "a.log").touch()
     module = apt.module(record)
     module.params["leftovers"] = {"tmux": [str(logs), str(tmp_path / "absent")], "nftables": [str(tmp_path)]}
-    assert ended(host_packages.absent, module)["changed"] is True
+    assert ended(host_packages, module)["changed"] is True
     assert not logs.exists()
     assert tmp_path.exists()

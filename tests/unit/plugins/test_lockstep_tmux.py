@@ -22,9 +22,9 @@ def test_killed_session_has_ended_when_its_processes_have(monkeypatch):
                 threading.Timer(0.3, lambda: (late.set(), os.kill(process.pid, number))).start()
 
         module = types.SimpleNamespace(get_bin_path=lambda name: name, run_command=lambda argv: (0, "", ""))
-        monkeypatch.setattr(tmux, "send", kill)
-        monkeypatch.setattr(tmux, "processes", lambda module, name: [process.pid])
-        assert tmux.end(module, "name", 0.0) == "killed"
+        monkeypatch.setattr(tmux, "_send", kill)
+        monkeypatch.setattr(tmux.Session, "_processes", lambda session: [process.pid])
+        assert tmux.Session(module, "name").end(0.0) == "killed"
         assert late.is_set()
         # It is a zombie until its parent asks: nothing of it holds anything.
         assert process.poll() == -signal.SIGKILL

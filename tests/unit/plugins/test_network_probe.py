@@ -426,7 +426,5 @@ def test_large_packets_that_vanish_are_noticed():
         ({"nonce": "short"}, "nonce=short: at least 16 characters; make a new random one for each run"),
     ],
 )
-def test_refusals(monkeypatch, more, message):
-    given = {**params(0, cluster(2)), **more}
-    monkeypatch.setattr(probe, "AnsibleModule", lambda: Module(**given))
-    assert failed(probe.main) == message
+def test_refusals(more, message):
+    assert failed(probe, Module(**{**params(0, cluster(2)), **more})) == message

@@ -65,11 +65,11 @@ def place(tmp_path, monkeypatch):
 
 
 def present(place, **options):
-    return ended(python_env.present, place.module(**options))
+    return ended(python_env, place.module(**options))
 
 
 def absent(place, **options):
-    return ended(python_env.absent, place.module(state="absent", **options))
+    return ended(python_env, place.module(state="absent", **options))
 
 
 def works(place):
@@ -96,7 +96,7 @@ def test_made_with_uv_once_and_clean(place):
 def test_no_uv_among_the_wheels(place, tmp_path):
     for wheel in place.wheels.glob("uv-*.whl"):
         wheel.unlink()
-    assert python_env.unpacked_uv(place.module(), str(tmp_path)) is None
+    assert python_env._Environment(place.module())._unpacked_uv(str(tmp_path)) is None
 
 
 @needs_uv
@@ -131,7 +131,7 @@ def test_other_wheels_or_another_python_make_it_anew(place):
 @needs_uv
 def test_wheel_outside_the_lock_leaves_no_stamp(place):
     (place.wheels / "requirements.txt").write_text(pin("tiny", "a" * 64))
-    message = failed(python_env.present, place.module())
+    message = failed(python_env, place.module())
     assert "ended with exit code" in message
     assert "hash" in message.lower()
     assert f"Fix: see who can write that folder, rm -r '{place.wheels}', then provision.yml again" in message
@@ -164,7 +164,7 @@ def test_changed_publication_is_neither_run_nor_installed(what, uv, place, tmp_p
         add_uv(place.wheels, "exit 126")
     sums = place.sums()
     attack(place, what, harm)
-    message = failed(python_env.present, place.module(sums=sums))
+    message = failed(python_env, place.module(sums=sums))
     assert "Fix: see who can write that folder" in message
     assert not harm.exists()
     assert not (place.venv / "lockstep.stamp").exists()
@@ -180,13 +180,13 @@ def test_program_put_among_wheels_is_not_run(place, tmp_path):
         wheel.unlink()
     sums = place.sums()
     add_uv(place.wheels, f"touch {tmp_path}/harm")
-    assert python_env.unpacked_uv(place.module(sums=sums), str(tmp_path)) is None
+    assert python_env._Environment(place.module(sums=sums))._unpacked_uv(str(tmp_path)) is None
     assert not (tmp_path / "harm").exists()
 
 
 @needs_uv
 def test_environment_that_cannot_import_is_not_made(place):
-    message = failed(python_env.present, place.module(modules=["tiny", "absent_module"]))
+    message = failed(python_env, place.module(modules=["tiny", "absent_module"]))
     assert "the new environment does not work: ModuleNotFoundError: No module named 'absent_module'" in message
     assert not (place.venv / "lockstep.stamp").exists()
 
@@ -194,18 +194,18 @@ def test_environment_that_cannot_import_is_not_made(place):
 def test_small_disk_is_left_unwritten(place, monkeypatch):
     """Nothing is written on a disk that is too small."""
     monkeypatch.setattr(python_env.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000 * 2**20))
-    message = failed(python_env.present, place.module(need_mb=2600))
+    message = failed(python_env, place.module(need_mb=2600))
     assert f"1,000 MB are free under {place.root}; the Python environment needs 2,600 MB. Free some, or set worker_root" in message
     assert os.listdir(place.root) == [".lockstep-env.lock"]
 
 
 def test_wheels_that_are_not_there_are_named(place):
     (place.wheels / "requirements.txt").unlink()
-    assert f"{place.wheels}/requirements.txt is missing; is dfs_path mounted?" in failed(python_env.present, place.module())
+    assert f"{place.wheels}/requirements.txt is missing; is dfs_path mounted?" in failed(python_env, place.module())
 
 
 def test_a_python_that_does_not_run_is_named(place):
-    assert failed(python_env.present, place.module(python="/bin/false")).endswith("/bin/false does not run: ; set python_env_interpreter")
+    assert failed(python_env, place.module(python="/bin/false")).endswith("/bin/false does not run: ; set python_env_interpreter")
 
 
 def test_a_checked_run_touches_nothing(place):
@@ -230,8 +230,7 @@ def running(place):
 
 @pytest.mark.parametrize("state", ["present", "absent"])
 def test_environment_in_use_is_neither_replaced_nor_removed(state, running, place):
-    act = {"present": python_env.present, "absent": python_env.absent}[state]
-    message = failed(act, place.module(state=state))
+    message = failed(python_env, place.module(state=state))
     assert f"process {running} runs with {place.venv}, which is to be replaced or removed; wait for the run" in message
     assert (place.venv / "lockstep.stamp").exists()
 
@@ -242,15 +241,14 @@ def test_parallel_call_is_waited_for_and_named(place, monkeypatch):
     place.root.mkdir()
     with open(place.root / ".lockstep-env.lock", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        assert "another provisioning has been making" in failed(python_env.present, place.module())
+        assert "another provisioning has been making" in failed(python_env, place.module())
 
 
 @needs_uv
 def test_what_another_call_made_is_kept(place, monkeypatch):
     present(place)
-    seen = iter([None])
-    real = python_env.stamp
-    monkeypatch.setattr(python_env, "stamp", lambda module: next(seen, real(module)))
+    seen, made = iter([False]), python_env._Environment._made
+    monkeypatch.setattr(python_env._Environment, "_made", lambda environment, wanted: next(seen, made(environment, wanted)))
     assert present(place) == {"changed": False}
 
 
@@ -271,8 +269,7 @@ def test_removal_takes_what_can_be_remade(place):
 def test_what_others_made_is_neither_replaced_nor_removed(state, check_mode, place):
     (place.venv / "bin").mkdir(parents=True)
     (place.root / "caches").mkdir()
-    act = {"present": python_env.present, "absent": python_env.absent}[state]
-    message = failed(act, place.module(state=state, check_mode=check_mode))
+    message = failed(python_env, place.module(state=state, check_mode=check_mode))
     assert message.endswith(
         f"python_env_path={place.venv} exists, and Lockstep did not make it; its contents would be lost. "
         "Move it away, or set python_env_path to a folder of its own"
@@ -285,12 +282,12 @@ def test_link_to_anothers_environment_is_not_ours(place, tmp_path):
     place.root.mkdir()
     (tmp_path / "theirs").mkdir()
     place.venv.symlink_to(tmp_path / "theirs")
-    assert "Lockstep did not make it" in failed(python_env.absent, place.module(state="absent"))
+    assert "Lockstep did not make it" in failed(python_env, place.module(state="absent"))
 
 
 def test_environment_whose_making_failed_is_ours_to_remove(place):
     (place.wheels / "requirements.txt").unlink()
-    failed(python_env.present, place.module())
+    failed(python_env, place.module())
     (place.venv / "bin").mkdir(parents=True)
     assert absent(place) == {"changed": True}
     assert not place.root.exists()

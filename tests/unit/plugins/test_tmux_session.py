@@ -33,8 +33,7 @@ def module(monkeypatch):
 
 def start(module, name, argv, folder):
     module.params = {"name": name, "argv": argv, "chdir": str(folder), "state": "present"}
-    tmux_session.AnsibleModule = lambda **_: module
-    assert ended(tmux_session.main) == {"changed": True}
+    assert ended(tmux_session, module) == {"changed": True}
 
 
 def test_session_starts_while_the_server_ends(module, tmp_path):
@@ -67,7 +66,7 @@ def test_supervisor_is_told_before_the_signal_comes(supervised, module, tmp_path
     trap = f"trap 'ls > seen; exit' {signal.SIGTERM.value}; touch ready; while :; do sleep 0.05; done"
     start(module, "a-w0", ["bash", "-c", f"bash -c {trap!r}; exit"], folder)
     await_until((folder / "ready").exists, 60, "the session")
-    assert tmux.end(module, "a-w0", 20) == "ended"
+    assert tmux.Session(module, "a-w0").end(20) == "ended"
     assert (claims.MARK in (folder / "seen").read_text().split()) is supervised
 
 
@@ -75,7 +74,7 @@ def test_the_wish_is_left_before_the_end(module, tmp_path):
     """By it a supervisor tells a user's wish from the end of its host."""
     start(module, "a-w0", ["sleep", "60"], tmp_path)
     module.params |= {"state": "absent", "grace": 1, "mark": str(tmp_path / claims.MARK)}
-    assert ended(tmux_session.main)["changed"] is True
+    assert ended(tmux_session, module)["changed"] is True
     assert (tmp_path / claims.MARK).is_file()
 
 
@@ -86,6 +85,5 @@ def test_supervisor_that_returns_finds_the_wish_to_end(supervised, tmp_path):
         (tmp_path / claims.SUPERVISED).touch()
     options = {"name": "a-w0", "argv": None, "chdir": "/", "state": "absent", "grace": 1, "mark": str(tmp_path / claims.MARK)}
     absent = Module({"/usr/bin/tmux": (1, "", "no server")}, **options)
-    tmux_session.AnsibleModule = lambda **_: absent
-    assert ended(tmux_session.main) == {"changed": False, "ended": "absent"}
+    assert ended(tmux_session, absent) == {"changed": False, "ended": "absent"}
     assert (tmp_path / claims.MARK).exists() is supervised

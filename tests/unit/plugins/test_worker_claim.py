@@ -16,20 +16,13 @@ import pytest
 
 from control.remote import modules
 from tests.unit.conftest import ROOT, load_file
+from tests.unit.fake_module import Module, ended, failed
 from tests.unit.samples import flip_a_bit, write_state
 from trainer.host import claims
 
 
-class Failed(Exception):
-    """fail_json."""
-
-
-class Ended(Exception):
-    """exit_json."""
-
-
-class Module:
-    """As much of an AnsibleModule as is used; tmux knows the sessions given, and those that were started."""
+class Host(Module):
+    """An AnsibleModule on a host whose tmux knows the sessions given, and those that were started."""
 
     def __init__(self, sessions=(), check_mode=False, **params):
         usual = {
@@ -41,11 +34,11 @@ class Module:
             "ticket": "",
             "grace": 0,
             "session": None,
+            "direct_port": None,
+            "server_port": None,
         }
-        self.params, self.sessions, self.check_mode = {**usual, **params}, sessions, check_mode
-
-    def get_bin_path(self, name):
-        return f"/usr/bin/{name}"
+        super().__init__(check_mode=check_mode, **{**usual, **params})
+        self.sessions = sessions
 
     def run_command(self, argv):
         if argv[0] == self.params["python"]:
@@ -70,12 +63,6 @@ class Module:
         self.sessions.remove(words[-1].lstrip("="))
         return 0, "", ""
 
-    def fail_json(self, msg):
-        raise Failed(msg)
-
-    def exit_json(self, **returned):
-        raise Ended(returned)
-
 
 @pytest.fixture
 def place(tmp_path, port, worker_claim):
@@ -86,21 +73,17 @@ def place(tmp_path, port, worker_claim):
 
     def module(run="new", **more):
         usual = {"sessions": sessions, "session": f"{run}-w0"}
-        return Module(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", port=port, **{**usual, **more})
+        return Host(root=str(root), run=run, folder=str(root / "runs" / run), host="pi1", port=port, **{**usual, **more})
 
     def held(run, launch="zero", number=port):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{number}.json").write_text(json.dumps({"run": run, "session": f"{run}-w0", "launch": launch}))
 
-    def asked(function, *arguments, **more):
-        with pytest.raises(Ended) as caught:
-            getattr(worker_claim, function)(module(*arguments, **more))
-        return caught.value.args[0]
+    def asked(state, *arguments, **more):
+        return ended(worker_claim, module(*arguments, state=state, **more))
 
-    def refused(function, *arguments, **more):
-        with pytest.raises(Failed) as caught:
-            getattr(worker_claim, function)(module(*arguments, **more))
-        return str(caught.value)
+    def refused(state, *arguments, **more):
+        return failed(worker_claim, module(*arguments, state=state, **more))
 
     return SimpleNamespace(root=root, path=path, module=module, held=held, asked=asked, refused=refused, port=port, sessions=sessions)
 
@@ -113,7 +96,7 @@ def test_free_place_is_looked_at_and_not_taken(place):
 
 def test_start_leaves_claim_files_and_session(place):
     script = place.root / "runs" / "new" / "workers" / "pi1" / "run_worker.sh"
-    assert place.asked("start", files=[{"path": str(script), "content": "true", "mode": "0755"}]) == {"changed": True}
+    assert place.asked("present", files=[{"path": str(script), "content": "true", "mode": "0755"}]) == {"changed": True}
     assert json.loads(place.path.read_text()) == {"run": "new", "launch": "one", "session": "new-w0", "folder": str(script.parent)}
     assert place.sessions == ["new-w0"]
     assert (script.read_text(), script.stat().st_mode & 0o777) == ("true", 0o755)
@@ -125,23 +108,23 @@ def test_a_hanging_launch_is_named_with_its_end(place, worker_claim, monkeypatch
     monkeypatch.setattr(worker_claim, "PATIENCE_S", 0.0)
     place.root.mkdir()
     with claims.locked(str(place.root)):
-        assert place.refused("start") == (
+        assert place.refused("present") == (
             f"pi1: process {os.getpid()} has been starting or ending a worker for 0 s. "
             "Fix: the same command again; if that process does not end: kill it"
         )
     assert (place.root / ".lock").read_text() == "", "a reused process id would name another process"
-    assert place.asked("start") == {"changed": True}
+    assert place.asked("present") == {"changed": True}
 
 
 def test_on_a_full_disk_a_run_is_stopped(place):
     place.held("new")
     (place.root / ".lock").symlink_to("/dev/full")
-    assert place.asked("give_back", launch="")["changed"] is True
+    assert place.asked("absent", launch="")["changed"] is True
     assert not place.path.exists()
 
 
 def test_check_mode_starts_nothing(place):
-    assert place.asked("start", check_mode=True) == {"changed": True}
+    assert place.asked("present", check_mode=True) == {"changed": True}
     assert not place.root.exists()
     assert place.sessions == []
 
@@ -161,16 +144,15 @@ def test_claim_without_its_session_is_void_at_once(place):
     """As Ctrl-C leaves it between the claim and the start; no time has to pass."""
     place.held("old")
     assert place.asked("query")["holder"] is None
-    place.asked("start")
+    place.asked("present")
     assert json.loads(place.path.read_text())["run"] == "new"
 
 
 def test_start_that_fails_leaves_nothing_in_way(place, worker_claim):
-    module = place.module()
+    module = place.module(state="present")
     module.new_session = lambda _: (1, "", "no server")
-    with pytest.raises(Failed, match="tmux could not start session new-w0: no server"):
-        worker_claim.start(module)
-    assert place.asked("start", "other") == {"changed": True}
+    assert failed(worker_claim, module) == "pi1: tmux could not start session new-w0: no server"
+    assert place.asked("present", "other") == {"changed": True}
 
 
 def test_another_live_run_is_named_with_its_session(place):
@@ -178,7 +160,7 @@ def test_another_live_run_is_named_with_its_session(place):
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query")["holder"] == {"kind": "port", "number": place.port, "run": "old", "session": "old-w0"}
-    message = place.refused("start")
+    message = place.refused("present")
     assert message == f"port {place.port} on pi1 was taken by run old at the same moment. Fix: the same command again"
     assert json.loads(place.path.read_text())["run"] == "old"
     assert place.sessions == ["old-w0"]
@@ -193,10 +175,10 @@ def test_a_session_of_a_similar_name_is_another(place, name):
 
 def test_running_run_is_told_and_not_restarted(place):
     """This very run that is alive is told and not started again."""
-    place.asked("start")
+    place.asked("present")
     returned = place.asked("query")
     assert (returned["changed"], returned["running"], returned["holder"]) == (False, True, None)
-    assert place.refused("start", launch="two").startswith("pi1: another command has just launched run new. Fix: watch that one")
+    assert place.refused("present", launch="two").startswith("pi1: another command has just launched run new. Fix: watch that one")
     assert place.sessions == ["new-w0"]
 
 
@@ -205,7 +187,7 @@ def test_earlier_signs_are_removed_and_logs_kept(place):
     folder.mkdir(parents=True)
     for name in ("exit.json", "stop", "worker.log", "metrics.jsonl"):
         (folder / name).touch()
-    place.asked("start")
+    place.asked("present")
     (metrics, log) = sorted(path.name for path in folder.iterdir())
     assert log == "worker.log"
     assert re.fullmatch(r"metrics-\d+\.jsonl", metrics)
@@ -215,7 +197,7 @@ def test_a_busy_port_names_its_holder(place):
     with socket.socket() as server:
         server.bind(("127.0.0.1", place.port))
         server.listen()
-        holder, message = place.asked("query")["holder"], place.refused("start")
+        holder, message = place.asked("query")["holder"], place.refused("present")
         assert place.asked("query", sessions=["new-w0"])["holder"] is None
     assert holder["process"].endswith(f"(pid {os.getpid()}, user {getpass.getuser()})")
     assert f"was taken by {holder['process']} at the same moment" in message
@@ -244,7 +226,7 @@ def test_a_torn_claim_counts_as_none(text, place, worker_claim):
     place.path.parent.mkdir(parents=True)
     place.path.write_text(text)
     assert worker_claim.claims.read(str(place.path)) is None
-    assert place.asked("start") == {"changed": True}
+    assert place.asked("present") == {"changed": True}
 
 
 MARK = {"run": "old", "session": "old-w0", "launch": "zero"}
@@ -276,17 +258,10 @@ def test_a_claim_that_no_module_writes_is_none(claim, place, worker_claim):
     place.sessions += ["old-w0", "other-w0"]
     assert worker_claim.claims.read(str(place.path)) is None
     assert place.asked("query")["holder"] is None
-    assert place.asked("give_back", "old", session=None, launch="zero") == {"changed": False, "ended": "absent"}
+    assert place.asked("absent", "old", session=None, launch="zero") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["old-w0", "other-w0"]
     place.path.write_text(json.dumps(MARK))
     assert place.asked("query")["holder"]["run"] == "old"
-
-
-def test_a_claim_of_another_user_is_none(place, worker_claim, monkeypatch):
-    place.held("old")
-    place.sessions.append("old-w0")
-    monkeypatch.setattr(worker_claim.files.os, "geteuid", lambda: os.getuid() + 1)
-    assert place.asked("query")["holder"] is None
 
 
 def test_claim_that_is_no_file_is_none(place, worker_claim, tmp_path):
@@ -311,35 +286,35 @@ def test_root_that_every_user_may_write_is_refused(place):
 
 
 def test_launch_that_is_held_is_one_with_session(place):
-    assert place.asked("report") == {"changed": False, "held": False}
-    place.asked("start")
-    assert place.asked("report")["held"] is True
-    assert place.asked("report", launch="two")["held"] is False
+    assert place.asked("held") == {"changed": False, "held": False}
+    place.asked("present")
+    assert place.asked("held")["held"] is True
+    assert place.asked("held", launch="two")["held"] is False
     place.sessions.clear()
-    assert place.asked("report")["held"] is False
+    assert place.asked("held")["held"] is False
 
 
 def test_ending_run_takes_its_session_and_claims(place):
-    place.asked("start")
+    place.asked("present")
     place.held("new", number=7)
     place.held("old", number=8)
     place.sessions.append("old-w0")
-    assert place.asked("give_back", launch="") == {"changed": True, "ended": "killed"}
+    assert place.asked("absent", launch="") == {"changed": True, "ended": "killed"}
     assert place.sessions == ["old-w0"]
     assert [path.name for path in place.path.parent.iterdir()] == ["8.json"]
-    assert place.asked("give_back", launch="") == {"changed": False, "ended": "absent"}
+    assert place.asked("absent", launch="") == {"changed": False, "ended": "absent"}
 
 
 def test_session_without_claim_ends_with_its_run(place):
     place.sessions.append("new-w0")
-    assert place.asked("give_back", launch="")["ended"] == "killed"
+    assert place.asked("absent", launch="")["ended"] == "killed"
     assert place.sessions == []
 
 
 def test_taking_back_a_launch_spares_another(place):
     """Taking back a launch leaves another of the same run alone."""
-    place.asked("start", launch="two")
-    assert place.asked("give_back", launch="one") == {"changed": False, "ended": "absent"}
+    place.asked("present", launch="two")
+    assert place.asked("absent", launch="one") == {"changed": False, "ended": "absent"}
     assert place.sessions == ["new-w0"]
     assert place.path.exists()
 
@@ -349,12 +324,12 @@ def test_launch_taken_back_cannot_start(place):
 
     What was on its way to a host when the command ended may arrive after it was taken back.
     """
-    place.asked("give_back", launch="one")
-    assert place.refused("start", launch="one") == "pi1: this launch of run new was taken back meanwhile"
+    place.asked("absent", launch="one")
+    assert place.refused("present", launch="one") == "pi1: this launch of run new was taken back meanwhile"
     assert place.sessions == []
     old = place.path.with_name("one.revoked")
     os.utime(old, (0, 0))
-    assert place.asked("start", launch="two") == {"changed": True}
+    assert place.asked("present", launch="two") == {"changed": True}
     assert not old.exists()
 
 
@@ -383,7 +358,7 @@ def test_of_launches_at_same_moment_one_gets_port(place, tmp_path, port):
 
 def test_giving_back_in_check_mode_removes_nothing(place):
     place.held("new", "one")
-    assert place.asked("give_back", check_mode=True) == {"changed": True}
+    assert place.asked("absent", check_mode=True) == {"changed": True}
     assert place.path.exists()
 
 
@@ -419,8 +394,8 @@ def test_what_a_reduction_remembered_is_told_too(place):
     assert (folder.parent / "damaged/memory-step-000000200.npz").is_file()
 
 
-def test_facts_say_what_the_records_need(place, worker_claim):
-    actual = worker_claim.facts(place.module())
+def test_facts_say_what_the_records_need(place):
+    actual = place.asked("query")["facts"]
     assert actual["cores"] == len(os.sched_getaffinity(0))
     assert actual["packages"]["numpy"] == importlib.metadata.version("numpy")
     assert actual["python"] == platform.python_version()
@@ -436,18 +411,15 @@ def test_facts_say_what_the_records_need(place, worker_claim):
         ("echo broken >&2; exit 1", "does not run: broken"),
     ],
 )
-def test_a_python_that_cannot_train_is_refused(place, worker_claim, tmp_path, script, message):
+def test_a_python_that_cannot_train_is_refused(place, tmp_path, script, message):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
-    with pytest.raises(Failed, match="pi1: worker_python=") as caught:
-        worker_claim.facts(place.module(python=str(python)))
-    assert message in str(caught.value)
+    assert f"pi1: worker_python={python} {message}" in place.refused("query", python=str(python))
 
 
-def test_a_missing_python_is_refused_with_the_mend(place, worker_claim):
-    with pytest.raises(Failed, match="worker_python=/no/python is missing; set worker_python"):
-        worker_claim.facts(place.module(python="/no/python"))
+def test_a_missing_python_is_refused_with_the_mend(place):
+    assert "worker_python=/no/python is missing; set worker_python" in place.refused("query", python="/no/python")
 
 
 def test_run_is_closed_to_other_users(place):
@@ -455,7 +427,7 @@ def test_run_is_closed_to_other_users(place):
     folder = place.root / "runs" / "new"
     folder.mkdir(parents=True)
     folder.chmod(0o755)
-    place.asked("start")
+    place.asked("present")
     modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, folder / "workers" / "pi1", *(place.root / "locks").iterdir()]}
     assert list(modes.values()) == [0o750, 0o750, 0o640]
 
@@ -467,9 +439,9 @@ def test_foreign_publication_differs_from_an_unshared_one(place, monkeypatch, wo
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(worker_claim, "open", refuse, raising=False)
-    assert worker_claim.denied(str(tmp_path / "manifest.json"))
+    assert worker_claim._denied(str(tmp_path / "manifest.json"))
     monkeypatch.undo()
-    assert not worker_claim.denied(str(tmp_path / "manifest.json"))
+    assert not worker_claim._denied(str(tmp_path / "manifest.json"))
 
 
 TICKET = "1800000000000-00ff00ff"
@@ -480,14 +452,14 @@ def test_ticket_takes_a_place_in_the_queue(place):
     place.held("old")
     place.sessions.append("old-w0")
     assert place.asked("query", ticket=TICKET)["holder"]["run"] == "old"
-    assert place.asked("start", ticket=TICKET) == {"changed": True}
+    assert place.asked("present", ticket=TICKET) == {"changed": True}
     (entry,) = (place.root / "queue").iterdir()
     assert entry.name == f"{TICKET}-{place.port}.json"
     assert json.loads(entry.read_text())["session"] == "new-w0"
     assert json.loads(place.path.read_text())["run"] == "old"
-    assert place.asked("report")["held"] is True
+    assert place.asked("held")["held"] is True
     assert place.asked("query")["running"] is True
-    assert place.asked("give_back", launch="") == {"changed": True, "ended": "killed"}
+    assert place.asked("absent", launch="") == {"changed": True, "ended": "killed"}
     assert not entry.exists()
     assert place.sessions == ["old-w0"]
     assert json.loads(place.path.read_text())["run"] == "old"
@@ -496,7 +468,7 @@ def test_ticket_takes_a_place_in_the_queue(place):
 def test_earlier_claim_is_not_revived_by_waiting(place):
     """A claim of an earlier launch is not revived by the session that waits. Others would wait for a run that waits for them."""
     place.held("new")
-    place.asked("start", ticket=TICKET)
+    place.asked("present", ticket=TICKET)
     assert not place.path.exists()
 
 
@@ -510,13 +482,13 @@ def test_place_that_nobody_takes_any_more_is_removed(place):
         (queue / f"{TICKET}-{number}.json").write_text(json.dumps(claim))
     (place.root / "runs" / "returns" / "supervisor.json").touch()
     place.sessions.append("waits-w0")
-    place.asked("start", ticket=TICKET)
+    place.asked("present", ticket=TICKET)
     assert sorted(json.loads(path.read_text())["run"] for path in queue.iterdir()) == ["new", "returns", "waits"]
 
 
 def test_launch_that_was_taken_back_is_not_queued(place):
-    place.asked("give_back", launch="one")
-    assert place.refused("start", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
+    place.asked("absent", launch="one")
+    assert place.refused("present", ticket=TICKET) == "pi1: this launch of run new was taken back meanwhile"
     assert not (place.root / "queue").exists()
 
 
@@ -538,7 +510,7 @@ def test_jobs_are_those_whose_sessions_exist(restarted, tmp_path, monkeypatch):
     # If its host has just restarted, its supervisor comes back.
     (tmp_path / "back").mkdir()
     (tmp_path / "back" / "supervisor.json").touch()
-    monkeypatch.setattr(module, "up_s", lambda: 20 if restarted else 20_000)
+    monkeypatch.setattr(module, "_up_s", lambda: 20 if restarted else 20_000)
     monkeypatch.setattr(module.claims, "sessions", lambda: {"runs-w0", "next-w0", "last-w0"})
     returned = {}
     monkeypatch.setattr(module, "AnsibleModule", lambda **_: SimpleNamespace(params={"root": str(tmp_path)}, exit_json=returned.update))

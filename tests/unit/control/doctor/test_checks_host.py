@@ -11,167 +11,144 @@ from tests.unit.doctor_samples import MANIFEST, NEED, TOKEN, doctor, healthy, in
 PROVISION = "ansible-playbook -i inventory/mine provision.yml"
 DISK = "remove old runs (below worker_root/runs on it), or set worker_root to a larger disk"
 CLOCK = "on node02: sudo timedatectl set-ntp true"
+INSTALL = f"Fix: {PROVISION} (installs the locked versions)"
+MEMORY = "Fix: end other programs on it, or -e set=train.batch_size=N with a smaller N"
+SLOW = "Fix: the slowest host sets the pace: leave it out, or fix what holds it back"
+DFS = "dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs)"
 SHARE = f"mount the shared file system there on every host ({PROVISION}), or set dfs_path"
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (("disk", "free_mb", 100), f"[FAIL] node02  disk  100 MB free (limit: at least 512 MB). Fix: {DISK}"),
+        (("disk", "free_mb", 100), f"[FAIL] disk  100 MB free (limit: at least 512 MB). Fix: {DISK}"),
         (
             ("disk", "free_mb", 900),
-            f"[WARN] node02  disk  900 MB free (limit: 1,024 MB for the snapshots of all epochs, and some to spare). Fix: {DISK}",
+            f"[WARN] disk  900 MB free (limit: 1,024 MB for the snapshots of all epochs, and some to spare). Fix: {DISK}",
         ),
-        (("disk", "need_mb", 30000), f"[FAIL] node02  disk  20,000 MB free (limit: at least 30,000 MB). Fix: {DISK}"),
+        (("disk", "need_mb", 30000), f"[FAIL] disk  20,000 MB free (limit: at least 30,000 MB). Fix: {DISK}"),
         (
             ("disk", "writable", False),
-            "[FAIL] node02  disk  worker_root can't be written (limit: at least 512 MB). "
+            "[FAIL] disk  worker_root can't be written (limit: at least 512 MB). "
             "Fix: sudo chown its folder to the worker's user, or set worker_root",
         ),
-        (
-            ("memory", "available_mb", 800),
-            "[FAIL] node02  memory  800 of 3,794 MB available (limit: at least 900 MB). "
-            "Fix: end other programs on it, or -e set=train.batch_size=N with a smaller N",
-        ),
-        (
-            ("memory", "available_mb", 1000),
-            "[WARN] node02  memory  1,000 of 3,794 MB available (limit: at least 900 MB). "
-            "Fix: end other programs on it, or -e set=train.batch_size=N with a smaller N",
-        ),
-        (("time", 4600.7), f"[FAIL] node02  clock  1:00:00 h ahead (limit: 1 s). Fix: {CLOCK}"),
-        (("time", 995.6), f"[WARN] node02  clock  5.0 s behind (limit: 1 s). Fix: {CLOCK}"),
-        (("tmux", None), "[FAIL] node02  tmux  is missing. Fix: on node02: sudo apt-get install tmux"),
+        (("memory", "available_mb", 800), "[FAIL] memory  800 of 3,794 MB available (limit: at least 900 MB). " + MEMORY),
+        (("memory", "available_mb", 1000), "[WARN] memory  1,000 of 3,794 MB available (limit: at least 900 MB). " + MEMORY),
+        (("time", 4600.7), f"[FAIL] clock  1:00:00 h ahead (limit: 1 s). Fix: {CLOCK}"),
+        (("time", 995.6), f"[WARN] clock  5.0 s behind (limit: 1 s). Fix: {CLOCK}"),
+        (("tmux", None), "[FAIL] tmux  is missing. Fix: on node02: sudo apt-get install tmux"),
         (
             ("port", "state", "forbidden"),
-            "[FAIL] node02  port  12345 may not be opened by this user (limit: 1024 or above). Fix: set another worker_port",
+            "[FAIL] port  12345 may not be opened by this user (limit: 1024 or above). Fix: set another worker_port",
         ),
         (
             ("port", {"number": 12345, "state": "busy", "process": "nginx (812)"}),
-            "[FAIL] node02  port  12345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port",
+            "[FAIL] port  12345 is held by nginx (812) (limit: free). Fix: end that program, or set another worker_port",
         ),
         (
             ("port", {"number": 12345, "state": "busy", "process": None}),
-            "[FAIL] node02  port  12345 is held by another program (on node02: sudo ss -ltnp 'sport = :12345') (limit: free). "
+            "[FAIL] port  12345 is held by another program (on node02: sudo ss -ltnp 'sport = :12345') (limit: free). "
             "Fix: end that program, or set another worker_port",
         ),
         (
             ("port", {"number": 12345, "state": "held", "run": "cnn-1", "session": "cnn-1-w0"}),
-            "[FAIL] node02  port  run cnn-1 is training on 12345 (limit: free). "
+            "[FAIL] port  run cnn-1 is training on 12345 (limit: free). "
             "Fix: wait for it (-e queue=true does); or stop it: ansible-playbook stop.yml -e run=cnn-1; or set another worker_port",
         ),
         (
             ("python", "version", "3.9.2"),
-            "[FAIL] node02  python  3.9.2 (/home/pi/lockstep/venv/bin/python) (limit: 3.11 to 3.13). "
+            "[FAIL] python  3.9.2 (/home/pi/lockstep/venv/bin/python) (limit: 3.11 to 3.13). "
             "Fix: install one of these and set worker_python to it",
         ),
         (
             ("python", {"path": "/opt/python", "error": "is missing"}),
-            f"[FAIL] node02  python  /opt/python is missing (limit: 3.11 to 3.13). Fix: {PROVISION}, or set worker_python",
+            f"[FAIL] python  /opt/python is missing (limit: 3.11 to 3.13). Fix: {PROVISION}, or set worker_python",
         ),
         (
             ("python", "packages", {"keras": "3.15.1", "numpy": "2.4.6"}),
-            "[FAIL] node02  python  no TensorFlow in /home/pi/lockstep/venv/bin/python (limit: requirements/node.txt). "
-            + f"Fix: {PROVISION}",
+            "[FAIL] python  no TensorFlow in /home/pi/lockstep/venv/bin/python (limit: requirements/node.txt). " + f"Fix: {PROVISION}",
         ),
-        (
-            ("python", "packages", "tensorflow", "2.20.0"),
-            f"[FAIL] node02  tensorflow  2.20.0, the others 2.21.0 (limit: 2.21.0). Fix: {PROVISION} (installs the locked versions)",
-        ),
-        (
-            ("python", "packages", "numpy", "2.0.0"),
-            f"[WARN] node02  numpy  2.0.0, the others 2.4.6 (limit: 2.4.6). Fix: {PROVISION} (installs the locked versions)",
-        ),
+        (("python", "packages", "tensorflow", "2.20.0"), f"[FAIL] tensorflow  2.20.0, the others 2.21.0 (limit: 2.21.0). {INSTALL}"),
+        (("python", "packages", "numpy", "2.0.0"), f"[WARN] numpy  2.0.0, the others 2.4.6 (limit: 2.4.6). {INSTALL}"),
         (
             ("python", "packages", {"tensorflow-cpu": "2.21.0", "numpy": "2.4.6"}),
-            f"[FAIL] node02  keras  missing, the others 3.15.1 (limit: 3.15.1). Fix: {PROVISION} (installs the locked versions)",
+            f"[FAIL] keras  missing, the others 3.15.1 (limit: 3.15.1). {INSTALL}",
         ),
         (
             ("python", "version", "3.13.1"),
-            "[WARN] node02  python  3.13, the others 3.11 (limit: 3.11). Fix: use one version everywhere, so that results can be repeated",
+            "[WARN] python  3.13, the others 3.11 (limit: 3.11). Fix: use one version everywhere, so that results can be repeated",
         ),
         (
             ("machine", "x86_64"),
-            "[WARN] node02  machine  x86_64, the others aarch64 (limit: aarch64). Fix: trains; the slower kind sets the pace of all, and "
+            "[WARN] machine  x86_64, the others aarch64 (limit: aarch64). Fix: trains; the slower kind sets the pace of all, and "
             "where they round differently, steps send the chief's weights, too",
         ),
         (
             ("name", "addresses", ["127.0.1.1"]),
-            "[WARN] node02  name  node02 resolves to 127.0.1.1 on the host itself (limit: an address the others reach). "
+            "[WARN] name  node02 resolves to 127.0.1.1 on the host itself (limit: an address the others reach). "
             "Fix: harmless while worker_address is an IP address; or on it, in /etc/hosts, give node02 its address instead of 127.0.1.1",
         ),
         (
             ("name", {"error": "no answer in 2 s"}),
-            "[WARN] node02  name  node02 does not resolve: no answer in 2 s. Fix: on it, add node02 to /etc/hosts",
+            "[WARN] name  node02 does not resolve: no answer in 2 s. Fix: on it, add node02 to /etc/hosts",
         ),
         (
             ("address", {"given": "10.0.0.2", "addresses": ["10.0.0.2"], "own": False, "all": ["10.0.0.7"]}),
-            "[FAIL] node02  address  10.0.0.2 is not an address of this host (it has 10.0.0.7) (limit: its own). "
+            "[FAIL] address  10.0.0.2 is not an address of this host (it has 10.0.0.7) (limit: its own). "
             "Fix: set worker_address to 10.0.0.7",
         ),
         (
             ("dfs", {"error": "Transport endpoint is not connected"}),
-            "[FAIL] node02  dfs  the shared folder does not answer: Transport endpoint is not connected. "
+            "[FAIL] dfs  the shared folder does not answer: Transport endpoint is not connected. "
             f"Fix: on node02: sudo mount -a; or {PROVISION}",
         ),
         (
             ("dfs", "type", "ext4"),
-            "[FAIL] node02  dfs  /mnt/shared/lockstep (ext4 of node01:/dfs) is not a GlusterFS mount "
+            "[FAIL] dfs  /mnt/shared/lockstep (ext4 of node01:/dfs) is not a GlusterFS mount "
             f"(limit: one folder that all hosts see). Fix: {SHARE}",
         ),
-        (
-            ("dfs", "writable", False),
-            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) can't be written by pi. "
-            "Fix: sudo chown pi /mnt/shared/lockstep",
-        ),
+        (("dfs", "writable", False), f"[FAIL] {DFS} can't be written by pi. Fix: sudo chown pi /mnt/shared/lockstep"),
         (
             ("tokens", 0, {"path": TOKEN, "error": "No such file or directory"}),
-            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) is not shared: a file just written by another host "
+            f"[FAIL] {DFS} is not shared: a file just written by another host "
             f"is not there (No such file or directory) (limit: one folder that all hosts see). Fix: {SHARE}",
         ),
         (
             ("tokens", 0, "sha256", "bad"),
-            "[FAIL] node02  dfs  /mnt/shared/lockstep (fuse.glusterfs of node01:/dfs) is not shared: a file just written by another host "
+            f"[FAIL] {DFS} is not shared: a file just written by another host "
             f"has different content here (limit: one folder that all hosts see). Fix: {SHARE}",
         ),
         (
             ("tokens", 1, {"path": MANIFEST, "error": "Permission denied"}),
-            f"[FAIL] node02  file  {MANIFEST} can't be read: Permission denied (limit: readable). "
+            f"[FAIL] file  {MANIFEST} can't be read: Permission denied (limit: readable). "
             "Fix: ls -l it on the host; train.yml publishes it again if it is missing from the shared folder",
         ),
         (
             ("tokens", 1, "sha256", "0123456789abcdef0"),
-            f"[FAIL] node02  file  {MANIFEST} has digest 0123456789abcdef (limit: da7ada7ada7ada7a). "
+            f"[FAIL] file  {MANIFEST} has digest 0123456789abcdef (limit: da7ada7ada7ada7a). "
             "Fix: ansible-playbook -i inventory/mine train.yml sends it again; then check who can write to that folder (ls -l)",
         ),
         (
             ("throttled", {"now": ["under-voltage"], "since_boot": []}),
-            "[WARN] node02  throttling  now: under-voltage. Fix: use the maker's power supply and a short cable",
+            "[WARN] throttling  now: under-voltage. Fix: use the maker's power supply and a short cable",
         ),
         (
             ("throttled", {"now": [], "since_boot": ["throttled"]}),
-            "[WARN] node02  throttling  since it started: throttled. Fix: give it a fan or a heat sink",
+            "[WARN] throttling  since it started: throttled. Fix: give it a fan or a heat sink",
         ),
-        (("temperature", 79.6), "[WARN] node02  temperature  80 C (limit: below 75 C). Fix: give it a fan or a heat sink"),
+        (("temperature", 79.6), "[WARN] temperature  80 C (limit: below 75 C). Fix: give it a fan or a heat sink"),
         (
             ("governors", ["ondemand"]),
-            "[WARN] node02  governor  ondemand (limit: performance). "
+            "[WARN] governor  ondemand (limit: performance). "
             "Fix: on node02: echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
         ),
-        (("load", 3.2), "[WARN] node02  load  load 3.2 on 4 cores (limit: at most 2). Fix: end what else runs there (top shows it)"),
-        (
-            ("speed", 90.0),
-            "[WARN] node02  speed  90 MB/s per core, the others 200 (limit: at least 160). "
-            "Fix: the slowest host sets the pace: leave it out, or fix what holds it back",
-        ),
-        (
-            ("cpus", 2),
-            "[WARN] node02  speed  2 CPUs, the others 4 (limit: at least 3.2). "
-            "Fix: the slowest host sets the pace: leave it out, or fix what holds it back",
-        ),
+        (("load", 3.2), "[WARN] load  load 3.2 on 4 cores (limit: at most 2). Fix: end what else runs there (top shows it)"),
+        (("speed", 90.0), "[WARN] speed  90 MB/s per core, the others 200 (limit: at least 160). " + SLOW),
+        (("cpus", 2), "[WARN] speed  2 CPUs, the others 4 (limit: at least 3.2). " + SLOW),
     ],
 )
 def test_troubles_of_one_host(change, line):
-    assert doctor(setting("node02", *change)) == [line]
+    assert doctor(setting("node02", *change)) == [line.replace("] ", "] node02  ", 1)]
 
 
 def test_a_32_bit_system():
@@ -344,8 +321,7 @@ def test_foreign_address_that_is_reached_all_same():
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [({}, []), ({"a": 1, "b": 1}, []), ({"a": 1, "b": 2}, [("b", 1)]), ({"a": 1, "b": 2, "c": 2}, [("a", 2)])],
+    ("values", "expected"), [({}, []), ({"a": 1, "b": 1}, []), ({"a": 1, "b": 2}, [("b", 1)]), ({"a": 1, "b": 2, "c": 2}, [("a", 2)])]
 )
 def test_the_odd_one_out(values, expected):
     assert model.odd(values) == expected

@@ -7,7 +7,8 @@ from control.remote import answers
 from tests.unit.doctor_samples import doctor
 from trainer.common.errors import LockstepError
 
-CHANGED = """Failed to connect to the host via ssh: @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
+SSH = "Failed to connect to the host via ssh: "
+CHANGED = f"""{SSH}@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
 Offending ECDSA key in /home/me/.ssh/known_hosts:3
@@ -18,30 +19,27 @@ Host key verification failed."""
     ("message", "line"),
     [
         (
-            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: Connection timed out",
+            f"{SSH}ssh: connect to host 10.0.0.2 port 22: Connection timed out",
             "it is down, or a firewall is in between. Fix: switch it on and look: ping -c 3 10.0.0.2",
         ),
         (
-            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: No route to host",
+            f"{SSH}ssh: connect to host 10.0.0.2 port 22: No route to host",
             "it is down, or in another network. Fix: switch it on and look: ping -c 3 10.0.0.2",
         ),
         (
-            "Failed to connect to the host via ssh: ssh: connect to host 10.0.0.2 port 22: Connection refused",
+            f"{SSH}ssh: connect to host 10.0.0.2 port 22: Connection refused",
             "no SSH server answers. Fix: on node02: sudo apt-get install openssh-server && sudo systemctl enable --now ssh; or set "
             "ansible_port, if it has another",
         ),
         (
-            "Failed to connect to the host via ssh: pi@10.0.0.2: Permission denied (publickey,password).",
+            f"{SSH}pi@10.0.0.2: Permission denied (publickey,password).",
             "it refuses the key. Fix: ssh-copy-id pi@10.0.0.2, or set ansible_user and ansible_ssh_private_key_file",
         ),
         (
             CHANGED,
             "its host key has changed. Fix: if it was set up anew: ssh-keygen -R 10.0.0.2; if not, another machine answers in its place",
         ),
-        (
-            "Failed to connect to the host via ssh: Host key verification failed.",
-            "its host key is not known here. Fix: ssh pi@10.0.0.2, compare the key, answer yes",
-        ),
+        (f"{SSH}Host key verification failed.", "its host key is not known here. Fix: ssh pi@10.0.0.2, compare the key, answer yes"),
         (
             "ssh: Could not resolve hostname node02: Name or service not known",
             "its name does not resolve. Fix: set ansible_host to its address",

@@ -11,7 +11,8 @@ import threading
 
 import pytest
 
-from control.provision import host_rules
+from control.common.task import Task
+from control.provision.tasks import settings
 from tests.unit.fake_module import Module, ended, failed, load
 
 dfs_contents, dfs_mount = load("dfs_contents"), load("dfs_mount")
@@ -23,9 +24,16 @@ def members(count):
     return [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, count + 1)]
 
 
+def volume(count, layout="replica", replicas=3):
+    """How these hosts serve and mount the volume."""
+    plan = {"members": members(count), "state": "present"}
+    options = {"kind": "glusterfs", "path": "/mnt/x", "brick": "/b", "volume": "lockstep", "layout": layout, "replicas": replicas}
+    return settings.dfs(Task({"plan": plan, "roots": {}, **options}))["ansible_facts"]["provision"]["volume"]
+
+
 def part(count, name):
     """What one of several hosts mounts, and with which packages."""
-    return host_rules.dfs_volume(members(count), "lockstep", "/b", "replica", 3)["hosts"][name]
+    return volume(count)["hosts"][name]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +48,10 @@ def part(count, name):
     ],
 )
 def test_servers_are_whole_sets_of_the_first_hosts(count, layout, replicas, servers, replicated):
-    hosts = members(count)
-    volume = host_rules.dfs_volume(hosts, "lockstep", "/b", layout, replicas)
-    assert volume["servers"] == [host["name"] for host in hosts[:servers]]
-    assert volume["replica"] == (replicas if replicated else 0)
-    assert volume["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
+    hosts, actual = members(count), volume(count, layout, replicas)
+    assert actual["servers"] == [host["name"] for host in hosts[:servers]]
+    assert actual["replica"] == (replicas if replicated else 0)
+    assert actual["bricks"] == [f"{host['address']}:/b" for host in hosts[:servers]]
 
 
 def test_server_mounts_from_itself_and_others_from_first():
@@ -68,9 +75,9 @@ class Mounts:
         monkeypatch.setattr(dfs_mount, "FSTAB", str(self.fstab))
         monkeypatch.setattr(dfs_mount, "UNIT", str(folder / "unit"))
         monkeypatch.setattr(dfs_mount, "ACCESS", str(folder / "secure-access"))
-        monkeypatch.setattr(dfs_mount, "mounted", lambda path: self.mounted)
-        monkeypatch.setattr(dfs_mount, "dead", lambda path: self.dead)
-        monkeypatch.setattr(dfs_mount, "immutable", lambda path, wanted: None)
+        monkeypatch.setattr(dfs_mount, "_mounted", lambda path: self.mounted)
+        monkeypatch.setattr(dfs_mount, "_dead", lambda path: self.dead)
+        monkeypatch.setattr(dfs_mount, "_immutable", lambda path, wanted: None)
         monkeypatch.setattr(dfs_mount.os, "chown", lambda *_: None)
 
     def module(self, state="present", source="10.0.0.1:/lockstep", **options):
@@ -102,11 +109,11 @@ def mounts(tmp_path, monkeypatch):
 
 
 def mount(mounts, **options):
-    return ended(dfs_mount.present, mounts.module(**options))["did"]
+    return ended(dfs_mount, mounts.module(**options))["did"]
 
 
 def unmount(mounts, **options):
-    return ended(dfs_mount.absent, mounts.module(state="absent", **options))["did"]
+    return ended(dfs_mount, mounts.module(state="absent", **options))["did"]
 
 
 LINE = "10.0.0.1:/lockstep {path} glusterfs defaults,_netdev,noauto,x-systemd.after=glusterd.service,backup-volfile-servers=10.0.0.2 0 0"
@@ -138,9 +145,9 @@ def test_a_mount_whose_process_died_is_made_anew(mounts):
 def test_mount_from_before_tls_is_made_anew(mounts, monkeypatch):
     """A mount from before tls is made anew and a busy one says what to do."""
     mount(mounts)
-    monkeypatch.setattr(dfs_mount, "old", lambda module: mounts.mounted == ("fuse.glusterfs", "10.0.0.1:/lockstep"))
+    monkeypatch.setattr(dfs_mount._Mount, "_old", lambda mount: mounts.mounted == ("fuse.glusterfs", "10.0.0.1:/lockstep"))
     mounts.fails = "umount: target is busy."
-    assert "target is busy.; end what uses" in failed(dfs_mount.present, mounts.module())
+    assert "target is busy.; end what uses" in failed(dfs_mount, mounts.module())
     assert mounts.mounted
     mounts.fails = ""
     assert mount(mounts) == ["mount anew"]
@@ -151,9 +158,9 @@ def test_the_process_of_a_mount_is_recognised(monkeypatch, mounts):
     others = [["glusterfs", "/mnt/other", ""], ["/usr/sbin/glusterfsd", str(mounts.path), ""], [""]]
     monkeypatch.setattr(dfs_mount.host, "running", lambda chosen: [number for number, one in enumerate([argv, *others]) if chosen(one)])
     monkeypatch.setattr(dfs_mount.host, "older", lambda pids, path: pids)
-    assert dfs_mount.old(mounts.module())
+    assert dfs_mount._Mount(mounts.module())._old()
     argv[-2] = "/mnt/other"
-    assert not dfs_mount.old(mounts.module())
+    assert not dfs_mount._Mount(mounts.module())._old()
 
 
 def test_a_mount_that_is_gone_comes_back(mounts):
@@ -165,9 +172,7 @@ def test_a_mount_that_is_gone_comes_back(mounts):
 def test_a_folder_with_files_is_not_hidden(mounts):
     mounts.path.mkdir()
     (mounts.path / "thesis.odt").touch()
-    assert f"dfs_path={mounts.path} holds thesis.odt, which a mount would hide; move that away" in failed(
-        dfs_mount.present, mounts.module()
-    )
+    assert f"dfs_path={mounts.path} holds thesis.odt, which a mount would hide; move that away" in failed(dfs_mount, mounts.module())
     assert mounts.fstab.read_text().count("glusterfs defaults") == 0
 
 
@@ -180,12 +185,12 @@ def test_a_folder_with_files_is_not_hidden(mounts):
 )
 def test_what_is_mounted_there_already_is_named(there, reason, mounts):
     mounts.mounted = there
-    assert reason in failed(dfs_mount.present, mounts.module())
+    assert reason in failed(dfs_mount, mounts.module())
 
 
 def test_a_mount_that_fails_says_where_to_look(mounts):
     mounts.fails = "Job for my-dfs.mount failed."
-    message = failed(dfs_mount.present, mounts.module())
+    message = failed(dfs_mount, mounts.module())
     assert "10.0.0.1:/lockstep can't be mounted on" in message
     assert "sudo gluster volume status" in message
     assert "/var/log/glusterfs/" in message
@@ -203,7 +208,7 @@ def test_unmounted_without_a_trace_and_only_once(mounts):
 def test_a_busy_mount_says_what_to_do(mounts):
     mount(mounts)
     mounts.fails = "umount: target is busy."
-    assert "target is busy.; end what uses" in failed(dfs_mount.absent, mounts.module(state="absent"))
+    assert "target is busy.; end what uses" in failed(dfs_mount, mounts.module(state="absent"))
 
 
 def test_a_foreign_mount_is_not_unmounted(mounts):
@@ -219,9 +224,9 @@ def test_a_checked_mount_touches_nothing(mounts):
 
 
 def test_mounts_of_this_machine_are_read():
-    assert dfs_mount.mounted("/proc")[0] == "proc"
-    assert dfs_mount.mounted("/no/such/mount") is None
-    assert dfs_mount.host.unescaped(dfs_mount.escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
+    assert dfs_mount._mounted("/proc")[0] == "proc"
+    assert dfs_mount._mounted("/no/such/mount") is None
+    assert dfs_mount.host.unescaped(dfs_mount._escaped("/mnt/my \\040 dfs")) == "/mnt/my \\040 dfs"
 
 
 def contents(action, path, **options):
@@ -230,17 +235,17 @@ def contents(action, path, **options):
 
 
 def test_token_written_here_is_read_there_and_removed(tmp_path):
-    ended(dfs_contents.write, contents("write", tmp_path))
-    assert ended(dfs_contents.read, contents("read", tmp_path))["changed"] is False
-    ended(dfs_contents.forget, contents("forget", tmp_path))
+    ended(dfs_contents, contents("write", tmp_path))
+    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
+    ended(dfs_contents, contents("forget", tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
-    ended(dfs_contents.write, contents("write", tmp_path))
+    ended(dfs_contents, contents("write", tmp_path))
     (tmp_path / "other").mkdir()
-    assert failed(dfs_contents.read, contents("read", tmp_path / "other")) == (
+    assert failed(dfs_contents, contents("read", tmp_path / "other")) == (
         f"DFS not shared: pi2 does not see what pi1 wrote to dfs_path={tmp_path}/other (No such file or directory). "
         "Every host must have the same folder there: mount the shared one (NFS, CephFS, ...), "
         "or let provision.yml make one: dfs_kind: glusterfs"
@@ -250,16 +255,16 @@ def test_folder_not_shared_names_host_path_and_mend(tmp_path, monkeypatch):
 def test_token_of_another_try_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents, "PATIENCE_S", 0.0)
     (tmp_path / ".lockstep-token-t1").write_text("old")
-    assert "(it reads something else)" in failed(dfs_contents.read, contents("read", tmp_path))
+    assert "(it reads something else)" in failed(dfs_contents, contents("read", tmp_path))
 
 
 def test_a_token_that_comes_late_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(dfs_contents.time, "sleep", lambda _: (tmp_path / ".lockstep-token-t1").write_text("t1"))
-    assert ended(dfs_contents.read, contents("read", tmp_path))["changed"] is False
+    assert ended(dfs_contents, contents("read", tmp_path))["changed"] is False
 
 
 def test_folder_below_an_absent_mount_is_not_written(tmp_path):
-    assert failed(dfs_contents.write, contents("write", tmp_path, kind="glusterfs")) == (
+    assert failed(dfs_contents, contents("write", tmp_path, kind="glusterfs")) == (
         f"pi2: nothing is mounted on dfs_path={tmp_path}; run provision.yml again, or: sudo mount {tmp_path}"
     )
     assert list(tmp_path.iterdir()) == []
@@ -267,12 +272,12 @@ def test_folder_below_an_absent_mount_is_not_written(tmp_path):
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
     assert f"pi2: dfs_path={tmp_path}/x can't be written to: No such file or directory." in failed(
-        dfs_contents.write, contents("write", tmp_path / "x")
+        dfs_contents, contents("write", tmp_path / "x")
     )
 
 
 def test_a_local_folder_is_made(tmp_path):
-    ended(dfs_contents.write, contents("write", tmp_path / "new", kind="local"))
+    ended(dfs_contents, contents("write", tmp_path / "new", kind="local"))
     assert (tmp_path / "new" / ".lockstep-token-t1").is_file()
 
 
@@ -280,12 +285,12 @@ def test_only_our_folders_are_emptied(tmp_path):
     for name in ("wheels", "thesis"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert "also holds thesis, which Lockstep did not put there" in failed(dfs_contents.empty, contents("empty", tmp_path))
+    assert "also holds thesis, which Lockstep did not put there" in failed(dfs_contents, contents("empty", tmp_path))
     shutil.rmtree(tmp_path / "thesis")
-    assert ended(dfs_contents.empty, contents("empty", tmp_path, check_mode=True)) == {"changed": True, "removed": ["wheels"]}
-    assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": True, "removed": ["wheels"]}
+    assert ended(dfs_contents, contents("empty", tmp_path, check_mode=True)) == {"changed": True, "removed": ["wheels"]}
+    assert ended(dfs_contents, contents("empty", tmp_path)) == {"changed": True, "removed": ["wheels"]}
     assert os.listdir(tmp_path) == []
-    assert ended(dfs_contents.empty, contents("empty", tmp_path)) == {"changed": False, "removed": []}
+    assert ended(dfs_contents, contents("empty", tmp_path)) == {"changed": False, "removed": []}
 
 
 def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
@@ -293,12 +298,12 @@ def test_slurm_state_of_runs_is_kept_unless_empty(tmp_path):
     (tmp_path / "slurm" / "my-run" / "state").mkdir(parents=True)
     (tmp_path / "slurm" / "my-run" / "state" / "step-20").touch()
     (tmp_path / "slurm" / "gone" / "state").mkdir(parents=True)
-    message = failed(dfs_contents.empty, contents("empty", tmp_path))
+    message = failed(dfs_contents, contents("empty", tmp_path))
     assert "holds in slurm/ what runs under Slurm need to go on (my-run)" in message
     assert "playbooks/delete_run.yml -e run=my-run" in message
     assert (tmp_path / "slurm" / "my-run" / "state" / "step-20").is_file()
     shutil.rmtree(tmp_path / "slurm" / "my-run")
-    assert ended(dfs_contents.empty, contents("empty", tmp_path))["removed"] == ["slurm"]
+    assert ended(dfs_contents, contents("empty", tmp_path))["removed"] == ["slurm"]
     assert not (tmp_path / "slurm").exists()
 
 
@@ -309,17 +314,17 @@ def test_only_wheel_folders_go_from_anothers_folder(tmp_path):
         (wheels / name).mkdir(parents=True)
     (wheels / "aarch64-cp312-0123456789abcdef").symlink_to(tmp_path)
     others = sorted({path.name for path in wheels.iterdir()} - set(mine))
-    assert ended(dfs_contents.wheels, contents("wheels", wheels, check_mode=True)) == {"changed": True, "removed": mine}
-    assert ended(dfs_contents.wheels, contents("wheels", wheels)) == {"changed": True, "removed": mine}
+    assert ended(dfs_contents, contents("wheels", wheels, check_mode=True)) == {"changed": True, "removed": mine}
+    assert ended(dfs_contents, contents("wheels", wheels)) == {"changed": True, "removed": mine}
     assert sorted(os.listdir(wheels)) == others
-    assert ended(dfs_contents.wheels, contents("wheels", wheels)) == {"changed": False, "removed": []}
+    assert ended(dfs_contents, contents("wheels", wheels)) == {"changed": False, "removed": []}
 
 
 def test_wheel_folder_goes_when_nothing_else_is_inside(tmp_path):
     (tmp_path / "wheels" / "aarch64-cp311-0123456789abcdef").mkdir(parents=True)
-    ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))
+    ended(dfs_contents, contents("wheels", tmp_path / "wheels"))
     assert os.listdir(tmp_path) == []
-    assert ended(dfs_contents.wheels, contents("wheels", tmp_path / "wheels"))["changed"] is False
+    assert ended(dfs_contents, contents("wheels", tmp_path / "wheels"))["changed"] is False
 
 
 class Daemon:
@@ -351,15 +356,15 @@ def daemon(tmp_path, monkeypatch):
 
 
 def serve(daemon, **options):
-    return ended(gluster_server.present, daemon.module(**options))["did"]
+    return ended(gluster_server, daemon.module(**options))["did"]
 
 
 def serve_no_more(daemon, **options):
-    return ended(gluster_server.absent, daemon.module(state="absent", **options))["did"]
+    return ended(gluster_server, daemon.module(state="absent", **options))["did"]
 
 
 def test_bricks_ports_are_those_that_firewall_names():
-    assert host_rules.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
+    assert settings.BRICK_PORTS[1] == gluster_server.HIGHEST_PORT
 
 
 def test_server_is_brought_up_once_and_taken_down(daemon):
@@ -380,9 +385,9 @@ def test_daemons_from_before_tls_are_restarted(daemon, monkeypatch):
     child = subprocess.Popen([sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"], stdin=-1, stdout=-1)
     child.stdout.readline()
     threading.Thread(target=child.wait).start()
-    monkeypatch.setattr(gluster_server, "old", lambda module: [child.pid] if child.returncode is None else [])
+    monkeypatch.setattr(gluster_server._Server, "_old", lambda server: [child.pid] if child.returncode is None else [])
     module = daemon.module()
-    assert ended(gluster_server.present, module)["did"] == ["start the daemons anew"]
+    assert ended(gluster_server, module)["did"] == ["start the daemons anew"]
     order = [line for line in module.ran if line.split()[1] in ("stop", "restart")]
     assert order == ["systemctl stop glusterd", "systemctl restart glusterd"]
     assert child.wait() == -signal.SIGTERM
@@ -400,7 +405,7 @@ def test_daemons_from_before_tls_are_restarted(daemon, monkeypatch):
     ],
 )
 def test_daemons_are_recognised_and_mounts_are_not_ended(line, expected):
-    assert gluster_server.is_daemon(line.split()) is expected
+    assert gluster_server._is_daemon(line.split()) is expected
 
 
 def test_a_brick_that_was_there_before_stays(daemon):
@@ -414,7 +419,7 @@ def test_brick_with_files_of_others_is_not_removed(daemon):
     serve(daemon)
     (daemon.brick / "thesis").mkdir()
     assert "also holds thesis, which Lockstep did not put there; move that away first" in failed(
-        gluster_server.absent, daemon.module(state="absent")
+        gluster_server, daemon.module(state="absent")
     )
     assert daemon.runs
     assert (daemon.brick / "thesis").exists()
@@ -425,7 +430,7 @@ def test_a_brick_without_extended_attributes_is_refused(daemon, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(gluster_server.os, "setxattr", refuse)
-    assert failed(gluster_server.present, daemon.module()).endswith(
+    assert failed(gluster_server, daemon.module()).endswith(
         "can't hold a brick: no extended attributes there (Operation not supported); set dfs_brick to a folder on ext4, xfs or btrfs"
     )
 
@@ -523,11 +528,11 @@ def pool(tmp_path, monkeypatch):
 
 
 def make(pool, **options):
-    return ended(gluster_volume.present, pool.module(**options))["did"]
+    return ended(gluster_volume, pool.module(**options))["did"]
 
 
 def unmake(pool, **options):
-    return ended(gluster_volume.absent, pool.module(state="absent", **options))["did"]
+    return ended(gluster_volume, pool.module(state="absent", **options))["did"]
 
 
 def test_a_volume_is_made_once(pool):
@@ -539,12 +544,8 @@ def test_a_volume_is_made_once(pool):
         "encrypt the volume",
         "start the volume",
     ]
-    assert pool.volume == {
-        "bricks": ["10.0.0.1:/b", "10.0.0.2:/b", "10.0.0.3:/b"],
-        "options": OPTIONS,
-        "status": "Started",
-    }
-    again = ended(gluster_volume.present, pool.module())
+    assert pool.volume == {"bricks": ["10.0.0.1:/b", "10.0.0.2:/b", "10.0.0.3:/b"], "options": OPTIONS, "status": "Started"}
+    again = ended(gluster_volume, pool.module())
     assert (again["changed"], "show" in again) == (False, False)
 
 
@@ -573,7 +574,7 @@ def test_volume_without_tls_is_restarted_with_it(missing, pool):
 
 def test_a_server_that_does_not_answer_is_named(pool):
     pool.refuses = ["10.0.0.3"]
-    message = failed(gluster_volume.present, pool.module())
+    message = failed(gluster_volume, pool.module())
     assert "10.0.0.3 can't be taken into GlusterFS's pool: peer probe: failed" in message
     assert message.endswith("Is its port 24007 reachable from here, and is it in no other pool (sudo gluster peer status)?")
     pool.refuses = []
@@ -582,7 +583,7 @@ def test_a_server_that_does_not_answer_is_named(pool):
 
 def test_a_server_that_does_not_join_is_named(pool):
     pool.connected = "0"
-    assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume.present, pool.module())
+    assert "GlusterFS on 10.0.0.2, 10.0.0.3 has not joined within 0 s" in failed(gluster_volume, pool.module())
 
 
 def test_only_a_volume_made_here_is_dissolved(pool):
@@ -594,7 +595,7 @@ def test_only_a_volume_made_here_is_dissolved(pool):
 
 def test_a_volume_that_was_there_before_stays(pool):
     pool.peers, pool.volume = ["10.0.0.2", "10.0.0.3"], {"bricks": ["10.0.0.9:/old"], "options": {}, "status": "Started"}
-    made = ended(gluster_volume.present, pool.module())
+    made = ended(gluster_volume, pool.module())
     assert made["did"] == ["let the cluster's hosts in", "encrypt the volume", "start the volume"]
     assert made["show"].startswith("warning: the volume lockstep keeps the servers that it was made with: 10.0.0.9:/old. To spread it")
     assert unmake(pool) == []
@@ -603,7 +604,7 @@ def test_a_volume_that_was_there_before_stays(pool):
 
 def test_what_is_made_is_recorded_before_next_step(pool):
     pool.refuses = ["10.0.0.3"]
-    failed(gluster_volume.present, pool.module())
+    failed(gluster_volume, pool.module())
     assert json.loads(pool.record.read_text()) == {"peers": ["10.0.0.2"]}
     assert unmake(pool) == ["let 10.0.0.2 go"]
 
@@ -618,10 +619,10 @@ def test_checked_volume_does_not_need_daemon_to_run(pool):
     module = pool.module(check_mode=True)
     module.answers["gluster --mode=script peer status"] = (1, "", "Connection failed.")
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed.")
-    assert ended(gluster_volume.present, module)["did"] == ["create the volume"]
+    assert ended(gluster_volume, module)["did"] == ["create the volume"]
 
 
 def test_silent_daemon_says_where_to_look(pool):
     module = pool.module()
     module.answers["gluster --mode=script --xml peer status"] = (1, "", "Connection failed. Please check if gluster daemon is operational.")
-    assert "Please check if gluster daemon is operational.; look at: journalctl -u glusterd" in failed(gluster_volume.present, module)
+    assert "Please check if gluster daemon is operational.; look at: journalctl -u glusterd" in failed(gluster_volume, module)

@@ -5,27 +5,35 @@ import subprocess
 
 import pytest
 
+from control.common.task import Task
 from control.provision import host_rules
+from control.provision.tasks import settings
 from tests.unit.fake_module import Module, ended, failed, load
 
 firewall_table = load("firewall_table")
 HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": port} for number, port in ((1, 12345), (2, 12346), (3, 12345))]
 
 
+def ports_of(hosts, kind):
+    """What only members may reach."""
+    plan = {"members": hosts, "kind": kind, "state": "present", "firewall": True, "addresses": []}
+    return settings.firewall(Task({"plan": plan, "allow": [], "users": []}))["ansible_facts"]["provision"]["ports"]
+
+
 def rules(addresses=("10.0.0.1", "10.0.0.2", "fe80::1"), users=()):
-    plan = {"allowed": addresses, "ports": host_rules.firewall_ports(HOSTS, "glusterfs")}
+    plan = {"allowed": addresses, "ports": ports_of(HOSTS, "glusterfs")}
     return host_rules.firewall_rules(plan, "lockstep", users)
 
 
 def test_every_worker_and_glusterfs_port_is_opened():
     ports = ["12345", "12346", "12845", "12846"]
-    assert host_rules.firewall_ports(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
-    assert host_rules.firewall_ports(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
+    assert ports_of(HOSTS, "mounted") == ports, "also those of parameter servers, which any of them may get"
+    assert ports_of(HOSTS, "glusterfs") == [*ports, "24007-24008", "49152-49251"]
 
 
 def test_direct_ports_are_closed_to_strangers_too():
     hosts = [{**host, "direct_port": host["port"] + 1000} for host in HOSTS]
-    ports = host_rules.firewall_ports(hosts, "mounted")
+    ports = ports_of(hosts, "mounted")
     assert ports == ["12345", "12346", "12845", "12846", "13345", "13346"]
     text = host_rules.firewall_rules({"allowed": ["10.0.0.1"], "ports": ports}, "lockstep", [])
     assert "dport { 12345, 12346, 12845, 12846, 13345, 13346 } jump" in text
@@ -33,7 +41,7 @@ def test_direct_ports_are_closed_to_strangers_too():
 
 def test_port_without_room_is_closed_alone():
     """A port that leaves no room for a server is closed alone."""
-    assert host_rules.firewall_ports([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
+    assert ports_of([{"name": "pi1", "address": "10.0.0.1", "port": 65300}], "mounted") == ["65300"]
 
 
 def test_only_our_table_is_replaced_and_members_pass():
@@ -122,11 +130,11 @@ def kernel():
 
 
 def present(kernel, folder, text, **options):
-    return ended(firewall_table.present, kernel.module(folder, text, **options))
+    return ended(firewall_table, kernel.module(folder, text, **options))
 
 
 def absent(kernel, folder, **options):
-    return ended(firewall_table.absent, kernel.module(folder, state="absent", **options))
+    return ended(firewall_table, kernel.module(folder, state="absent", **options))
 
 
 def test_rules_are_loaded_once(kernel, tmp_path):
@@ -173,7 +181,7 @@ def test_a_checked_run_touches_nothing(kernel, tmp_path):
 def test_rules_that_nft_does_not_take_replace_nothing(kernel, tmp_path):
     present(kernel, tmp_path, "a")
     kernel.takes = False
-    message = failed(firewall_table.present, kernel.module(tmp_path, "b"))
+    message = failed(firewall_table, kernel.module(tmp_path, "b"))
     assert "nftables rejects the rules: syntax error. The kernel may lack nf_tables" in message
     assert message.endswith("without a firewall: -e firewall=false")
     assert (kernel.table, (tmp_path / "etc" / "firewall.nft").read_text()) == ("as loaded: a", "a")
@@ -188,4 +196,4 @@ def test_nothing_is_left_and_second_removal_changes_nothing(kernel, tmp_path):
 
 def test_without_nft_the_mend_is_named(kernel, tmp_path):
     module = kernel.module(tmp_path, "a", programs=[])
-    assert failed(firewall_table.present, module).endswith("nft is missing; install it: sudo apt-get install nftables")
+    assert failed(firewall_table, module).endswith("nft is missing; install it: sudo apt-get install nftables")

@@ -40,13 +40,13 @@ class Host:
         return Module({"openssl": run}, state=state, **{**given, **options})
 
     def certificate(self, **options):
-        return ended(gluster_tls.certificate, self.module("certificate", **options))
+        return ended(gluster_tls, self.module("certificate", **options))
 
     def trust(self, certificates, **options):
-        return ended(gluster_tls.trusted, self.module("trusted", trusted=host_rules.dfs_trusted(certificates), **options))["did"]
+        return ended(gluster_tls, self.module("trusted", trusted=host_rules.dfs_trusted(certificates), **options))["did"]
 
     def remove(self, **options):
-        return ended(gluster_tls.absent, self.module("absent", **options))
+        return ended(gluster_tls, self.module("absent", **options))
 
     def files(self):
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if not path.is_dir())
@@ -112,7 +112,7 @@ def test_files_of_others_are_refused_and_kept(name, host):
     path = host.folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("theirs")
-    message = failed(gluster_tls.certificate, host.module("certificate"))
+    message = failed(gluster_tls, host.module("certificate"))
     assert f"{path} for GlusterFS's TLS is not Lockstep's, and is not replaced; move it away" in message
     assert host.remove() == {"changed": False, "did": []}
     assert host.files() == [name]
@@ -122,7 +122,7 @@ def test_certificate_put_in_place_of_ours_is_kept(host, other):
     mine = host.certificate()["certificate"]
     host.trust({"node1": mine})
     (host.ssl / "glusterfs.pem").write_text(other)
-    assert "glusterfs.pem for GlusterFS's TLS is not Lockstep's" in failed(gluster_tls.certificate, host.module("certificate"))
+    assert "glusterfs.pem for GlusterFS's TLS is not Lockstep's" in failed(gluster_tls, host.module("certificate"))
     assert "has been replaced since" in host.remove()["show"]
     assert (host.ssl / "glusterfs.pem").read_text() == other
     assert host.access.exists()
@@ -131,7 +131,7 @@ def test_certificate_put_in_place_of_ours_is_kept(host, other):
 def test_a_daemon_with_other_volumes_is_not_closed(host):
     (host.folder / "glusterd" / "vols" / "photos").mkdir(parents=True)
     (host.folder / "glusterd" / "vols" / "lockstep").mkdir()
-    message = failed(gluster_tls.certificate, host.module("certificate"))
+    message = failed(gluster_tls, host.module("certificate"))
     assert "GlusterFS also serves photos, whose clients have no certificates" in message
 
 
@@ -231,10 +231,13 @@ def test_name_that_certificate_cant_have_is_refused(name):
 
 
 def test_nothing_is_mounted_anew_below_a_run():
-    look = findings.parse("session=my-run-w0-abc\ndfs=open")
-    assert findings._open(look).startswith("my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
-    assert findings._open(findings.parse("dfs=open")) is None
-    assert findings._open(findings.parse("session=my-run-w0-abc")) is None
+    def refused(*lines):
+        look = findings.Look.of("\n".join(["systemd=yes", *lines]))
+        return [one for one in look.refusals("pi1", False, False, True, 0) if "mounted anew" in one]
+
+    (problem,) = refused("session=my-run-w0-abc", "dfs=open")
+    assert problem.startswith("pi1: my-run-w0-abc is running there, and the shared folder is to be mounted anew, with TLS")
+    assert refused("dfs=open") == refused("session=my-run-w0-abc") == []
 
 
 def test_process_is_older_than_files_after_its_start(tmp_path):

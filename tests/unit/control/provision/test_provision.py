@@ -15,7 +15,7 @@ from ansible.errors import AnsibleError, AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
 from control.common.task import Task
-from control.provision import findings, host_rules, wheels
+from control.provision import findings, wheels
 from control.provision.tasks import check as provision_check
 from control.provision.tasks import plan as provision_plan
 from control.provision.tasks import report as provision_report
@@ -41,15 +41,18 @@ GOOD = {
 
 def look(python="/usr/bin/python3 3.11.2 True", without=(), **changed):
     lines = [f"{key}={value}" for key, value in {**GOOD, **changed}.items() if key not in without]
-    return findings.parse("\n".join([*lines, f"python={python}"] if python else lines))
+    return findings.Look.of("\n".join([*lines, f"python={python}"] if python else lines))
 
 
 def refused(actual, **options):
-    return findings.refusals("pi3", actual, **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
+    return actual.refusals("pi3", **{"needs_root": True, "password": False, "brick": True, "need_mb": 2600, **options})
 
 
 def members(count=5):
     return [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, count + 1)]
+
+
+SIX = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
 
 
 def message(function, *arguments):
@@ -69,14 +72,8 @@ def test_good_host_is_accepted_with_its_target():
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        (
-            {"machine": "armv7l"},
-            "pi3: machine armv7l: TensorFlow is built for x86_64 and aarch64 only; use a host of that kind",
-        ),
-        (
-            {"bits": "32"},
-            "pi3: Debian GNU/Linux 12 (bookworm) is a 32-bit system: TensorFlow has no build for it; install the 64-bit one",
-        ),
+        ({"machine": "armv7l"}, "pi3: machine armv7l: TensorFlow is built for x86_64 and aarch64 only; use a host of that kind"),
+        ({"bits": "32"}, "pi3: Debian GNU/Linux 12 (bookworm) is a 32-bit system: TensorFlow has no build for it; install the 64-bit one"),
         (
             {"without": ["apt"], "os_PRETTY_NAME": '"Fedora Linux 41"'},
             "pi3: Fedora Linux 41 has no apt; provisioning knows Debian, Ubuntu and Raspberry Pi OS. "
@@ -93,18 +90,12 @@ def test_good_host_is_accepted_with_its_target():
             "pi3: pi can't use sudo without a password; give it with -K, or allow it there: "
             "echo 'pi ALL=(ALL) NOPASSWD: ALL' | sudo tee /etc/sudoers.d/pi",
         ),
-        (
-            {"sudo": "missing"},
-            "pi3: there is no sudo, and pi is not root; install sudo there, or log in as root: -e ansible_user=root",
-        ),
+        ({"sudo": "missing"}, "pi3: there is no sudo, and pi is not root; install sudo there, or log in as root: -e ansible_user=root"),
         (
             {"root_mb": "1200"},
             "pi3: 1,200 MB are free for worker_root; the Python environment needs 2,600 MB. Free some, or set worker_root to another disk",
         ),
-        (
-            {"without": ["systemd"]},
-            "pi3: systemd does not run there, and the distributed file system's services need it",
-        ),
+        ({"without": ["systemd"]}, "pi3: systemd does not run there, and the distributed file system's services need it"),
     ],
     ids=["machine", "32-bit", "no apt", "old Python", "sudo's password", "no sudo", "disk", "systemd"],
 )
@@ -113,8 +104,7 @@ def test_what_a_host_is_refused_for(changed, problem):
 
 
 @pytest.mark.parametrize(
-    ("changed", "users"),
-    [({"root_uid": "1007"}, ["1000"]), ({"uid": "0", "root_uid": "1007"}, ["0", "1007"]), ({"uid": "0"}, ["0"])],
+    ("changed", "users"), [({"root_uid": "1007"}, ["1000"]), ({"uid": "0", "root_uid": "1007"}, ["0", "1007"]), ({"uid": "0"}, ["0"])]
 )
 def test_who_may_train_on_a_host(changed, users):
     assert look(**changed).fact()["users"] == users
@@ -133,19 +123,20 @@ def test_gpus_make_another_environment_where_there_is_one():
 
 @pytest.mark.parametrize(
     ("python", "shown"),
-    [("", "there is none"), ("/usr/bin/python3 3.14.0 True", "python3 is 3.14.0"), ("/usr/bin/perl", "perl is no Python")],
+    [
+        ("", "there is none"),
+        ("/usr/bin/python3 3.14.0 True", "python3 is 3.14.0"),
+        ("/usr/bin/perl", "perl is no Python"),
+        ("/usr/bin/python3 3.11.2 False", "(/usr/bin/python3 is 3.11.2, 32-bit)"),
+    ],
 )
 def test_pythons_that_do_not_do(python, shown):
     (problem,) = refused(look(python=python))
     assert shown in problem
 
 
-def test_a_32_bit_python_is_named():
-    assert "(/usr/bin/python3 is 3.11.2, 32-bit)" in refused(look(python="/usr/bin/python3 3.11.2 False"))[0]
-
-
 def test_the_first_python_that_does_is_taken():
-    actual = findings.parse("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
+    actual = findings.Look.of("machine=x86_64\npython=/usr/bin/python3 3.10.12 True\npython=/usr/bin/python3.12 3.12.3 True\n")
     assert actual.python == ("/usr/bin/python3.12", "3.12.3")
 
 
@@ -182,11 +173,11 @@ def test_one_home_for_several_hosts_is_refused():
 
 
 def test_nothing_is_removed_below_a_run():
-    running = findings.parse("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
-    assert provision_check._removal_refusals("pi3", running, False, "mounted") == [
+    running = findings.Look.of("\n".join([*(f"{key}={value}" for key, value in GOOD.items()), "session=my-run-w0-abc"]))
+    assert running.removal_refusals("pi3", False, "mounted") == [
         "pi3: my-run-w0-abc is running there; stop it first: ansible-playbook stop.yml"
     ]
-    assert provision_check._removal_refusals("pi3", look(), False, "glusterfs") == []
+    assert look().removal_refusals("pi3", False, "glusterfs") == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,7 @@ def test_nothing_is_removed_below_a_run():
     ],
 )
 def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
-    problem = provision_check._removal_refusals("pi3", look(sudo="password", **changed), False, kind)
+    problem = look(sudo="password", **changed).removal_refusals("pi3", False, kind)
     assert [line.startswith("pi3: pi can't use sudo without a password") for line in problem] == ([True] if needed else [])
 
 
@@ -218,7 +209,7 @@ def test_removing_takes_root_only_for_what_root_made(changed, kind, needed):
     ],
 )
 def test_what_takes_root(changed, kind, firewall, needed):
-    assert findings.needs_root(look(**changed), kind, firewall) is needed
+    assert look(**changed).needs_root(kind, firewall) is needed
 
 
 @pytest.mark.parametrize("sudo", ["yes", "root"])
@@ -289,7 +280,7 @@ def seen(tmp_path):
         script = findings.look_script(str(root), packages, pythons, str(tmp_path / "packages.json"))
         done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=False)
         assert done.returncode == 0
-        return findings.parse(done.stdout)
+        return findings.Look.of(done.stdout)
 
     return run
 
@@ -324,9 +315,9 @@ def test_the_script_sees_whether_this_python_makes_environments(seen, tmp_path):
 def test_the_script_sees_an_installation_that_was_killed(seen, tmp_path):
     record = str(tmp_path / "packages.json")
     assert "record" not in seen(tmp_path / "root").values
-    lockstep_files.write_record(record, {"installed": ["a"], "pending": ["b"]})
+    lockstep_files.Record(record).write({"installed": ["a"], "pending": ["b"]})
     assert seen(tmp_path / "root").values["record"] == "pending"
-    lockstep_files.write_record(record, {"installed": ["pending"]})
+    lockstep_files.Record(record).write({"installed": ["pending"]})
     assert seen(tmp_path / "root").values["record"] == "whole"
 
 
@@ -343,7 +334,7 @@ def test_only_what_is_ours_is_given_away(seen, tmp_path, monkeypatch):
         .replace('[ "$(id -u)" = 0 ]', "false")
     )
     done = subprocess.run(["/bin/sh", "-s"], input=script, capture_output=True, text=True, check=True)
-    actual = findings.parse(done.stdout)
+    actual = findings.Look.of(done.stdout)
     assert (actual.values["root"], actual.foreign) == ("foreign", [f"{root}/venv", f"{root}/.lock"])
     tasks = yaml.safe_load((ROOT / "roles" / "host" / "tasks" / "main.yml").read_text())
     assert not any("recurse" in task.get("ansible.builtin.file", {}) for task in tasks)
@@ -367,17 +358,18 @@ def test_names_are_resolved_here_and_loopback_is_refused(monkeypatch):
 
 def test_two_hosts_with_one_address_are_refused():
     twice = [*members(2), {"name": "pi9", "address": "10.0.0.1", "port": 12346}]
-    assert message(host_rules.check_members, twice) == (
+    assert message(provision_plan._check_members, twice, "present") == (
         "pi1, pi9 have one address, 10.0.0.1; every host needs its own: fix ansible_host or worker_address in the inventory"
     )
-    assert message(host_rules.check_members, []).startswith("no hosts; put at least one")
+    assert message(provision_plan._check_members, [], "absent").startswith("no hosts; put at least one")
 
 
 def test_port_that_is_no_number_is_refused():
     """A port that is no number is refused before the firewall needs it."""
-    host_rules.check_workers(members(2))
+    wrong = [*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}]
+    provision_plan._check_members(wrong, "absent")
     with pytest.raises(AnsibleFilterError, match=r"pi2: port '12345x' is not a number from 1 to 65535; set worker_port"):
-        host_rules.check_workers([*members(1), {**members(2)[1], "port": "12345x", "direct_port": "12345x"}])
+        provision_plan._check_members(wrong, "present")
 
 
 def test_what_inventory_with_wrong_port_made_stays_removable():
@@ -387,21 +379,31 @@ def test_what_inventory_with_wrong_port_made_stays_removable():
 
 
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    ("kind", "path", "hosts", "problem"),
     [
-        ({"kind": "nfs"}, "dfs_kind=nfs: expected one of glusterfs, mounted, local"),
-        ({"path": "here"}, "dfs_path=here: expected an absolute path, the same on every host"),
+        ("glusterfs", "/mnt/lockstep", members(), None),
+        ("mounted", "/mnt/lockstep", SIX, None),
+        ("local", "/srv/data", members(1), None),
+        ("nfs", "/mnt/lockstep", members(), "dfs_kind=nfs: expected one of glusterfs, mounted, local"),
+        ("glusterfs", "here", members(), "dfs_path=here: expected an absolute path, the same on every host"),
         (
-            {"kind": "local"},
+            *("local", "/mnt/lockstep", members()),
             "dfs_kind=local: 5 hosts can't share a folder of one of them; set dfs_kind to glusterfs (provision.yml makes it) "
             "or mounted (a path that is shared already: NFS, CephFS, Lustre, ...)",
         ),
+        (
+            *("glusterfs", "/mnt/lockstep", SIX),
+            "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
+            "set worker_address to one, or share a folder in another way (dfs_kind: mounted)",
+        ),
     ],
 )
-def test_settings_of_the_file_system_are_checked(changed, problem):
-    settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
-    assert provision_settings._check_kind(settings, members()) == "glusterfs"
-    assert message(provision_settings._check_kind, {**settings, **changed}, members()) == problem
+def test_settings_of_the_file_system_are_checked(kind, path, hosts, problem):
+    settings = {"kind": kind, "path": path}
+    if problem is None:
+        assert provision_settings._check_kind(settings, hosts) == kind
+    else:
+        assert message(provision_settings._check_kind, settings, hosts) == problem
 
 
 @pytest.mark.parametrize(
@@ -412,32 +414,18 @@ def test_settings_of_the_file_system_are_checked(changed, problem):
     ],
 )
 def test_a_volume_that_can_not_be_is_refused(layout, replicas, problem):
-    assert message(host_rules.dfs_volume, members(), "lockstep", "/b", layout, replicas) == problem
-
-
-def test_a_volume_made_here_takes_no_ipv6():
-    settings = {"kind": "glusterfs", "path": "/mnt/lockstep"}
-    six = [*members(2), {"name": "pi6", "address": "fd00::6", "port": 12345}]
-    assert message(provision_settings._check_kind, settings, six) == (
-        "dfs_kind=glusterfs: pi6 has the address fd00::6; a GlusterFS volume made here takes IPv4 addresses or names; "
-        "set worker_address to one, or share a folder in another way (dfs_kind: mounted)"
-    )
-    assert provision_settings._check_kind({**settings, "kind": "mounted"}, six) == "mounted"
+    assert message(provision_settings._volume, members(), "lockstep", "/b", layout, replicas) == problem
 
 
 @pytest.mark.parametrize(
     ("root", "name", "folder"),
-    [
-        ("/srv/lockstep", "dfs_brick", "/srv/lockstep/dfs"),
-        ("/mnt/dfs/me", "dfs_path", "/mnt/dfs"),
-        ("/srv/x/", "dfs_path", "/srv/./x"),
-    ],
+    [("/srv/lockstep", "dfs_brick", "/srv/lockstep/dfs"), ("/mnt/dfs/me", "dfs_path", "/mnt/dfs"), ("/srv/x/", "dfs_path", "/srv/./x")],
 )
 def test_workers_folder_and_shared_one_lie_apart(root, name, folder):
-    assert message(host_rules.check_apart, "pi1", root, {name: folder}) == (
+    assert message(provision_settings._check_apart, "pi1", root, {name: folder}) == (
         f"pi1: worker_root={root} and {name}={folder}: one must not lie in the other; set one of them to a folder of its own"
     )
-    host_rules.check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
+    provision_settings._check_apart("pi1", "/srv/lockstep", {"dfs_brick": "/srv/lockstep-brick/dfs", "dfs_path": "/mnt/lockstep"})
 
 
 @pytest.mark.parametrize("name", provision_plan.PATHS)
@@ -454,11 +442,6 @@ def test_an_environment_does_not_hold_worker_root(environment):
         f"pi1: python_env_path={environment}: expected a folder of its own, as in /home/pi/w/venv: "
         "what is in it is replaced and removed whole"
     )
-
-
-def test_one_host_may_have_a_local_folder():
-    settings = {"kind": "local", "path": "/srv/data"}
-    assert provision_settings._check_kind(settings, members(1)) == "local"
 
 
 def test_further_addresses_are_checked():
@@ -520,23 +503,11 @@ def test_sample_inventory_names_every_variable_of_roles(role):
 def test_sample_inventory_does_not_need_what_provisioning_makes():
     variables = yaml.safe_load((ROOT / "inventory" / "sample" / "group_vars" / "workers.yml").read_text())
     assert variables["ansible_python_interpreter"] == "/usr/bin/python3"
-    assert variables["dfs_kind"] in host_rules.KINDS
+    assert variables["dfs_kind"] in provision_settings.KINDS
 
 
 HOSTILE = (
-    "",
-    "x",
-    "9" * 5000,
-    "-1",
-    "1e9",
-    "$(id)",
-    "a'; id; '",
-    "../..",
-    "3.11.2/../../x",
-    "{{ 1 }}",
-    "\x1b[2J",
-    "a\u202eb",
-    "1000\tx",
+    *("", "x", "9" * 5000, "-1", "1e9", "$(id)", "a'; id; '", "../..", "3.11.2/../../x", "{{ 1 }}", "\x1b[2J", "a\u202eb", "1000\tx"),
     "\0",
 )
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.unit.conftest import ROOT, load_file
-from tests.unit.fake_module import Module, ended, failed, load
+from tests.unit.fake_module import Failed, Module, ended, load
 from trainer.host.claims import MARK, SUPERVISED, session_command, session_name
 
 PROGRAM = ROOT / "roles" / "recovery" / "files" / "resume.py"
@@ -66,10 +66,7 @@ def test_a_supervisor_that_was_there_is_started_once(host, capsys):
     wanted = ["tmux", "-L", "lockstep", "new-session", "-d", "-s", NAME, "-c", str(host.folder), "bash", "run_worker.sh"]
     assert (host.boot(), host.boot()) == (0, 0)
     assert started(host) == [wanted]
-    assert capsys.readouterr().out.splitlines() == [
-        f"{host.folder}: session {NAME} is started",
-        f"{host.folder}: session {NAME} runs",
-    ]
+    assert capsys.readouterr().out.splitlines() == [f"{host.folder}: session {NAME} is started", f"{host.folder}: session {NAME} runs"]
 
 
 def test_the_command_is_the_one_that_supervisors_write():
@@ -201,7 +198,7 @@ def unit(tmp_path, monkeypatch):
         monkeypatch.setattr(resume_service, name, str(tmp_path / place))
     (tmp_path / "run").mkdir()
     (tmp_path / "lib").mkdir()
-    monkeypatch.setattr(resume_service, "owner", lambda _: "pi")
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "pi")
     enabled = []
     answers = {
         "systemctl is-enabled": lambda _: (0 if enabled else 1, "", ""),
@@ -218,25 +215,25 @@ def unit(tmp_path, monkeypatch):
 
 def test_unit_is_made_once_and_removed_without_trace(unit, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    assert ended(resume_service.present, unit(check_mode=True)) == {"changed": True, "resumes": "resumes"}
+    assert ended(resume_service, unit(check_mode=True)) == {"changed": True, "resumes": "resumes"}
     assert sorted(tmp_path.rglob("*")) == before
-    assert ended(resume_service.present, unit())["changed"] is True
+    assert ended(resume_service, unit())["changed"] is True
     assert (tmp_path / "lib/lockstep/resume.py").read_text() == "print()\n"
     assert (tmp_path / "lockstep-resume.service").stat().st_mode & 0o777 == 0o644
-    assert ended(resume_service.present, unit())["changed"] is False
-    assert ended(resume_service.present, unit(program="pass\n"))["changed"] is True
-    assert ended(resume_service.absent, unit(check_mode=True))["changed"] is True
-    assert ended(resume_service.absent, unit())["changed"] is True
+    assert ended(resume_service, unit())["changed"] is False
+    assert ended(resume_service, unit(program="pass\n"))["changed"] is True
+    assert ended(resume_service, unit(check_mode=True, state="absent"))["changed"] is True
+    assert ended(resume_service, unit(state="absent"))["changed"] is True
     assert sorted(tmp_path.rglob("*")) == before
-    assert ended(resume_service.absent, unit())["changed"] is False
+    assert ended(resume_service, unit(state="absent"))["changed"] is False
 
 
 def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch):
     """A host without systemd and one that root trains on are left alone."""
-    monkeypatch.setattr(resume_service, "owner", lambda _: "root")
-    assert ended(resume_service.present, unit()) == {"changed": False, "resumes": "no: root trains"}
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "root")
+    assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: root trains"}
     (tmp_path / "run").rmdir()
-    assert ended(resume_service.present, unit()) == {"changed": False, "resumes": "no: systemd does not run"}
+    assert ended(resume_service, unit()) == {"changed": False, "resumes": "no: systemd does not run"}
     assert not (tmp_path / "lockstep-resume.service").exists()
 
 
@@ -244,25 +241,25 @@ def test_host_without_systemd_or_of_root_stays_alone(unit, tmp_path, monkeypatch
 def test_unit_runs_as_owner_of_workers_directory(tmp_path):
     os.chown(tmp_path, 65534, -1)
     module = Module(root=str(tmp_path / "not" / "there yet"))
-    assert resume_service.owner(module) == "nobody"
+    assert resume_service._Service(module)._owner() == "nobody"
     os.chown(tmp_path, 54321, -1)
-    assert "belongs to user number 54321" in failed(resume_service.owner, module)
+    with pytest.raises(Failed, match="belongs to user number 54321"):
+        resume_service._Service(module)._owner()
 
 
 def test_no_word_of_path_means_anything_to_systemd(unit, tmp_path):
-    ended(resume_service.present, unit())
+    ended(resume_service, unit(root='a"b\\c$HOME%h'))
     line = next(line for line in (tmp_path / "lockstep-resume.service").read_text().splitlines() if line.startswith("ExecStart="))
-    assert line.endswith('" "-I" "' + f"{tmp_path}/lib/lockstep/resume.py" + '" "/home/pi/lock step" "/mnt/50%%"')
-    assert resume_service.quoted('a"b\\c$HOME%h') == '"a\\"b\\\\c$$HOME%%h"'
+    assert line.endswith('" "-I" "' + f"{tmp_path}/lib/lockstep/resume.py" + '" "a\\"b\\\\c$$HOME%%h" "/mnt/50%%"')
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 @pytest.mark.parametrize("known", [True, False])
 def test_systemd_understands_the_unit(known, unit, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume_service, "owner", lambda _: "daemon")
+    monkeypatch.setattr(resume_service._Service, "_owner", lambda _: "daemon")
     if not known:
         monkeypatch.setattr(resume_service, "UNIT_TEXT", resume_service.UNIT_TEXT.replace("TasksMax", "TaskMax"))
-    ended(resume_service.present, unit(root="/tmp", shared="/tmp"))
+    ended(resume_service, unit(root="/tmp", shared="/tmp"))
     path = tmp_path / "lockstep-resume.service"
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False)
     assert ("lockstep-resume" not in done.stderr) is known, done.stderr

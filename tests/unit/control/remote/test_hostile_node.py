@@ -185,33 +185,13 @@ SUMMARY = {
 }
 
 
-def test_a_real_summary_is_fetched(node):
+def test_a_real_summary_is_fetched_and_no_other(node, warned):
     worker, there, here = node
-    (there / "summary.json").write_text(json.dumps(SUMMARY))
-    assert sorted(worker.collect(here)) == ["history.csv", "summary.json"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"launch": {"until": "result", "seconds_from_enter": "soon"}},
-        {"state": "\x1b[2J"},
-        {"workers": "2"},
-        {"best": {"epoch": "1"}},
-        {"best": []},
-        {"weights_sha256": "../../etc"},
-        {"weights_sha256_by_rank": "aa"},
-        {"steps": 10**400},
-        {"seconds_total": float("nan")},
-        {"images_per_s": []},
-        {"more": [[[[[1]]]]]},
-    ],
-)
-def test_a_summary_of_other_types_is_refused(change, node, warned):
-    worker, there, here = node
-    (there / "summary.json").write_text(json.dumps(SUMMARY | change))
+    (there / "summary.json").write_text(json.dumps(SUMMARY | {"state": "\x1b[2J"}))
     assert worker.collect(here) == ["history.csv"]
     assert "is not what a worker writes" in warned[0]
+    (there / "summary.json").write_text(json.dumps(SUMMARY))
+    assert worker.collect(here) == ["summary.json"]
 
 
 @pytest.mark.parametrize(
@@ -226,24 +206,10 @@ def test_a_history_of_other_values_is_refused(text, node):
 def test_records_of_no_worker_are_passed_over_once(node, warned):
     worker, there, _ = node
     good = {"t": 1.0, "kind": "steps", "epoch": 1, "step": 5, **NUMBERS}
-    bad = [
-        "7",
-        "[]",
-        "{",
-        "null",
-        '{"t": 1}',
-        '{"kind": "phase"}',
-        json.dumps(good | {"metrics": {"loss": float("nan")}}),
-        json.dumps(good | {"step": "5"}),
-    ]
-    bad += [
-        json.dumps(good | {"step": 10**30}),
-        "[" * 100_000,
-        '{"t": 1, "kind": "steps", "step": 1' + "0" * 5000 + "}",
-        "\x1b[2J",
-        "x" * 30_000,
-    ]
-    bad += [json.dumps({"t": 1.0, "kind": ["phase"]}), json.dumps(good | {"t": 1e400})]
+    huge = '{"t": 1, "kind": "steps", "step": 1' + "0" * 5000 + "}"
+    changes = ({"metrics": {"loss": float("nan")}}, {"step": "5"}, {"step": 10**30}, {"kind": ["phase"]}, {"t": 1e400})
+    bad = ["7", "[]", "{", "null", '{"t": 1}', '{"kind": "phase"}', "[" * 100_000, huge, "\x1b[2J", "x" * 30_000]
+    bad += [json.dumps(good | change) for change in changes]
     log = there / "workers/pi1/metrics.jsonl"
     log.write_text("\n".join([*bad, json.dumps(good), *bad]) + "\n")
     assert worker.poll().records == [good]
@@ -391,44 +357,14 @@ def test_a_step_time_is_read():
     assert worker_files.step_time(json.dumps(STEP_TIME), "pi1") == STEP_TIME
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"step_seconds": 0},
-        {"step_seconds": -1},
-        {"images_per_s": "x"},
-        {"transport": "pigeon"},
-        {"methods": []},
-        {"methods": {"packed": {}}},
-        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"sums": [-1]}}},
-        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"sums": [1] * 9}}},
-        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"exchange_seconds": {"two": 0.1}}}},
-        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"exchange_seconds": {"2": -0.1}}}},
-        {"methods": {"packed": STEP_TIME["methods"]["packed"] | {"step_seconds": float("nan")}}},
-    ],
-)
-def test_a_step_time_that_is_none(change):
-    with pytest.raises(LockstepError, match=r"^pi1: steptime: .* is not what a worker writes$"):
-        worker_files.step_time(json.dumps(STEP_TIME | change), "pi1")
-
-
 CALIBRATION = {"counts": [1, 3], "predicted": [0.1, 0.7], "observed": [0, 0.7], "error": 0.1, "brier": 0.2}
 MISTAKE = {"example": 3, "of": 0, "taken_for": 1, "probability": 0.9, "shape": [2, 1, 3], "rows": ["AAAA", "////"]}
 KINDS = {"name": "kind", "classes": ["a", "b\x1b[2J"], "confusion": [[1, 1], [0, 2]]}
 SIZES = {"name": "../../size", "errors": ERRORS}
-MISFITTING = [
-    {"taken_for": 2},
-    {"of": -1},
-    {"probability": 1.5},
-    {"shape": [2, 1]},
-    {"shape": [2, 1, 2]},
-    {"shape": [0, 1, 3], "rows": []},
-    {"shape": [1000, 1, 3]},
-    {"rows": ["AAAA"]},
-    {"rows": ["AAAA", "AAAAAAAA"]},
-    {"rows": ["AAAA", "<img"]},
-    {"rows": ["AAAA", 5]},
-]
+MISFITTING = (
+    *({"taken_for": 2}, {"of": -1}, {"probability": 1.5}, {"shape": [2, 1]}, {"shape": [2, 1, 2]}, {"shape": [0, 1, 3], "rows": []}),
+    *({"shape": [1000, 1, 3]}, {"rows": ["AAAA"]}, {"rows": ["AAAA", "AAAAAAAA"]}, {"rows": ["AAAA", "<img"]}, {"rows": ["AAAA", 5]}),
+)
 EVALUATION = {
     "epoch": 1,
     "split": "test",
@@ -460,60 +396,73 @@ def test_no_name_of_an_output_becomes_a_path():
     assert max(len(path.name) for path in paths) < 100
 
 
+PACKED = STEP_TIME["methods"]["packed"]
+SENT = {"name": "powersgd", "why": "compressed", "sent_bytes": 127_528, "transport": "direct", "sums": [115_200, 12_344]}
+OTHER_SUMMARIES = (
+    *({"launch": {"until": "result", "seconds_from_enter": "soon"}}, {"state": "\x1b[2J"}, {"workers": "2"}, {"best": {"epoch": "1"}}),
+    *({"best": []}, {"weights_sha256": "../../etc"}, {"weights_sha256_by_rank": "aa"}, {"steps": 10**400}),
+    *({"seconds_total": float("nan")}, {"images_per_s": []}, {"more": [[[[[1]]]]]}),
+)
+OTHER_REDUCTIONS = (
+    *({"sums": ["1"]}, {"sums": [-1]}, {"sums": 5}, {"sums": [1] * 9}, {"transport": "pigeon"}, {"sent_bytes": "many"}),
+    {"sent_bytes": -1},
+)
+OTHER_TIMES = (
+    *({"step_seconds": 0}, {"step_seconds": -1}, {"images_per_s": "x"}, {"transport": "pigeon"}, {"methods": []}),
+    {"methods": {"packed": {}}},
+)
+OTHER_METHODS = (
+    *({"sums": [-1]}, {"sums": [1] * 9}, {"exchange_seconds": {"two": 0.1}}, {"exchange_seconds": {"2": -0.1}}),
+    {"step_seconds": float("nan")},
+)
+OTHER_MATRICES = (
+    *({"classes": []}, {"confusion": [[1, 1]]}, {"calibration": {}}, {"mistakes": [MISTAKE] * 25}, {"confusion": [[0, 0], [0, 0]]}),
+    *({"calibration": CALIBRATION | change} for change in ({"counts": [3]}, {"counts": [0, 0]}, {"predicted": [0.5, 7]}, {"error": "x"})),
+    *({"mistakes": [MISTAKE | change]} for change in MISFITTING),
+    *({"confusion": [[1], [2]]}, {"confusion": []}, {"confusion": 7}, {"classes": 5}, {"name": 5}, {"name": None}),
+    *({"calibration": CALIBRATION, "classes": ["a"], "confusion": [[1]]}, {"errors": ERRORS}, {"why": "both"}),
+)
+OTHER_EVALUATIONS = (
+    *({"metrics": {"loss": "x"}}, {"metrics": 5}, {"outputs": 5}, {"outputs": [5]}, {"outputs": [{}]}, {"outputs": [{"name": "a"}]}),
+    *({"outputs": [{"name": "a", "why": 5}]}, {"confusion": json.loads("[" * 400 + "]" * 400)}),
+)
+OTHER_ERRORS = (
+    *({"low": 2.0}, {"counts": []}, {"counts": [-1]}, {"counts": [1] * 9999}, {"largest": float("inf")}, {"mean": "x"}),
+    {"values": 0.5},
+)
+
+
+def read_time(text):
+    return worker_files.step_time(text, "pi1")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("read", "written"),
     [
-        {"classes": []},
-        {"confusion": [[1, 1]]},
-        {"calibration": {}},
-        {"calibration": {**CALIBRATION, "counts": [3]}},
-        {"calibration": {**CALIBRATION, "counts": [0, 0]}},
-        {"calibration": {**CALIBRATION, "predicted": [0.5, 7]}},
-        {"calibration": {**CALIBRATION, "error": "x"}},
-        {"calibration": CALIBRATION, "classes": ["a"], "confusion": [[1]]},
-        *({"mistakes": [MISTAKE | change]} for change in MISFITTING),
-        {"mistakes": [MISTAKE] * 25},
-        {"confusion": [[0, 0], [0, 0]]},
-        {"confusion": [[1], [2]]},
-        {"confusion": []},
-        {"confusion": 7},
-        {"classes": 5},
-        {"name": 5},
-        {"name": None},
-        {"errors": ERRORS},
-        {"why": "both"},
+        *((worker_files.summary, SUMMARY | change) for change in OTHER_SUMMARIES),
+        *((worker_files.summary, SUMMARY | {"reduction": SENT | change}) for change in OTHER_REDUCTIONS),
+        *((read_time, STEP_TIME | change) for change in OTHER_TIMES),
+        *((read_time, STEP_TIME | {"methods": {"packed": PACKED | change}}) for change in OTHER_METHODS),
+        *((worker_files.evaluation, EVALUATION | {"outputs": [KINDS | change]}) for change in OTHER_MATRICES),
+        *((worker_files.evaluation, EVALUATION | change) for change in OTHER_EVALUATIONS),
+        *((worker_files.evaluation, EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}) for change in OTHER_ERRORS),
     ],
 )
-def test_a_matrix_that_is_none(change):
-    with pytest.raises(LockstepError, match=r"evaluation: .* is not what a worker writes"):
-        worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [KINDS | change]}))
+def test_what_no_worker_writes_is_refused(read, written):
+    with pytest.raises(LockstepError, match=r"^(summary.json|pi1: steptime|evaluation): .* is not what a worker writes$"):
+        read(json.dumps(written))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"metrics": {"loss": "x"}},
-        {"metrics": 5},
-        {"outputs": 5},
-        {"outputs": [5]},
-        {"outputs": [{}]},
-        {"outputs": [{"name": "a"}]},
-        {"outputs": [{"name": "a", "why": 5}]},
-        {"confusion": json.loads("[" * 400 + "]" * 400)},
-    ],
-)
-def test_an_evaluation_that_is_none(change):
-    with pytest.raises(LockstepError):
-        worker_files.evaluation(json.dumps(EVALUATION | change))
+@pytest.mark.parametrize("reduction", [SENT, {"name": "packed", "why": "of an earlier version"}])
+def test_a_reduction_is_read(reduction):
+    assert worker_files.summary(json.dumps(SUMMARY | {"reduction": reduction}))["reduction"] == reduction
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"low": 2.0}, {"counts": []}, {"counts": [-1]}, {"counts": [1] * 9999}, {"largest": float("inf")}, {"mean": "x"}, {"values": 0.5}],
-)
-def test_a_histogram_that_is_none(change):
-    with pytest.raises(LockstepError):
-        worker_files.evaluation(json.dumps(EVALUATION | {"outputs": [SIZES | {"errors": ERRORS | change}]}))
+@pytest.mark.parametrize("text", ["{", '{"loss": NaN}', "[Infinity]", "-Infinity", "[" * 100_000])
+def test_what_is_no_json_is_an_error(text):
+    """Among it Python's own extensions, and what nests too deeply."""
+    with pytest.raises(ValueError, match=r".+"):
+        worker_files.parse(text)
 
 
 def test_evaluation_of_earlier_version_has_one_output():
