@@ -1,6 +1,6 @@
-"""How accuracy changed, which epoch is best, and the results on the test examples. Pure functions.
+"""How accuracy, or a model's own metrics, changed, which epoch is best, and the results on the test examples. Pure functions.
 
-The verdict on the epochs is that of `control.runs.results.course`.
+The verdict on a classifier's epochs is that of `control.runs.results.course`.
 """
 
 import math
@@ -10,36 +10,37 @@ from typing import Any
 from control.common.text import count, listed
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
-from control.report.metrics import TIE
 from control.runs.results.course import OVERFITTING, Trend
+from control.runs.results.metric_text import metric_name
 from control.runs.results.next_steps import go_on
 from trainer.rundir.best_epoch import best_row
+from trainer.rundir.schemas import VALIDATION, metric_values
 
 RULE = (
     f"The rule: a run overfits when its last two validation losses are more than {OVERFITTING:g}% above its lowest, an earlier one, "
     "while the training loss kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
+TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
+"""Choice among epochs with equal best values, as part of a sentence."""
 PROMISE = f"The rule: the highest validation accuracy; {TIE}."
 
 
-def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
-    """Course of the training, best epoch, test examples.
-
-    Args:
-        run: the run.
-        level: of the headings.
-        picture: file of the curves.
-        mistakes: what the best epoch gets wrong.
-    """
+def sections(run: Run, mistakes: Sequence[Block] = ()) -> list[Section]:
+    """Course of the training, best epoch, test examples; `mistakes`: what the best epoch gets wrong."""
+    what = "accuracy and loss" if run.classifies else "the metrics"
+    alt = f"Curves of {what} over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked."
+    curves = Picture(run.picture("history"), alt)
+    if not run.classifies:
+        return [
+            Section("How the metrics changed", [Text(_course_of_metrics(run)), curves, _table_of_metrics(run)]),
+            Section("The most promising epoch", [Text(_best_by_metric(run))]),
+            Section("Test examples", [*_tested_metrics(run), *mistakes]),
+        ]
     losses = [Text([overfitting(run), RULE])] if len(run.history) > 1 else []
-    curves = Picture(
-        picture,
-        f"Curves of accuracy and loss over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked.",
-    )
     return [
-        Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)], level),
-        Section("The most promising epoch", [Text([*_promising(run), PROMISE])], level),
-        Section(f"Test {run.noun}s", [*_tested(run), *mistakes], level),
+        Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)]),
+        Section("The most promising epoch", [Text([*_promising(run), PROMISE])]),
+        Section(f"Test {run.noun}s", [*_tested(run), *mistakes]),
     ]
 
 
@@ -113,12 +114,6 @@ def _lead(best: dict[str, Any], other: dict[str, Any], which: str) -> str:
 
 def _named(row: dict[str, Any]) -> str:
     return f"epoch {row['epoch']}, {percent(row['val_accuracy'])}"
-
-
-def unfinished(run: Run) -> str:
-    """Sentence on the epochs in the report of a run without an outcome."""
-    done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
-    return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {count(asked, 'epoch')}"
 
 
 def _advice(run: Run) -> str:
@@ -234,13 +229,8 @@ def _untested(run: Run) -> list[str]:
         listed([f"{epoch} ({run.marked[epoch]})" for epoch in epochs])
         for epochs in (can, [epoch for epoch in run.untested() if epoch not in can])
     )
-    sentences = [f"Not evaluated on the test {run.noun}s yet: epoch {named}. To evaluate: {code(evaluation(run))}."] if named else []
+    sentences = [f"Not evaluated on the test {run.noun}s yet: epoch {named}. To evaluate: {code(run.evaluation_command)}."] if named else []
     return [*sentences, *([f"Epoch {lost} can't be evaluated: there is no snapshot of it in checkpoints/."] if lost else [])]
-
-
-def evaluation(run: Run) -> str:
-    """The command that evaluates the missing epochs."""
-    return f"ansible-playbook evaluate.yml -e run={run.name} -e epoch={','.join(map(str, run.testable()))}"
 
 
 def short(run: Run) -> list[str]:
@@ -254,3 +244,59 @@ def short(run: Run) -> list[str]:
             else "It does not overfit, by the rule stated below."
         )
     return sentences
+
+
+def _course_of_metrics(run: Run) -> list[str]:
+    """Each metric's first and last value, with that on the validation examples."""
+    values = metric_values(run.last)
+    sentences = []
+    for name in [name for name in values if not name.startswith(VALIDATION)]:
+        keys = [key for key in (name, VALIDATION + name) if key in values]
+        moved = [f"{metric_name(key)} went from {run.first.get(key, values[key]):.4f} to {values[key]:.4f}" for key in keys]
+        sentences.append(f"From epoch {run.first['epoch']} to {run.last['epoch']}, {listed(moved)}.")
+    return sentences or ["The model has no metrics."]
+
+
+def _best_by_metric(run: Run) -> list[str]:
+    """The best epoch, and the rule."""
+    decides = run.monitor
+    value = f", with a {decides.label} of {run.best[decides.metric]:.4f}" if decides.metric in run.best else ""
+    rule = f"The rule: {decides.rule}; {TIE}."
+    return [f"Epoch {run.best['epoch']} is the most promising{value}.", rule]
+
+
+def _tested_metrics(run: Run) -> list[Block]:
+    """Test results of the evaluated epochs."""
+    rows = {epoch: run.tests[epoch] for epoch in run.marked if epoch in run.tests}
+    if not rows:
+        return [Text(["No epoch has been evaluated on the test examples yet."])]
+    names = list(dict.fromkeys(name for row in rows.values() for name in row["metrics"]))
+    header = ["epoch", "which", *map(metric_name, names), "examples", "evaluated at"]
+    cells = [
+        [
+            str(epoch),
+            run.marked[epoch],
+            *(f"{row['metrics'][name]:.4f}" if name in row["metrics"] else "-" for name in names),
+            f"{row['images']:,}",
+            moment(row["evaluated_at"]),
+        ]
+        for epoch, row in rows.items()
+    ]
+    return [Table("The test examples", header, cells)]
+
+
+def _table_of_metrics(run: Run) -> Table:
+    names = list(metric_values(run.last))
+    rows = [row for row in run.history if row["epoch"] in run.marked]
+    cells = [
+        [
+            str(row["epoch"]),
+            run.marked[row["epoch"]],
+            *(f"{row[name]:.4f}" if name in row else "-" for name in names),
+            f"{row['learning_rate']:g}",
+            f"{row['images_per_s']:,.0f}",
+        ]
+        for row in rows
+    ]
+    header = ["epoch", "which", *map(metric_name, names), "learning rate", "examples/s"]
+    return Table(f"First, best and last of {count(len(run.history), 'epoch')}; all are in history.csv", header, cells)
