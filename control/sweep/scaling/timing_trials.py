@@ -13,7 +13,7 @@ from control.campaign.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.common import host_names
 from control.common.progress_line import Line
 from control.remote.worker_files import chief_records
-from control.sweep.scaling import design, forecast, sweep_text
+from control.sweep.scaling import design, forecast
 from control.sweep.scaling.forecast import Speed
 from control.sweep.scaling.meter import Sample, joules, metering
 from control.sweep.scaling.trials import Bench
@@ -63,9 +63,9 @@ class TimingBench(Bench):
         if summary["state"] != SUCCEEDED:
             last = "\n".join(f"  {one}" for one in self.last_lines(run))
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
-        speed = forecast.of_warm_up(summary, chief_records(self.local(run)), host_names.on_one_machine(self.record["hosts"]))
+        speed = Speed.of_warm_up(summary, chief_records(self.local(run)), host_names.on_one_machine(self.record["hosts"]))
         self._keep(summary, speed)
-        line.print(sweep_text.warmed_up(self.trials, speed, self.record["train_images"], self.record["called"]))
+        line.print(forecast.warmed_up(self.trials, speed, self.record["train_images"], self.record["called"]))
         shutil.rmtree(self.local(run))
 
     def _config(self) -> str:
@@ -116,18 +116,18 @@ class TimingBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, by their number of workers."""
-        pace = design.pace(timings.read(self.folder / timings.FILE))
-        if speed := forecast.kept(read_json(self.folder / SUMMARY)):
+        pace = forecast.timing_pace(timings.read(self.folder / timings.FILE))
+        if speed := Speed.recorded(read_json(self.folder / SUMMARY)):
             pace.guess(lambda trial: sum(speed.trial_s(trial, self.record["train_images"])) / 2)
         return pace
 
     def run_name(self, trial: Trial) -> str:
         """Name of a trial's run."""
-        return design.run_name(self.record["name"], trial)
+        return trial.run_name(self.record["name"])
 
     def label(self, trial: Trial) -> str:
         """`3 workers, repeat 2`."""
-        return design.label(trial)
+        return trial.label
 
     def outcome(self, row: Timing) -> str:
         """Times and speed."""

@@ -14,7 +14,6 @@ from control.remote import trainer_process
 from control.runs.results import failure_text
 from control.sweep.scaling import design
 from control.sweep.scaling.trials import Bench
-from control.sweep.settings import trial_settings
 from control.sweep.settings.trial_settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
 from trainer.common import errors
 from trainer.common.errors import LockstepError
@@ -62,7 +61,7 @@ class SettingsBench(Bench):
     def values(self, trial: str) -> Settings:
         """A trial's settings."""
         config = configurations.build(configurations.load(_config(self.folder, trial)))
-        return trial_settings.values_of(config, self.record["varied"])
+        return Settings.of(config, self.record["varied"])
 
     def put(self, row: Result) -> None:
         """Keep a row in trials.csv."""
@@ -70,7 +69,7 @@ class SettingsBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, all alike."""
-        return pace(STORE.read(self.folder / FILE))
+        return design.pace(STORE.read(self.folder / FILE))
 
     def run_name(self, trial: str) -> str:
         """A trial is called by its run's name."""
@@ -78,7 +77,7 @@ class SettingsBench(Bench):
 
     def label(self, trial: str) -> str:
         """Its settings."""
-        return trial_settings.label(self.values(trial))
+        return self.values(trial).label
 
     def outcome(self, row: Result) -> str:
         """The metric in the best epoch, time, speed; or why there is none."""
@@ -90,15 +89,6 @@ class SettingsBench(Bench):
 
 def _config(folder: Path, run: str) -> Path:
     return folder / CONFIGS / f"{run}.yml"
-
-
-def pace(rows: Sequence[Result]) -> Pace:
-    """How long trials take, beginning with those of earlier commands."""
-    known = Pace()
-    for one in rows:
-        if one.seconds_end_to_end is not None:
-            known.add(one.run, one.seconds_end_to_end)
-    return known
 
 
 def metric_value(row: Result) -> str:

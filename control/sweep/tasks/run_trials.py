@@ -10,13 +10,12 @@ from ansible.utils.display import Display
 
 from control.campaign import timings
 from control.campaign.store import SUMMARY, Row, UnderWay, alone, refuse_other, side_by_side
-from control.common import command_line, host_names
+from control.common import command_line, host_names, text
 from control.common.child_playbooks import Interrupted, heeding_signals
 from control.common.operator_variables import boolean
 from control.common.progress_line import Line
 from control.common.task import Task
 from control.runs.results.step_model import ring, slowest
-from control.sweep.scaling import sweep_text
 from control.sweep.scaling.timing_trials import TimingBench
 from control.sweep.scaling.trials import Bench
 from control.sweep.settings import trial_settings
@@ -92,14 +91,29 @@ class Session:
         if row.measured:
             self._pace.add(trial, job.elapsed)
         left = (self._pace.left(self._waiting) or 0.0) / len(self._bench.slots)
-        self._line.print(sweep_text.ended(head, self._labels[trial], self._bench.outcome(row), left))
+        self._line.print(f"{head}: {self._labels[trial]}: {self._bench.outcome(row)}{f'  {text.duration(left)} left' if left else ''}")
         return False
 
     def _show(self, jobs: Sequence[UnderWay[Any, list[str]]]) -> None:
         running = {job.trial: job.elapsed for job in jobs}
         shown = [(self._numbers[trial], self._labels[trial], elapsed, self._pace.expected(trial)) for trial, elapsed in running.items()]
         later = self._pace.left(trial for trial in self._waiting if trial not in running)
-        self._line.update(sweep_text.under_way(shown, len(self._trials), later, len(self._bench.slots)))
+        self._line.update(_under_way(shown, len(self._trials), later, len(self._bench.slots)))
+
+
+def _under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, later: float | None, at_once: int) -> str:
+    """The line of the trials that run: number, label and elapsed time of each, time left for all.
+
+    Args:
+        jobs: number, label, elapsed and expected seconds of each trial that runs.
+        of: how many trials there are.
+        later: expected seconds of those that wait, together.
+        at_once: how many may run at once.
+    """
+    each = "; ".join(f"trial {number} of {of}: {label}, {text.duration(elapsed)}" for number, label, elapsed, _ in jobs)
+    known = [max(0.0, expected - elapsed) for _, _, elapsed, expected in jobs if expected is not None]
+    left = f"  about {text.duration((sum(known) + later) / at_once)} left" if later is not None and len(known) == len(jobs) else ""
+    return f"{each}{left}"
 
 
 def _note_links(path: Path, network: dict[str, Any]) -> None:

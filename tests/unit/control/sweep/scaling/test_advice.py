@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from control.campaign.timings import WEAK
+from control.common.text import markdown_table
 from control.sweep.scaling import advice, advice_text
-from control.sweep.scaling.advice import Extras, Gain
+from control.sweep.scaling.advice import Extras, Gain, Study
 from control.sweep.scaling.fitting import Work, fit
 from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
 from trainer.common.errors import LockstepError
@@ -25,7 +26,7 @@ SPLIT = {
 
 
 def studies(rows, works, sweep="", own=None):
-    return [advice.study(group, work, sweep, own) for work, group in advice.groups(rows, works)]
+    return [Study.of_rows(group, work, sweep, own) for work, group in advice.groups(rows, works)]
 
 
 def analysis(rows, extras=NOTHING, works=WORKS):
@@ -152,7 +153,7 @@ def test_a_known_best_number_in_between():
 def test_words_follow_the_interval(share, low, high, message):
     actual = advised(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     gains = [Gain(gain.workers, share, low, high, True) if gain.workers == 4 else gain for gain in actual.gains]
-    study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
+    study = Study.of_rows(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     study = dataclasses.replace(study, advice=dataclasses.replace(actual, gains=tuple(gains)))
     assert f"[1.84, 1.84]; the 4th {message}, the 5th slows it down, -9% [-9, -9]. " in advice_text.answer(study, NOTHING)
 
@@ -188,7 +189,7 @@ def test_a_close_answer_is_called_so():
     ],
 )
 def test_how_certain_the_answer_is(shares, message):
-    study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
+    study = Study.of_rows(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     study = dataclasses.replace(study, advice=dataclasses.replace(study.advice, share_of_resamples=shares))
     assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {message}")
 
@@ -249,8 +250,8 @@ def test_refusal_stands_in_place_of_the_answer():
         "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-5 -e repeats=10 -e epochs=3`"
     )
     study = studies(rows, WORKS, "pi")[0]
-    rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in advice.measured(study))
-    assert medians.startswith(f"From the medians alone, with no account of noise: {advice.by_medians(study)} worker")
+    rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in study.measured())
+    assert medians.startswith(f"From the medians alone, with no account of noise: {study.by_medians()} worker")
     assert f"(median images/s by workers: {rates})." in medians
     assert about.startswith("Weak scaling: 64 images per worker and step")
     text = analysis(rows)
@@ -261,12 +262,12 @@ def test_refusal_stands_in_place_of_the_answer():
 
 def test_answer_that_contradicts_its_medians_is_none():
     """One worker was the answer beside 805, 697 and 972 images/s."""
-    study = advice.study([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
     assert advice_text._from_medians(study) == (
         "Nor do the medians alone give one: 3 workers are 1.21 times as fast as 1 (median images/s by workers: 1: 805, 2: 697, 3: 972), "
         "and noise alone may do that. From launch to end, 3 epochs took the least time with 3 workers: 133.5 s (median)."
     )
-    assert advice.to_train(study) == 3
+    assert study.to_train() == 3
 
 
 def test_model_that_contradicts_its_medians_is_none():
@@ -282,7 +283,7 @@ def test_model_that_contradicts_its_medians_is_none():
 
 
 def test_what_a_slower_answer_saves_is_said():
-    study = advice.study([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
     assert advice_text._from_medians(study).startswith(
         "From the medians alone, with no account of noise: 1 worker; 2 workers are 1.08 times as fast as 1 (median images/s by workers: 1: "
         "100, 2: 108), less than the 10% that a worker must bring. "
@@ -291,11 +292,11 @@ def test_what_a_slower_answer_saves_is_said():
 
 def test_medians_follow_the_same_rule_with_gaps():
     def study(**rates):
-        return advice.study([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
+        return Study.of_rows([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
 
-    assert advice.by_medians(study(n1=100, n3=122, n5=140)) == 3
-    assert advice.by_medians(study(n1=100, n3=120, n5=140)) == 1
-    assert advice.by_medians(study(n1=100, n3=100, n5=147)) == 5
+    assert study(n1=100, n3=122, n5=140).by_medians() == 3
+    assert study(n1=100, n3=120, n5=140).by_medians() == 1
+    assert study(n1=100, n3=100, n5=147).by_medians() == 5
 
 
 def test_a_trial_that_lacks_a_value():
@@ -366,7 +367,7 @@ def test_table_of_the_model():
 
 def test_errors_of_the_model_are_against_the_median():
     study = studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
-    for row in advice.modelled(study):
+    for row in study.modelled():
         assert row["error_percent"] == pytest.approx((row["model_ms"] / row["measured_ms"] - 1) * 100)
         assert row["model_ms"] == pytest.approx(row["own_work_ms"] + row["messages_ms"] + row["bytes_ms"] + row["jump_ms"])
         assert row["held_out_error_percent"] == study.fit.held_out[row["workers"]]
@@ -406,8 +407,8 @@ def test_the_wire():
 
 def test_bandwidth_of_the_fit():
     made = fit(trials(step(0.08, b=AT_100_MBIT)), WEAK_WORK)
-    assert advice.effective_mbit_s(made) == pytest.approx(100)
-    assert advice.effective_mbit_s(fit(trials(step(0.08)), WEAK_WORK)) is None
+    assert made.effective_mbit_s == pytest.approx(100)
+    assert fit(trials(step(0.08)), WEAK_WORK).effective_mbit_s is None
 
 
 def saved(every, *seconds, workers=4):
@@ -545,7 +546,7 @@ def test_the_text_is_the_same_each_time():
 
 
 def test_names_can_not_break_a_table():
-    assert advice_text.table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
+    assert markdown_table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
 
 
 def test_ordinals():

@@ -399,7 +399,7 @@ def test_own_work_weighs_as_much_as_its_repeats():
     """Two workers, three times 0.1 s, own work of 0.08 s: c follows it, and the rest is the network."""
     actual = fitting._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
     assert actual.weights() == pytest.approx([3**0.5])
-    values = fitting._solve(actual, None)
+    values = actual.solve(None)
     assert values[0] == pytest.approx(0.08)
     assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
 
@@ -471,7 +471,7 @@ def test_workers_that_share_a_machine_are_refused():
 def test_own_work_is_drawn_with_misfit_and_noise():
     data = fitting._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
     best = fitting.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
-    drawn = fitting._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
+    drawn = data._own_targets(best, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
     # Four repeats: weight 2, and the noise of their mean is half of 0.3.
     assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
 

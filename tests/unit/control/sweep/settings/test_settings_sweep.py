@@ -15,13 +15,12 @@ from control.common.child_playbooks import Playbook
 from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.planning import plan_command
-from control.sweep.scaling import sweep_text
-from control.sweep.settings import settings_results, settings_text, trial_settings
+from control.sweep.settings import settings_results, trial_settings
 from control.sweep.settings.settings_trials import SettingsBench
-from control.sweep.settings.trial_settings import Result
+from control.sweep.settings.trial_settings import Result, Settings
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
-from control.sweep.tasks.run_trials import _run_all
+from control.sweep.tasks.run_trials import _run_all, _under_way
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_rows
 
@@ -81,7 +80,7 @@ def finish(folder, **changes):
     runs = sorted(path.stem for path in (folder / "configs").glob("*.yml"))
     for number, run in enumerate(runs):
         config = configurations.build(configurations.load(folder / "configs" / f"{run}.yml"))
-        values = trial_settings.values_of(config, read_json(folder / "summary.json")["varied"])
+        values = Settings.of(config, read_json(folder / "summary.json")["varied"])
         trial_settings.STORE.put(folder / trial_settings.FILE, row(run, values, value=0.5 + number / 10, **changes))
     return runs
 
@@ -319,8 +318,8 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
 
 def test_the_line_of_several_trials():
     jobs = [(3, "seed=1", 65.0, 100.0), (4, "seed=2", 5.0, 100.0)]
-    assert sweep_text.under_way(jobs, 9, 200.0, 2) == "trial 3 of 9: seed=1, 1:05; trial 4 of 9: seed=2, 0:05  about 2:45 left"
-    assert sweep_text.under_way(jobs[:1], 9, None, 2) == "trial 3 of 9: seed=1, 1:05"
+    assert _under_way(jobs, 9, 200.0, 2) == "trial 3 of 9: seed=1, 1:05; trial 4 of 9: seed=2, 0:05  about 2:45 left"
+    assert _under_way(jobs[:1], 9, None, 2) == "trial 3 of 9: seed=1, 1:05"
 
 
 # --- the results
@@ -350,7 +349,7 @@ def test_what_has_no_result_comes_last():
     ]
     actual = settings_results.rank(rows, RECORD, None)
     assert [one.run for one in actual.rows] == ["pi.1", "pi.0", "pi.o", "pi.a", "pi.b"]
-    assert settings_results.failures(actual) == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
+    assert actual.failures() == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
     assert actual.commands == [
         ("train the best", "ansible-playbook train.yml -e config=sweeps/pi/configs/pi.1.yml -e workers=2"),
         ("curves", "ansible-playbook tensorboard.yml"),
@@ -406,4 +405,4 @@ def test_hostile_values_break_no_table(value):
     lines = [line for line in settings_results._analysis(actual).splitlines() if line.startswith("| ")]
     assert len(lines) == 4
     assert {line.replace("\\|", "").count("|") for line in lines} == {7}
-    assert len(settings_text.results(actual, "sweeps/pi").splitlines()[0]) < 140
+    assert len(actual.shown("sweeps/pi").splitlines()[0]) < 140
