@@ -12,7 +12,6 @@ from control.common import configurations, text
 from control.common.written_files import put_changed
 from control.runs.results import metric_text
 from control.sweep.settings import settings_plot, trial_settings
-from control.sweep.settings.settings_trials import metric_value
 from control.sweep.settings.trial_settings import FAILED, FILE, STORE, SUCCEEDED, Result
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
@@ -130,7 +129,7 @@ def _answer(ordered: Sequence[Result]) -> str:
     best = ordered[0]
     level = sum(row.value == best.value for row in ordered if row.state == SUCCEEDED and row.metric == best.metric)
     others = f"; {text.count(level - 1, 'other trial')} reached the same" if level > 1 else ""
-    return f"The best of them is **{best.values.label}**: {metric_value(best)}{others}."
+    return f"The best of them is **{best.values.label}**: {best.metric_words}{others}."
 
 
 def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:

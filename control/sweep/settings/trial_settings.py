@@ -25,6 +25,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.config import loading
 from trainer.config.schema import Config
+from trainer.rundir.best_epoch import Monitor
 
 FILE = "trials.csv"
 CONFIGS = "configs"
@@ -140,6 +141,11 @@ class Result:
     def measured(self) -> bool:
         """True if the trial is done: the same settings diverge again."""
         return self.state in (SUCCEEDED, DIVERGED)
+
+    @property
+    def metric_words(self) -> str:
+        """`validation accuracy 0.8123 in epoch 3`."""
+        return f"{Monitor(self.metric, True).label} {self.value:.4f} in epoch {self.epoch}" if self.value is not None else "no metric"
 
     @property
     def values(self) -> Settings:

@@ -17,7 +17,7 @@ from control.common.progress_line import Line
 from control.common.task import Task
 from control.runs.results.step_model import ring, slowest
 from control.sweep.scaling.timing_trials import TimingBench
-from control.sweep.scaling.trials import Bench
+from control.sweep.scaling.trials import Bench, PlannedTrial
 from control.sweep.settings import trial_settings
 from control.sweep.settings.settings_trials import SettingsBench
 from trainer.common.errors import LockstepError
@@ -69,35 +69,37 @@ class Session:
         """Take a bench; show progress on this line."""
         self._bench, self._line, self._trials, self._pace = bench, line, bench.trials, bench.pace()
         self._numbers = {trial: number for number, trial in enumerate(self._trials, 1)}
-        self._labels = {trial: bench.label(trial) for trial in self._trials}
-        self._waiting, self._tried = list(self._trials), Counter[Any]()
+        self._waiting, self._tried = list(self._trials), Counter[PlannedTrial]()
 
     def run(self) -> None:
         """Run them all, and keep each row as soon as there is one."""
         side_by_side(self._trials, self._bench.slots, self._one, self._done, self._show)
 
-    def _one(self, trial: Any, hosts: list[str], given_up: Callable[[], bool]) -> Row:
+    def _one(self, trial: PlannedTrial, hosts: list[str], given_up: Callable[[], bool]) -> Row:
         return self._bench.measure(trial, hosts, lambda: self._bench.ended() or given_up())
 
-    def _done(self, job: UnderWay[Any, list[str]], row: Row) -> bool:
+    def _done(self, job: UnderWay[PlannedTrial, list[str]], row: Row) -> bool:
         trial, head = job.trial, f"trial {self._numbers[job.trial]} of {len(self._trials)}"
         self._tried[trial] += 1
         if not row.measured and self._tried[trial] < self._bench.attempts:
-            output = "\n".join(f"  {line}" for line in self._bench.last_lines(self._bench.run_name(trial)))
+            output = "\n".join(f"  {line}" for line in self._bench.last_lines(trial.run))
             self._line.print(f"{head} failed and is tried once more:\n{output}")
             return True
         self._bench.put(row)
         self._waiting.remove(trial)
         if row.measured:
-            self._pace.add(trial, job.elapsed)
-        left = (self._pace.left(self._waiting) or 0.0) / len(self._bench.slots)
-        self._line.print(f"{head}: {self._labels[trial]}: {self._bench.outcome(row)}{f'  {text.duration(left)} left' if left else ''}")
+            self._pace.add(trial.trial, job.elapsed)
+        left = (self._left(self._waiting) or 0.0) / len(self._bench.slots)
+        self._line.print(f"{head}: {trial.label}: {self._bench.outcome(row)}{f'  {text.duration(left)} left' if left else ''}")
         return False
 
-    def _show(self, jobs: Sequence[UnderWay[Any, list[str]]]) -> None:
+    def _left(self, trials: Sequence[PlannedTrial]) -> float | None:
+        return self._pace.left(trial.trial for trial in trials)
+
+    def _show(self, jobs: Sequence[UnderWay[PlannedTrial, list[str]]]) -> None:
         running = {job.trial: job.elapsed for job in jobs}
-        shown = [(self._numbers[trial], self._labels[trial], elapsed, self._pace.expected(trial)) for trial, elapsed in running.items()]
-        later = self._pace.left(trial for trial in self._waiting if trial not in running)
+        shown = [(self._numbers[trial], trial.label, elapsed, self._pace.expected(trial.trial)) for trial, elapsed in running.items()]
+        later = self._left([trial for trial in self._waiting if trial not in running])
         self._line.update(_under_way(shown, len(self._trials), later, len(self._bench.slots)))
 
 

@@ -244,8 +244,8 @@ def bench(folder, monkeypatch):
 
 
 def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
-    run = bench.bench.trials[0]
-    result = bench.bench.measure(run, ["node3", "node4"], lambda: False)
+    trial = bench.bench.trials[0]
+    run, result = trial.run, bench.bench.measure(trial, ["node3", "node4"], lambda: False)
     ((path, variables),) = bench.played
     assert path == "playbooks/stages/trial.yml"
     assert variables == {
@@ -258,7 +258,7 @@ def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
     assert (result.state, result.metric, result.value, result.epoch, result.epochs) == ("SUCCEEDED", "val_accuracy", 0.7, 2, 3)
     assert (result.hosts, result.reason, result.values) == ("node3 node4", "", {"optimizer.learning_rate": 0.1, "train.batch_size": 32})
     assert bench.bench.outcome(result) == "validation accuracy 0.7000 in epoch 2, 0:41, 900 images/s"
-    assert bench.bench.label(run) == "learning_rate=0.1 batch_size=32"
+    assert trial.label == "learning_rate=0.1 batch_size=32"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
     monkeypatch.setattr(UnderWay, "elapsed", 41.0)
     printed, shown = [], []
     line = SimpleNamespace(print=printed.append, update=shown.append, end=lambda: None)
-    play, bad = Playbook.run, bench.bench.trials[1]
+    play, bad = Playbook.run, bench.bench.trials[1].run
 
     def run(self, ended, meanwhile=lambda: None):
         code = play(self, ended, meanwhile)
@@ -310,7 +310,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
     monkeypatch.setattr(Playbook, "run", run)
     _run_all(bench.bench, line)
     rows = trial_settings.STORE.read(folder / trial_settings.FILE)
-    assert {one.run: one.state for one in rows} == {run: "FAILED" if run == bad else "SUCCEEDED" for run in bench.bench.trials}
+    assert {one.run: one.state for one in rows} == {one.run: "FAILED" if one.run == bad else "SUCCEEDED" for one in bench.bench.trials}
     assert {one.hosts for one in rows} <= {"node1 node2", "node3 node4"}
     assert len(printed) == 4
     assert any("trial 2 of 4: learning_rate=0.1 batch_size=64: FAILED: its command failed" in line for line in printed)
