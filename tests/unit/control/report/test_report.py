@@ -961,14 +961,6 @@ def test_earlier_pictures_go_and_users_files_stay(tmp_path, run):
     ]
 
 
-@pytest.mark.usefixtures("sketched")
-def test_looking_at_the_changes_writes_nothing(tmp_path, run):
-    asked = request(tmp_path, [run])
-    into = compose(asked, tmp_path / "made")
-    assert written_files.changes(into, asked.folder, report.OURS) == ["README.md", "first.zip", "index.html", "pictures/history-first.png"]
-    assert not asked.folder.exists()
-
-
 def write_evaluation(folder, epoch, *outputs, **more):
     """What evaluate.yml leaves of an epoch, beside its row of `write_tests`; without outputs, as of an earlier version."""
     more |= {"outputs": outputs} if outputs else {}

@@ -405,12 +405,6 @@ def test_the_wire():
     assert "## The wire" not in analysis(trials(step(0.08), counts=(1,)))
 
 
-def test_bandwidth_of_the_fit():
-    made = fit(trials(step(0.08, b=AT_100_MBIT)), WEAK_WORK)
-    assert made.effective_mbit_s == pytest.approx(100)
-    assert fit(trials(step(0.08)), WEAK_WORK).effective_mbit_s is None
-
-
 def saved(every, *seconds, workers=4):
     """Trials by steps between states and seconds of training."""
     rows = [timing(workers, repeat, 2000.0, checkpoint_every=every) for repeat in range(1, len(seconds) + 1)]
@@ -440,11 +434,6 @@ def test_the_end_of_an_epoch_is_the_rarest():
         (0, 0, 0.0),
         (1000, 0, pytest.approx(5.0)),
     ]
-
-
-def test_single_trials_tell_nothing_of_noise():
-    text = analysis([*saved(50, 110), *saved(1000, 100)])
-    assert "| every 50 steps | 1 | 110.0 ± - | +10.0%, noise unknown: a single trial |" in text
 
 
 def test_saved_states_are_compared_at_equal_workers():
@@ -538,11 +527,6 @@ def test_everything_is_in_the_summary():
     refused = advice.as_dict(studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
     assert (refused["answer"], refused["fit"], refused["model"]) == (None, None, [])
     assert refused["refusal"].startswith("images/s of 1 worker are 786")
-
-
-def test_the_text_is_the_same_each_time():
-    rows = trials(step(0.08, 0.002, 8e-9), noise=0.03)
-    assert analysis(rows) == analysis(rows)
 
 
 def test_names_can_not_break_a_table():

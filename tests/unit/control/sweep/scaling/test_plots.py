@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 
 import matplotlib as mpl
 import pytest
@@ -165,12 +164,6 @@ def test_little_to_draw_is_drawn_without_a_warning(function, tmp_path):
         assert len(picture.convert("L").getcolors()) > 2
 
 
-def test_pictures_differ_when_numbers_do(tmp_path):
-    scaling_plots.times(SWEEP, "median", tmp_path / "one.png")
-    scaling_plots.times([*SWEEP, row(3)], "median", tmp_path / "two.png")
-    assert (tmp_path / "one.png").read_bytes() != (tmp_path / "two.png").read_bytes()
-
-
 @pytest.mark.parametrize("before", [{}, {"picture.png": b"before"}])
 def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
     def full(self, part, **kwargs):
@@ -194,23 +187,24 @@ def test_letters_are_large_enough_and_boxes_absent(function, draw):
     assert drawn.figure.get_suptitle()
 
 
-def test_means_have_their_standard_deviation(draw):
-    drawn = draw(scaling_plots.times, SWEEP, "mean")
-    at, values, lengths = drawn.bars()["mean"]
-    assert (at, values) == ([1.0, 2.0], pytest.approx([103.0, 62.0]))
-    assert lengths == pytest.approx([statistics.stdev([100.0, 101.0, 108.0]), statistics.stdev([60.0, 60.0, 66.0])])
-    assert drawn.figure.get_suptitle() == "End-to-end time by workers: mean"
-    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: ± standard deviation."
-
-
-def test_medians_have_range_and_not_deviation_of_mean(draw):
-    drawn = draw(scaling_plots.times, SWEEP, "median")
-    assert drawn.bars()["median"][:2] == ([1.0, 2.0], pytest.approx([101.0, 60.0]))
-    (bars,) = (container.lines[2][0] for container in drawn.axes.containers)
-    ends = [sorted(segment[:, 1].tolist()) for segment in bars.get_segments()]
-    assert ends == [[100.0, 108.0], [60.0, 66.0]]
-    assert drawn.figure.get_suptitle() == "End-to-end time by workers: median"
-    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: from the least to the largest."
+@pytest.mark.parametrize(
+    ("centre", "middles", "ends", "bars"),
+    [
+        ("median", [101.0, 60.0], [[100.0, 108.0], [60.0, 66.0]], "from the least to the largest"),
+        ("mean", [103.0, 62.0], [[98.6411, 107.3589], [58.5359, 65.4641]], "± standard deviation"),
+    ],
+)
+def test_times_have_a_centre_with_its_bars(draw, centre, middles, ends, bars):
+    drawn = draw(scaling_plots.times, SWEEP, centre)
+    assert drawn.bars()[centre][:2] == ([1.0, 2.0], pytest.approx(middles))
+    (segments,) = (container.lines[2][0].get_segments() for container in drawn.axes.containers)
+    assert [sorted(segment[:, 1].tolist()) for segment in segments] == [pytest.approx(end, abs=1e-4) for end in ends]
+    assert drawn.figure.get_suptitle() == f"End-to-end time by workers: {centre}"
+    assert drawn.figure.get_supxlabel() == f"Dots: single measurements. Bars: {bars}."
+    assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel(), drawn.ticks()) == ("workers", "end-to-end time (s)", ["1", "2"])
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
+    low, high = drawn.axes.get_ylim()
+    assert (low, high > 108) == (0, True)
 
 
 def test_every_measurement_is_a_dot_of_its_own(draw):
@@ -218,16 +212,6 @@ def test_every_measurement_is_a_dot_of_its_own(draw):
     assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
     assert len({x for x, _ in dots}) == 6
     assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
-
-
-def test_axes_of_times(draw):
-    drawn = draw(scaling_plots.times, SWEEP, "median")
-    assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel()) == ("workers", "end-to-end time (s)")
-    assert drawn.ticks() == ["1", "2"]
-    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
-    low, high = drawn.axes.get_ylim()
-    assert low == 0
-    assert high > 108
 
 
 def test_one_line_a_scaling(draw):
@@ -275,38 +259,37 @@ def test_a_single_measurement_has_no_bar(draw, centre):
     assert drawn.figure.get_supxlabel() == "Dots: single measurements. No bars: one repeat each."
 
 
-def test_speedup_is_over_the_median_of_one_worker(draw):
-    drawn = draw(scaling_plots.rates, SWEEP, WORK, None, RATES["speedup"])
-    assert drawn.bars()["median"][1] == pytest.approx([1.0, 1.8])
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([1.0, 2.0])}
-    assert drawn.axes.get_ylabel() == "speedup over 1 worker (times)"
-    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"
+TWO_AND_FIVE = [row(2, rate=900.0), row(5, rate=1800.0)]
+STRONG_ROWS = [row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
 
 
-def test_speedup_is_over_the_fewest_measured_workers(draw):
-    drawn = draw(scaling_plots.rates, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None, RATES["speedup"])
-    assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
-    assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
-    assert drawn.axes.get_ylabel() == "speedup over 2 workers (times)"
-    assert drawn.ticks() == ["2", "3", "4", "5"]
-    assert drawn.axes.get_ylim()[0] == 0
+@pytest.mark.parametrize(
+    ("quantity", "rows", "values", "ideal", "label"),
+    [
+        ("speedup", SWEEP, [1.0, 1.8], [1.0, 2.0], "speedup over 1 worker (times)"),
+        ("speedup", TWO_AND_FIVE, [1.0, 2.0], [1.0, 1.5, 2.0, 2.5], "speedup over 2 workers (times)"),
+        ("efficiency", SWEEP, [100.0, 90.0], [100.0, 100.0], "efficiency over 1 worker (%)"),
+        ("efficiency", TWO_AND_FIVE, [100.0, 80.0], [100.0] * 4, "efficiency over 2 workers (%)"),
+        ("images_per_s", STRONG_ROWS, [7.0, 21.0], [7.0, 14.0, 21.0], "throughput (images/s)"),
+    ],
+)
+def test_rates_are_relative_to_the_fewest_workers(draw, quantity, rows, values, ideal, label):
+    drawn = draw(scaling_plots.rates, rows, WORK, None, RATES[quantity])
+    fewest = rows[0].workers
+    assert drawn.bars()["median"][1] == pytest.approx(values)
+    assert drawn.lines() == {f"ideal: in proportion to {fewest} worker{'s' if fewest > 1 else ''}": pytest.approx(ideal)}
+    assert (drawn.axes.get_ylabel(), drawn.axes.get_ylim()[0]) == (label, 0)
 
 
-def test_efficiency_in_percent(draw):
-    drawn = draw(scaling_plots.rates, SWEEP, WORK, None, RATES["efficiency"])
-    assert drawn.bars()["median"][1] == pytest.approx([100.0, 90.0])
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([100.0, 100.0])}
-    drawn = draw(scaling_plots.rates, [row(2, rate=900.0), row(4, rate=900.0)], WORK, None, RATES["efficiency"])
-    assert drawn.bars()["median"][1] == pytest.approx([100.0, 50.0])
-    assert drawn.axes.get_ylabel() == "efficiency over 2 workers (%)"
-
-
-def test_throughput_of_strong_scaling(draw):
-    rows = [row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
-    drawn = draw(scaling_plots.rates, rows, Work(STRONG, 1, 1000), None, RATES["images_per_s"])
-    assert drawn.bars()["median"][1] == [7.0, 21.0]
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([7.0, 14.0, 21.0])}
-    assert drawn.axes.get_title(loc="left").endswith(", 1 image per step of all workers")
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (WORK, "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"),
+        (Work(STRONG, 1, 1000), "weak scaling, 3 epochs, saved every epoch, 1 image per step of all workers"),
+    ],
+)
+def test_batch_is_part_of_the_subtitle(draw, work, words):
+    assert draw(scaling_plots.rates, SWEEP, work, None, RATES["speedup"]).axes.get_title(loc="left") == words
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from control.campaign import store, timings
-from control.campaign.store import remaining
 from control.campaign.timings import Timing, Trial
 from control.sweep.scaling import design, forecast
 from control.sweep.scaling.design import Wanted
@@ -71,13 +70,6 @@ def test_more_repeats_keep_order_of_earlier_ones():
     assert dataclasses.replace(WANTED, repeats=5).order(17)[:15] == WANTED.order(17)
 
 
-def test_measured_trials_are_kept_and_failed_repeated():
-    trials = WANTED.order(17)
-    rows = [timing(trials[0]), timing(trials[1], "FAILED")]
-    assert remaining(trials, rows) == trials[1:]
-    assert remaining(trials, [timing(trial) for trial in trials]) == []
-
-
 def test_names_of_runs_are_unique_and_short():
     wanted = Wanted((1, 12), 2, 3, (0, 50, 1000), "weak")
     trials = [*wanted.order(0), *dataclasses.replace(wanted, scaling="strong").order(0), *dataclasses.replace(wanted, epochs=1).order(0)]
@@ -133,10 +125,6 @@ def test_a_trial_has_one_row(tmp_path):
     timings.put(path, timing(Trial("weak", 0, 3, 2, 2)))
     timings.put(path, timing(trial))
     assert [(row.repeat, row.state) for row in timings.read(path)] == [(2, "SUCCEEDED"), (1, "SUCCEEDED")]
-
-
-def test_no_file_is_no_rows(tmp_path):
-    assert timings.read(tmp_path / "timings.csv") == []
 
 
 @pytest.mark.parametrize(

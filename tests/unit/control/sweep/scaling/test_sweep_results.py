@@ -79,15 +79,6 @@ def test_all_files_are_written_once(tmp_path):
     assert (second.rows, second.studies, second.answer) == (first.rows, first.studies, first.answer)
 
 
-def test_a_further_trial_changes_them(tmp_path, drawn):
-    folder = made(tmp_path, weak())
-    assert sweep_results.conclude(folder).changed
-    assert sorted(drawn) == sorted(PICTURES)
-    assert not sweep_results.conclude(folder).changed
-    timings.put(folder / "timings.csv", timing(2, 3, 1000.0))
-    assert sweep_results.conclude(folder).changed
-
-
 def test_nothing_measured_yet(tmp_path):
     with pytest.raises(ConfigError) as caught:
         sweep_results.conclude(made(tmp_path, []))
