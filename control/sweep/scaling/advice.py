@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -365,33 +366,62 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
-    by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
-    for row in sorted(timings, key=lambda row: row.trial):
-        if row.measured and row.seconds_training is not None:
-            group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
-            group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
-    costs = []
-    for (scaling, epochs, workers), group in by_settings.items():
-        rarest, *others = sorted(group, key=_rarity, reverse=True)
-        for every in (rarest, *others) if others else ():
-            low, high = (None, None) if every == rarest else _difference(group[every], group[rarest])
-            costs.append(
-                {
-                    "scaling": scaling,
-                    "epochs": epochs,
-                    "workers": workers,
-                    "checkpoint_every": every,
-                    "trials": len(group[every]),
-                    "seconds_training": _spread(group[every]),
-                    "compared_with": rarest,
-                    "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
-                    "more_percent_low": low,
-                    "more_percent_high": high,
-                }
-            )
-    return costs
+@dataclass(frozen=True)
+class Findings:
+    """Everything that is known of a sweep over numbers of workers."""
+
+    studies: Sequence[Study]
+    timings: Sequence[Timing]
+    """All rows, failed trials included."""
+    extras: Extras = Extras()
+
+    @property
+    def about_saved_states(self) -> bool:
+        """True if the sweep compares how often the training state is saved, and nothing else."""
+        return bool(self.saved_states) and len({row.workers for row in self.timings}) == 1
+
+    @cached_property
+    def saved_states(self) -> list[dict[str, Any]]:
+        """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
+        by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+        for row in sorted(self.timings, key=lambda row: row.trial):
+            if row.measured and row.seconds_training is not None:
+                group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
+                group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
+        costs = []
+        for (scaling, epochs, workers), group in by_settings.items():
+            rarest, *others = sorted(group, key=_rarity, reverse=True)
+            for every in (rarest, *others) if others else ():
+                low, high = (None, None) if every == rarest else _difference(group[every], group[rarest])
+                costs.append(
+                    {
+                        "scaling": scaling,
+                        "epochs": epochs,
+                        "workers": workers,
+                        "checkpoint_every": every,
+                        "trials": len(group[every]),
+                        "seconds_training": _spread(group[every]),
+                        "compared_with": rarest,
+                        "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
+                        "more_percent_low": low,
+                        "more_percent_high": high,
+                    }
+                )
+        return costs
+
+    @property
+    def failed(self) -> list[Timing]:
+        """Trials without a measurement, in order."""
+        return sorted((row for row in self.timings if not row.measured), key=lambda row: row.trial)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of analysis.md, for summary.json."""
+        return {
+            "studies": [one.as_dict(self.extras) for one in self.studies],
+            "checkpoints": self.saved_states,
+            "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (self.extras.split or {}).items()},
+            "failed": [asdict(row.trial) for row in self.failed],
+        }
 
 
 def _difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
@@ -408,21 +438,6 @@ def _difference(values: Sequence[float], base: Sequence[float]) -> tuple[float |
     freedom = sum(parts) ** 2 / sum(part**2 / (len(some) - 1) for part, some in zip(parts, (values, base), strict=True))
     half = float(stdtrit(freedom, 0.975)) * math.sqrt(sum(parts))
     return (off - half) / mean * 100, (off + half) / mean * 100
-
-
-def failed(timings: Sequence[Timing]) -> list[Timing]:
-    """Trials without a measurement, in order."""
-    return sorted((row for row in timings if not row.measured), key=lambda row: row.trial)
-
-
-def as_dict(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> dict[str, Any]:
-    """The content of analysis.md, for summary.json."""
-    return {
-        "studies": [one.as_dict(extras) for one in studies],
-        "checkpoints": checkpoint_costs(timings),
-        "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (extras.split or {}).items()},
-        "failed": [asdict(row.trial) for row in failed(timings)],
-    }
 
 
 def _fit_as_dict(fitted: Fit) -> dict[str, Any]:

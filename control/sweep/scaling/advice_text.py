@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.campaign.timings import STRONG, WEAK, Timing
+from control.campaign.timings import STRONG, WEAK
 from control.common.text import Number, count, listed, markdown_table
 from control.runs.results import step_profile
-from control.sweep.scaling import advice, fitting
-from control.sweep.scaling.advice import Advice, Extras, Gain, Study
+from control.sweep.scaling import fitting
+from control.sweep.scaling.advice import Advice, Extras, Findings, Gain, Study
 from control.sweep.scaling.fitting import Fit, Work
 from trainer.network.sockets_all_reduce import ONE_HOP
 
@@ -19,34 +19,30 @@ VISIBLE = 1.02
 """Medians that differ by less are as good as equal."""
 
 
-def analysis(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+def analysis(found: Findings) -> str:
     """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block."""
+    studies, extras = found.studies, found.extras
     each = [section for build in (_measured, _model, _start_up, _wire) for one in studies for section in [build(one, extras)]]
     energy = [_energy(one, extras) for one in studies]
-    title = "What do saved states cost?" if about_saved_states(timings) else "How many workers?"
-    costs = _checkpoints(timings)
-    head = [f"# {title}", answers(studies, timings, extras)]
-    parts = [*head, *([costs, *each] if about_saved_states(timings) else [*each, costs]), *energy, _split(extras)]
-    return "\n\n".join(part for part in [*parts, _failed(timings), _method(studies)] if part) + "\n"
+    title = "What do saved states cost?" if found.about_saved_states else "How many workers?"
+    costs = _checkpoints(found)
+    body = [costs, *each] if found.about_saved_states else [*each, costs]
+    parts = [f"# {title}", answers(found), *body, *energy, _split(extras), _failed(found), _method(studies)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def answers(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+def answers(found: Findings) -> str:
     """The answer of every study, then the measured cost of saved states; only the latter in a sweep about that."""
-    own = [] if about_saved_states(timings) else [answer(one, extras) for one in studies]
-    return "\n\n".join(part for part in [*own, saved_states(timings)] if part)
+    own = [] if found.about_saved_states else [answer(one, found.extras) for one in found.studies]
+    return "\n\n".join(part for part in [*own, _saved_states(found)] if part)
 
 
-def about_saved_states(timings: Sequence[Timing]) -> bool:
-    """Return whether a sweep compares how often the training state is saved, and nothing else."""
-    return bool(advice.checkpoint_costs(timings)) and len({row.workers for row in timings}) == 1
-
-
-def saved_states(timings: Sequence[Timing]) -> str:
+def _saved_states(found: Findings) -> str:
     """One sentence per group that differs only in checkpoint_every: how much longer training takes than with the rarest.
 
     Empty if no two trials differ in it alone.
     """
-    costs, groups, against = advice.checkpoint_costs(timings), dict[str, list[str]](), dict[str, str]()
+    costs, groups, against = found.saved_states, dict[str, list[str]](), dict[str, str]()
     for row in costs:
         # The number of workers, and what else differs between the groups.
         others = {"scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
@@ -327,8 +323,8 @@ def _wire(one: Study, extras: Extras) -> str:
     return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms per step"], cells)
 
 
-def _checkpoints(timings: Sequence[Timing]) -> str:
-    rows = advice.checkpoint_costs(timings)
+def _checkpoints(found: Findings) -> str:
+    rows = found.saved_states
     if not rows:
         return ""
     explanation = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
@@ -380,8 +376,8 @@ def _split(extras: Extras) -> str:
     return _section("A step on every host", explanation, header, cells)
 
 
-def _failed(timings: Sequence[Timing]) -> str:
-    rows = advice.failed(timings)
+def _failed(found: Findings) -> str:
+    rows = found.failed
     if not rows:
         return ""
     lines = [
@@ -389,7 +385,7 @@ def _failed(timings: Sequence[Timing]) -> str:
         f"state saved {_every(row.checkpoint_every)}: {row.state}"
         for row in rows
     ]
-    return "\n".join([f"## Failed trials\n\nLeft out above: {len(rows)} of {len(timings)}.\n", *lines])
+    return "\n".join([f"## Failed trials\n\nLeft out above: {len(rows)} of {len(found.timings)}.\n", *lines])
 
 
 def _method(studies: Sequence[Study]) -> str:

@@ -15,7 +15,7 @@ from control.common.host_names import on_one_machine
 from control.common.written_files import put_changed
 from control.runs.results import run_plots, step_profile
 from control.sweep.scaling import advice_text, scaling_plots
-from control.sweep.scaling.advice import Extras, Study, as_dict, groups
+from control.sweep.scaling.advice import Extras, Findings, Study, groups
 from control.sweep.scaling.fitting import Work, again
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
@@ -29,8 +29,7 @@ MOST_BARS = 30
 class Results:
     """The results of a sweep."""
 
-    rows: list[Timing]
-    studies: list[Study]
+    found: Findings
     answer: str
     """The answer in words, for every measured scaling."""
     following: tuple[str, str]
@@ -40,8 +39,8 @@ class Results:
 
     def shown(self, folder: str) -> str:
         """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command."""
-        tables = [_measured(one) for one in self.studies]
-        failed = [row.trial.label for row in self.rows if not row.measured]
+        tables = [_measured(one) for one in self.found.studies]
+        failed = [row.trial.label for row in self.found.timings if not row.measured]
         lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
         # The command follows below; shown twice it would look like two.
         answer = self.answer.replace("**", "").replace(f": `{self.following[1]}`", ", as below.")
@@ -82,27 +81,29 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
             split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
     extras = Extras(record.get("mbit_s"), watts_per_node, _joules(folder, rows), split, on_one_machine(hosts))
     measured = sum(row.measured for row in rows)
-    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": as_dict(studies, rows, extras)}
+    found = Findings(studies, rows, extras)
+    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": found.as_dict()}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
-        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(studies, rows, extras)))
+        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(found)))
         write_json(Path(fresh, SUMMARY), {**record, **counted})
-        _draw(Path(fresh), rows, studies, extras)
+        _draw(Path(fresh), found)
         changed = put_changed(Path(fresh), folder)
-    label, command = _following(studies, rows, folder.name)
-    return Results(rows, studies, typed(advice_text.answers(studies, rows, extras)), (label, typed(command)), bool(changed))
+    label, command = _following(found, folder.name)
+    return Results(found, typed(advice_text.answers(found)), (label, typed(command)), bool(changed))
 
 
-def _following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
+def _following(found: Findings, sweep: str) -> tuple[str, str]:
     """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
-    if advice_text.about_saved_states(rows):
+    rows = found.timings
+    if found.about_saved_states:
         single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
         return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))
-    if lacking := next((one for one in all_studies if one.command), None):
+    if lacking := next((one for one in found.studies if one.command), None):
         return "measure for an answer", lacking.command
-    answered = [one for one in all_studies if one.advice]
+    answered = [one for one in found.studies if one.advice]
     if doubtful := next((one for one in answered if one.advice and one.advice.doubtful), None):
         return "measure more", again(doubtful.rows, sweep, max(row.repeat for row in doubtful.rows) + 2)
-    one = answered[0] if answered else next(one for one in all_studies if one.rows)
+    one = answered[0] if answered else next(one for one in found.studies if one.rows)
     return _train(sweep, one.to_train())
 
 
@@ -124,19 +125,20 @@ def _works(record: dict[str, Any]) -> list[Work]:
     return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
 
 
-def _draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
+def _draw(folder: Path, found: Findings) -> None:
     """Draw all pictures into a folder; none for a scaling without measurements."""
+    rows, split = found.timings, found.extras.split
     for centre in ("median", "mean"):
         scaling_plots.times(rows, centre, folder / f"time_{centre}.png")
-    drawn = [one for one in studies if one.rows]
+    drawn = [one for one in found.studies if one.rows]
     for one in drawn:
         suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
         for name, quantity in scaling_plots.RATES.items():
             scaling_plots.rates(one.rows, one.work, one.fit, quantity, folder / f"{name}{suffix}.png")
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
         scaling_plots.checkpoints(rows, folder / "checkpoints.png")
-    if extras.split:
-        run_plots.split(_profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
+    if split:
+        run_plots.split(_profile_bars(split), folder / "split.png", "Medians of the steps that were profiled")
 
 
 def _profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:

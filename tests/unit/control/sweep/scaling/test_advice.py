@@ -10,7 +10,7 @@ import pytest
 from control.campaign.timings import WEAK
 from control.common.text import markdown_table
 from control.sweep.scaling import advice, advice_text
-from control.sweep.scaling.advice import Extras, Gain, Study
+from control.sweep.scaling.advice import Extras, Findings, Gain, Study
 from control.sweep.scaling.fitting import Work, fit
 from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
 from trainer.common.errors import LockstepError
@@ -30,7 +30,7 @@ def studies(rows, works, sweep="", own=None):
 
 
 def analysis(rows, extras=NOTHING, works=WORKS):
-    return advice_text.analysis(studies(rows, works, "pi"), rows, extras)
+    return advice_text.analysis(Findings(studies(rows, works, "pi"), rows, extras))
 
 
 def answer(rows, extras=NOTHING, works=WORKS):
@@ -328,7 +328,7 @@ def test_no_trial_succeeded():
         "- 1 worker, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED\n"
         "- 2 workers, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED"
     )
-    json.dumps(advice.as_dict(studies(rows, WORKS), rows, NOTHING), allow_nan=False)
+    json.dumps(Findings(studies(rows, WORKS), rows).as_dict(), allow_nan=False)
 
 
 def test_failed_trials_change_nothing_but_their_list():
@@ -429,7 +429,7 @@ def test_cost_of_saved_states():
 
 
 def test_the_end_of_an_epoch_is_the_rarest():
-    rows = advice.checkpoint_costs([*saved(1000, 105, 105), *saved(0, 100, 100)])
+    rows = Findings([], [*saved(1000, 105, 105), *saved(0, 100, 100)]).saved_states
     assert [(row["checkpoint_every"], row["compared_with"], row["more_percent"]) for row in rows] == [
         (0, 0, 0.0),
         (1000, 0, pytest.approx(5.0)),
@@ -437,7 +437,7 @@ def test_the_end_of_an_epoch_is_the_rarest():
 
 
 def test_saved_states_are_compared_at_equal_workers():
-    assert advice.checkpoint_costs([*saved(50, 110), *saved(1000, 100, workers=3)]) == []
+    assert Findings([], [*saved(50, 110), *saved(1000, 100, workers=3)]).saved_states == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
 
 
@@ -510,7 +510,7 @@ def test_group_with_most_numbers_of_workers_is_studied():
 def test_everything_is_in_the_summary():
     rows = [*trials(step(0.08, 0.002, 8e-9), noise=0.01), lost(timing(5, 4, 1.0)), *saved(50, 110, 111)]
     extras = Extras(mbit_s=941.0, watts_per_node=5.0, split=SPLIT)
-    actual = json.loads(json.dumps(advice.as_dict(studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
+    actual = json.loads(json.dumps(Findings(studies(rows, WORKS, "pi"), rows, extras).as_dict(), allow_nan=False))
     study = actual["studies"][0]
     assert (study["scaling"], study["batch"], study["epochs"], study["checkpoint_every"]) == ("weak", 64, 3, 0)
     assert study["refusal"] is None
@@ -524,7 +524,7 @@ def test_everything_is_in_the_summary():
     assert actual["failed"] == [{"scaling": "weak", "checkpoint_every": 0, "epochs": 3, "workers": 5, "repeat": 4}]
     assert [row["checkpoint_every"] for row in actual["checkpoints"]] == [0, 50]
     assert actual["split_ms"]["2"]["node2"]["forward_backward"] == 99.0
-    refused = advice.as_dict(studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
+    refused = Findings(studies(noise_only(0), WORKS, "pi"), noise_only(0)).as_dict()["studies"][0]
     assert (refused["answer"], refused["fit"], refused["model"]) == (None, None, [])
     assert refused["refusal"].startswith("images/s of 1 worker are 786")
 
@@ -555,18 +555,18 @@ def test_a_gradient_without_bytes():
 
 def test_sweep_of_saved_states_answers_only_that():
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
-    assert advice_text.about_saved_states(rows)
+    assert Findings([], rows).about_saved_states
     text = analysis(rows)
     head, message = text.split("\n\n")[:2]
     assert head == "# What do saved states cost?"
     assert re.fullmatch(
         r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", message
     )
-    assert advice_text.answers(studies(rows, WORKS), rows, NOTHING) == message
+    assert advice_text.answers(Findings(studies(rows, WORKS), rows)) == message
     assert "**No answer**" not in text
     assert text.count("## What saved states cost") == 1
-    assert not advice_text.about_saved_states([*rows, *saved(50, 110, workers=3)])
-    assert not advice_text.about_saved_states(saved(50, 110))
+    assert not Findings([], [*rows, *saved(50, 110, workers=3)]).about_saved_states
+    assert not Findings([], saved(50, 110)).about_saved_states
 
 
 def test_every_group_of_saved_states_is_named():
@@ -578,7 +578,7 @@ def test_every_group_of_saved_states_is_named():
     assert re.sub(r"[+-][\d.]+%", "P", message[-1]) == " ".join(
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
-    assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(message)
+    assert advice_text.answers(Findings(studies(rows, WORKS, "pi"), rows)) == "\n\n".join(message)
 
 
 def test_groups_of_saved_states_show_their_differences():
@@ -586,18 +586,21 @@ def test_groups_of_saved_states_show_their_differences():
     weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
     strong = [dataclasses.replace(row, scaling="strong") for row in weak]
     longer = [dataclasses.replace(row, epochs=5) for row in weak]
-    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *strong])) == [
+    assert re.findall(r"\(4 .*?\)", advice_text.answers(Findings([], [*weak, *strong]))) == [
         "(4 workers, strong scaling)",
         "(4 workers, weak scaling)",
     ]
-    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *longer])) == ["(4 workers, 3 epochs)", "(4 workers, 5 epochs)"]
-    assert advice_text.saved_states(trials(step(0.08))) == ""
+    assert re.findall(r"\(4 .*?\)", advice_text.answers(Findings([], [*weak, *longer]))) == [
+        "(4 workers, 3 epochs)",
+        "(4 workers, 5 epochs)",
+    ]
+    assert advice_text.answers(Findings([], trials(step(0.08)))) == ""
 
 
 def test_own_work_is_a_column_with_its_source():
     rows = trials(step(0.08, 0.002, 8e-9))
     actual = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
-    lines = section(advice_text.analysis(actual, rows, NOTHING), "The model of a step: weak scaling").splitlines()
+    lines = section(advice_text.analysis(Findings(actual, rows)), "The model of a step: weak scaling").splitlines()
     assert lines[0].endswith(
         "measured: the median. Own work apart: of the slowest host in profiled steps; c is fitted to it, too. "
         "Error: of the model against it. Held out: the error of predicting this number of workers from the others "
@@ -606,5 +609,5 @@ def test_own_work_is_a_column_with_its_source():
     assert lines[2].startswith("| workers | measured ms | T(n) ms | own work | own work apart | messages | bytes | error |")
     assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | - | 0.0 | 0.0 | ")
     assert lines[6].startswith("| 3 | 245.4 | 245.4 | 80.0 | 80.0 | 8.0 | 157.4 | ")
-    summary = advice.as_dict(actual, rows, NOTHING)["studies"][0]["model"]
+    summary = Findings(actual, rows).as_dict()["studies"][0]["model"]
     assert [row["own_work_measured_ms"] for row in summary] == [None, 80.0, 80.0, None, None]

@@ -76,7 +76,7 @@ def test_all_files_are_written_once(tmp_path):
     second = sweep_results.conclude(folder)
     assert (first.changed, second.changed) == (True, False)
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")} == before
-    assert (second.rows, second.studies, second.answer) == (first.rows, first.studies, first.answer)
+    assert (second.found.timings, second.found.studies, second.answer) == (first.found.timings, first.found.studies, first.answer)
 
 
 def test_nothing_measured_yet(tmp_path):
@@ -99,7 +99,7 @@ def test_failed_trials_are_counted_and_records_stay(tmp_path, drawn):
     folder = made(tmp_path, [*weak(), lost(timing(4, 1, 1.0)), lost(timing(4, 2, 1.0))])
     results = sweep_results.conclude(folder)
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["trials_measured"], summary["trials_failed"], len(results.rows)) == (6, 2, 8)
+    assert (summary["trials_measured"], summary["trials_failed"], len(results.found.timings)) == (6, 2, 8)
     assert {name: summary[name] for name in RECORD} == RECORD
     assert [row["workers"] for row in summary["analysis"]["failed"]] == [4, 4]
 
@@ -158,7 +158,7 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
     actual = analysis(folder)["split_ms"]
     assert list(actual) == ["1", "2", "3"]
     assert [phases["forward_backward"] for hosts in actual.values() for phases in hosts.values()] == pytest.approx([67] * 6)
-    assert [one.fit.own for one in results.studies] == [
+    assert [one.fit.own for one in results.found.studies] == [
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
     ]
@@ -169,7 +169,7 @@ def test_own_work_needs_samples_of_all_hosts(tmp_path, drawn):
     folder = made(tmp_path, rows)
     for row in rows:
         taken_apart(folder, row, hosts=None if row.workers < 3 else ["node1", "node2"])
-    made_fit = sweep_results.conclude(folder).studies[0].fit
+    made_fit = sweep_results.conclude(folder).found.studies[0].fit
     assert made_fit.own == pytest.approx({1: 0.083, 2: 0.083})
 
 
@@ -242,7 +242,7 @@ def test_saved_states_follow_the_answer(tmp_path, drawn):
 def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
     rows = weak(counts=(3,))
     results = sweep_results.conclude(made(tmp_path, [*rows, *(dataclasses.replace(row, checkpoint_every=50) for row in rows)]))
-    assert results.answer == advice_text.saved_states(results.rows)
+    assert results.answer == advice_text.answers(results.found)
     assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
 
 
