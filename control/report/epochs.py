@@ -4,7 +4,7 @@ The verdict on a classifier's epochs is that of `control.runs.results.course`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from control.common.text import count, listed
@@ -23,6 +23,12 @@ RULE = (
 TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
 """Choice among epochs with equal best values, as part of a sentence."""
 PROMISE = f"The rule: the highest validation accuracy; {TIE}."
+
+
+Row = dict[str, Any]
+"""An epoch in history.csv, or its evaluation."""
+Column = tuple[str, Callable[[Row], str]]
+"""Title and cell of a column."""
 
 
 def sections(run: Run, mistakes: Sequence[Block] = ()) -> list[Section]:
@@ -150,22 +156,38 @@ def _table(run: Run) -> Table:
     if len(run.history) > 2:
         marks[half] = f"middle, {marks[half]}" if half in marks else "middle"
     rows = [row for row in run.history if row["epoch"] in marks]
-    header = ["epoch", "which", "loss", "accuracy", "validation loss", "validation accuracy", "learning rate", f"{run.noun}s/s"]
-    cells = [
-        [
-            str(row["epoch"]),
-            marks[row["epoch"]],
-            f"{row['loss']:.4f}",
-            percent(row["accuracy"]),
-            f"{row['val_loss']:.4f}",
-            percent(row["val_accuracy"]),
-            f"{row['learning_rate']:g}",
-            f"{row['images_per_s']:,.0f}",
-        ]
-        for row in rows
-    ]
     some = f"First, middle, best and last of {count(len(run.history), 'epoch')}; all are in history.csv"
-    return Table(some if len(rows) < len(run.history) else "All epochs, as in history.csv", header, cells)
+    losses, shares = ("loss", _number("loss")), ("accuracy", _share("accuracy"))
+    validation = [("validation loss", _number("val_loss")), ("validation accuracy", _share("val_accuracy"))]
+    columns = [losses, shares, *validation, *_speed(f"{run.noun}s/s")]
+    return _table_of(some if len(rows) < len(run.history) else "All epochs, as in history.csv", rows, marks, columns)
+
+
+def _table_of(caption: str, rows: Sequence[Row], marks: Mapping[int, str], columns: Sequence[Column]) -> Table:
+    """One row per epoch: its number, its marks, and these columns."""
+    cells = [[str(row["epoch"]), marks[row["epoch"]], *(cell(row) for _, cell in columns)] for row in rows]
+    return Table(caption, ["epoch", "which", *(title for title, _ in columns)], cells)
+
+
+def _number(name: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[name]:.4f}" if name in row else "-"
+
+
+def _share(name: str) -> Callable[[Row], str]:
+    return lambda row: percent(row[name])
+
+
+def _speed(unit: str) -> list[Column]:
+    return [("learning rate", lambda row: f"{row['learning_rate']:g}"), (unit, lambda row: f"{row['images_per_s']:,.0f}")]
+
+
+def _evaluated(noun: str) -> list[Column]:
+    return [(f"{noun}s", lambda row: f"{row['images']:,}"), ("evaluated at", lambda row: moment(row["evaluated_at"]))]
+
+
+def _test_rows(run: Run) -> list[Row]:
+    """Test results of the marked epochs."""
+    return [{"epoch": epoch, **run.tests[epoch]} for epoch in run.marked if epoch in run.tests]
 
 
 def _tested(run: Run) -> list[Block]:
@@ -204,22 +226,10 @@ def _against(one: float, other: float) -> str:
 
 
 def _test_table(run: Run) -> Table:
-    header = ["epoch", "which", "test loss", "test accuracy", "validation accuracy", f"{run.noun}s", "evaluated at"]
     validation = {row["epoch"]: row["val_accuracy"] for row in run.history}
-    rows = [
-        [
-            str(epoch),
-            mark,
-            f"{run.tests[epoch]['loss']:.4f}",
-            percent(run.tests[epoch]["accuracy"]),
-            percent(validation[epoch]),
-            f"{run.tests[epoch]['images']:,}",
-            moment(run.tests[epoch]["evaluated_at"]),
-        ]
-        for epoch, mark in run.marked.items()
-        if epoch in run.tests
-    ]
-    return Table(f"The test {run.noun}s", header, rows)
+    columns = [("test loss", _number("loss")), ("test accuracy", _share("accuracy"))]
+    columns += [("validation accuracy", lambda row: percent(validation[row["epoch"]])), *_evaluated(run.noun)]
+    return _table_of(f"The test {run.noun}s", _test_rows(run), run.marked, columns)
 
 
 def _untested(run: Run) -> list[str]:
@@ -267,36 +277,16 @@ def _best_by_metric(run: Run) -> list[str]:
 
 def _tested_metrics(run: Run) -> list[Block]:
     """Test results of the evaluated epochs."""
-    rows = {epoch: run.tests[epoch] for epoch in run.marked if epoch in run.tests}
+    rows = _test_rows(run)
     if not rows:
         return [Text(["No epoch has been evaluated on the test examples yet."])]
-    names = list(dict.fromkeys(name for row in rows.values() for name in row["metrics"]))
-    header = ["epoch", "which", *map(metric_name, names), "examples", "evaluated at"]
-    cells = [
-        [
-            str(epoch),
-            run.marked[epoch],
-            *(f"{row['metrics'][name]:.4f}" if name in row["metrics"] else "-" for name in names),
-            f"{row['images']:,}",
-            moment(row["evaluated_at"]),
-        ]
-        for epoch, row in rows.items()
-    ]
-    return [Table("The test examples", header, cells)]
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    columns = [*((metric_name(name), _number(name)) for name in names), *_evaluated("example")]
+    return [_table_of("The test examples", rows, run.marked, columns)]
 
 
 def _table_of_metrics(run: Run) -> Table:
-    names = list(metric_values(run.last))
     rows = [row for row in run.history if row["epoch"] in run.marked]
-    cells = [
-        [
-            str(row["epoch"]),
-            run.marked[row["epoch"]],
-            *(f"{row[name]:.4f}" if name in row else "-" for name in names),
-            f"{row['learning_rate']:g}",
-            f"{row['images_per_s']:,.0f}",
-        ]
-        for row in rows
-    ]
-    header = ["epoch", "which", *map(metric_name, names), "learning rate", "examples/s"]
-    return Table(f"First, best and last of {count(len(run.history), 'epoch')}; all are in history.csv", header, cells)
+    columns = [*((metric_name(name), _number(name)) for name in metric_values(run.last)), *_speed("examples/s")]
+    caption = f"First, best and last of {count(len(run.history), 'epoch')}; all are in history.csv"
+    return _table_of(caption, rows, run.marked, columns)

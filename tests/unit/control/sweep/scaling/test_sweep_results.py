@@ -79,20 +79,13 @@ def test_all_files_are_written_once(tmp_path):
     assert (second.found.timings, second.found.studies, second.answer) == (first.found.timings, first.found.studies, first.answer)
 
 
-def test_nothing_measured_yet(tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        sweep_results.conclude(made(tmp_path, []))
-    assert str(caught.value) == "sweep=pi: nothing is measured yet; measure: ansible-playbook sweep.yml -e sweep=pi"
-
-
-def test_nothing_measured_but_failures(tmp_path):
-    folder = made(tmp_path, [lost(row) for row in weak(counts=(1, 2), repeats=1)])
+@pytest.mark.parametrize(("failed", "words"), [(0, ""), (2, " (2 trials failed; their output is in pi/logs)")])
+def test_nothing_is_measured_yet(tmp_path, failed, words):
+    folder = made(tmp_path, [lost(timing(1, repeat, 1.0)) for repeat in range(failed)])
     with pytest.raises(ConfigError) as caught:
         sweep_results.conclude(folder)
-    assert str(caught.value) == (
-        "sweep=pi: nothing is measured yet (2 trials failed; their output is in pi/logs); measure: ansible-playbook sweep.yml -e sweep=pi"
-    )
-    assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "timings.csv"]
+    assert str(caught.value) == f"sweep=pi: nothing is measured yet{words}; measure: ansible-playbook sweep.yml -e sweep=pi"
+    assert not (folder / "analysis.md").exists()
 
 
 def test_failed_trials_are_counted_and_records_stay(tmp_path, drawn):

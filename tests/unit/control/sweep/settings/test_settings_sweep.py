@@ -195,23 +195,13 @@ def test_without_a_name_the_question_names_the_sweep(folder, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["task_cnn-lab-learning_rate-batch"]
 
 
-AT_104 = {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0}
-
-
-def earlier_run(summary):
+@pytest.mark.parametrize(("seconds", "time"), [({"seconds_end_to_end": 30.0, "seconds_training": 20.0}, "1:08"), ({}, "0:48")])
+def test_an_estimate_from_an_earlier_run(folder, seconds, time):
+    """The run of an earlier version may lack its seconds."""
     run = project.RUNS / "before"
-    write_json(run / "summary.json", summary)
+    write_json(run / "summary.json", {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0, **seconds})
     (run / "config.yml").write_text(configurations.dump(configurations.build(configurations.load(configurations.find("task_cnn")))))
-
-
-def test_an_estimate_from_an_earlier_run(folder):
-    earlier_run({**AT_104, "seconds_end_to_end": 30.0, "seconds_training": 20.0})
-    assert "time         about 1:08 for 4 trials, at the speed of run before" in planned(VARY)["show"]
-
-
-def test_a_run_without_its_seconds_gives_estimate(folder):
-    earlier_run(AT_104)
-    assert "time         about 0:48 for 4 trials, at the speed of run before" in planned(VARY)["show"]
+    assert f"time         about {time} for 4 trials, at the speed of run before" in planned(VARY)["show"]
 
 
 # --- a trial
