@@ -14,7 +14,7 @@ FENCE = ("```", "~~~")
 
 @dataclass(frozen=True)
 class SweepAnalysis:
-    """What a sweep's folder has for a report."""
+    """A sweep's own analysis and pictures, for a report."""
 
     folder: Path
 
