@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from control.campaign import store
+from control.common.text import count
 
 FILE = "timings.csv"
 SUCCEEDED, FAILED = "SUCCEEDED", "FAILED"
@@ -24,6 +25,17 @@ class Trial:
     workers: int
     repeat: int
     """From 1."""
+
+    def run_name(self, sweep: str) -> str:
+        """Name of the trial's run: unique in the sweep, and shown by tmux and TensorBoard."""
+        every = f"-c{self.checkpoint_every}" if self.checkpoint_every else ""
+        return f"{sweep}.{self.scaling[0]}{self.workers}{every}-e{self.epochs}-r{self.repeat}"
+
+    @property
+    def label(self) -> str:
+        """`3 workers, repeat 2`."""
+        every = f", state saved every {self.checkpoint_every} steps" if self.checkpoint_every else ""
+        return f"{count(self.workers, 'worker')}{every}, repeat {self.repeat}"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(header), *(line(row) for row in cells)])
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; columns without letters are right-aligned."""
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    right = [not any(letter.isalpha() for row in cells for letter in row[column]) for column in range(len(header))]
+    rule = ["---:" if is_right else "---" for is_right in right]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [list(header), rule, *cells])
+
+
 def fields(pairs: Sequence[tuple[str, str]]) -> str:
     """`name  value` lines with the values aligned."""
     width = max(len(name) for name, _ in pairs)

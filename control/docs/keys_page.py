@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from control.common.text import markdown_table
 from trainer import models
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_text
@@ -75,12 +76,9 @@ def table(prefix: str, kind: type) -> str:
 
 def _table(prefix: str, rows: Iterable[tuple[str, Any, Any, str]]) -> str:
     """One row per key: its name, type, default and meaning."""
-    lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for name, hint, default, meaning in rows:
-        # JSON is valid YAML.
-        cells = [f"`{prefix}{name}`", _type_name(hint), f"`{json.dumps(default)}`", meaning]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)
+    # JSON is valid YAML.
+    cells = [[f"`{prefix}{name}`", _type_name(hint), f"`{json.dumps(default)}`", meaning] for name, hint, default, meaning in rows]
+    return markdown_table(["key", "type", "default", "meaning"], cells)
 
 
 def _docstrings(kind: type) -> dict[str, str]:

@@ -34,13 +34,6 @@ class Text(Block):
 
 
 @dataclass(frozen=True)
-class Items(Block):
-    """A list."""
-
-    items: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Table(Block):
     """A table; its first column names the rows."""
 

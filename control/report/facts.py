@@ -7,7 +7,8 @@ from typing import Any
 
 from control.common import configurations
 from control.remote import worker_files
-from control.runs.results import run_summary
+from control.report.blocks import code
+from control.runs.results import run_summary, step_profile
 from control.runs.results.course import Course, judge
 from control.runs.results.evaluations import FIRST, LAST
 from control.runs.results.metric_text import model_name
@@ -33,6 +34,27 @@ class Run:
     """Rows of history.csv, at least one; only those with a validation, if there are any."""
     tests: dict[int, dict[str, Any]]
     """By epoch: the newest row of evaluations.csv on the test images."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Run":
+        """Read a run directory.
+
+        Raises:
+            LockstepError: it never started, or no epoch is finished.
+        """
+        name, cluster = folder.name, folder / "cluster.json"
+        if not cluster.is_file():
+            raise LockstepError(f"run={name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={name}")
+        history = read_history(folder / "history.csv")
+        if not history:
+            raise LockstepError(
+                f"run={name}: no finished epoch is known here, so there is nothing to report. Fix: see whether it waits, trains or has "
+                f"ended: ansible-playbook status.yml -e run={name}; then fetch its results, or continue it: "
+                f"ansible-playbook train.yml -e run={name}"
+            )
+        config, summary = configurations.load(folder / "config.yml"), folder / "summary.json"
+        outcome = read_json(summary) if summary.is_file() else {}
+        return cls(folder, config, read_json(cluster), outcome, judged(history), _tests(folder / "evaluations.csv"))
 
     @property
     def name(self) -> str:
@@ -127,25 +149,32 @@ class Run:
         snapshots = existing_epochs(self.folder)
         return [epoch for epoch in self.untested() if epoch in snapshots]
 
+    @property
+    def evaluation_command(self) -> str:
+        """The command that evaluates the missing epochs."""
+        return f"ansible-playbook evaluate.yml -e run={self.name} -e epoch={','.join(map(str, self.testable()))}"
 
-def read(folder: Path) -> Run:
-    """Read a run directory.
+    @property
+    def identified(self) -> bool:
+        """True if the revision identifies the code that trained."""
+        return not (self.cluster.get("revision") or "+").endswith("+")
 
-    Raises:
-        LockstepError: it never started, or no epoch is finished.
-    """
-    name, cluster = folder.name, folder / "cluster.json"
-    if not cluster.is_file():
-        raise LockstepError(f"run={name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={name}")
-    history = read_history(folder / "history.csv")
-    if not history:
-        raise LockstepError(
-            f"run={name}: no finished epoch is known here, so there is nothing to report. Fix: see whether it waits, trains or has ended: "
-            f"ansible-playbook status.yml -e run={name}; then fetch its results, or continue it: ansible-playbook train.yml -e run={name}"
-        )
-    config, summary = configurations.load(folder / "config.yml"), folder / "summary.json"
-    outcome = read_json(summary) if summary.is_file() else {}
-    return Run(folder, config, read_json(cluster), outcome, judged(history), _tests(folder / "evaluations.csv"))
+    @property
+    def revision(self) -> str:
+        """The code that trained, in words."""
+        known = self.cluster.get("revision")
+        dirty = " with changes that were not committed" if known and known.endswith("+") else ""
+        return f"git revision {code(known.rstrip('+'))}{dirty}" if known else "a copy outside git"
+
+    @property
+    def step_medians(self) -> dict[str, dict[str, float]]:
+        """By host, in the order of rank: milliseconds of each phase; hosts without profiled steps are left out."""
+        by_host = step_profile.medians(step_profile.read(self.folder))
+        return {host["name"]: by_host[host["name"]] for host in self.cluster["hosts"] if host["name"] in by_host}
+
+    def picture(self, kind: str) -> str:
+        """Name of a picture of the run beside the report; with no `-` in the kind, no two have the same."""
+        return f"pictures/{kind}-{self.name}.png"
 
 
 def _tests(path: Path) -> dict[int, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Errors of the best epoch on the test examples, as evaluate.yml measured and drew them: by class, or by size."""
 
 import base64
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ from control.runs.results import evaluations
 MOST_ROWS, LONGEST_NAME = 100, 30
 
 
+def draw(run: Run, into: Path) -> None:
+    """Copy the pictures that evaluate.yml drew, and draw the examples that the best epoch takes for another class, into a folder."""
+    for key, path in drawn(run).items():
+        shutil.copyfile(path, into / run.picture(key))
+    for key, output in evaluations.keyed(run.evaluation or {"outputs": []}).items():
+        for file, wrong in _files(run, key, output):
+            (into / file).parent.mkdir(parents=True, exist_ok=True)
+            _draw_example(wrong, into / file)
+
+
 def drawn(run: Run) -> dict[str, Path]:
     """The best epoch's pictures that exist, by key (`evaluations.keyed`)."""
     pattern = evaluations.picture_path(run.folder, run.best["epoch"], "*")
     end = pattern.name.removeprefix("*")
     paths = {path.name.removesuffix(end): path for path in sorted(pattern.parent.glob(pattern.name))}
     return {key: path for key, path in paths.items() if key.startswith(evaluations.KINDS)}
-
-
-def pictures(run: Run) -> dict[str, dict[str, Any]]:
-    """The pictures that the best epoch takes for another class, as `worker_files` reads them, by name of a file beside the report."""
-    evaluation = run.evaluation or {"outputs": []}
-    return {file: one for key, output in evaluations.keyed(evaluation).items() for file, one in _files(run, key, output)}
 
 
 def _files(run: Run, key: str, output: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -34,8 +39,8 @@ def _files(run: Run, key: str, output: dict[str, Any]) -> Iterator[tuple[str, di
         yield f"misclassified/{run.name}/{own}{number:02}-{of}-taken-for-{taken}.png", one
 
 
-def draw(picture: dict[str, Any], path: Path) -> None:
-    """Write one of `pictures` as a PNG file."""
+def _draw_example(picture: dict[str, Any], path: Path) -> None:
+    """Write an example, as `worker_files` reads it, as a PNG file."""
     from PIL import Image
 
     height, width, channels = picture["shape"]
@@ -43,26 +48,21 @@ def draw(picture: dict[str, Any], path: Path) -> None:
     Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels).save(path, "PNG")
 
 
-def blocks(run: Run, files: dict[str, str]) -> list[Block]:
-    """Pictures and tables, and what has neither; empty if the epoch was not evaluated.
-
-    Args:
-        run: the run.
-        files: names of the pictures beside the report, by key.
-    """
-    evaluation = run.evaluation or {"outputs": []}
+def blocks(run: Run) -> list[Block]:
+    """Pictures and tables, and what has neither; empty if the epoch was not evaluated."""
+    evaluation, pictures = run.evaluation or {"outputs": []}, drawn(run)
     outputs = evaluations.keyed(evaluation)
     # A picture outlives the numbers that it was drawn from.
-    alone: list[Block] = [_picture(run, key, "", files) for key in files if key not in outputs]
-    every = [block for key, output in outputs.items() for block in _of_output(run, key, output, files)]
+    alone: list[Block] = [_picture(run, key) for key in pictures if key not in outputs]
+    every = [block for key, output in outputs.items() for block in _of_output(run, key, output, key in pictures)]
     lines = [f"{plain(line)}." for line in evaluations.unknown(evaluation)]
     return [*alone, *every, *([Text(lines)] if lines else [])]
 
 
-def _of_output(run: Run, key: str, output: dict[str, Any], files: dict[str, str]) -> list[Block]:
+def _of_output(run: Run, key: str, output: dict[str, Any], is_drawn: bool) -> list[Block]:
     epoch, where = run.best["epoch"], f"the test {run.noun}s"
     name = f" for {plain(output['name'])}" if output["name"] else ""
-    pictures: list[Block] = [_picture(run, key, name, files)] if key in files else []
+    pictures: list[Block] = [_picture(run, key, name)] if is_drawn else []
     if "confusion" in output:
         rows = evaluations.per_class(output)
         cells = [[plain(name), f"{tested:,}", percent(accuracy), plain(taken)] for name, tested, accuracy, taken in rows[:MOST_ROWS]]
@@ -91,8 +91,8 @@ def _gallery(run: Run, key: str, name: str, output: dict[str, Any]) -> list[Bloc
     return [Gallery(f"{caption} (in brackets: the probability that the model gives)", shown)] if shown else []
 
 
-def _picture(run: Run, key: str, name: str, files: dict[str, str]) -> Picture:
+def _picture(run: Run, key: str, name: str = "") -> Picture:
     epoch, where = run.best["epoch"], f"the test {run.noun}s"
     if key.startswith(evaluations.KINDS[0]):
-        return Picture(files[key], f"Confusion matrix of epoch {epoch}{name} on {where}.")
-    return Picture(files[key], f"Histogram of epoch {epoch}'s errors{name} on {where}.")
+        return Picture(run.picture(key), f"Confusion matrix of epoch {epoch}{name} on {where}.")
+    return Picture(run.picture(key), f"Histogram of epoch {epoch}'s errors{name} on {where}.")

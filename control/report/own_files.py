@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,39 +28,29 @@ class OwnFile:
 class OwnFiles:
     """All of a run's, by name relative to their folder."""
 
-    files: Mapping[str, OwnFile] = field(default_factory=dict)
-    dataset: str = ""
+    folder: str
+    """Folder of these in the zip, with its slash."""
+    files: Mapping[str, OwnFile]
+    dataset: str
     """The dataset's function among them, as NAME:FUNCTION; empty if there is none."""
-    missing: str = ""
+    missing: str
     """Why the dataset's file is not among them; empty if it is, or if there is none."""
 
-
-def of_run(run: Run) -> OwnFiles:
-    """A run's own files: the texts that trained, from its config.yml; the dataset's, which is not recorded there, as it is now."""
-    functions = dict(_recorded(run.config))
-    described = {what: f"{what}: {function.name}" for what, function in functions.items()}
-    missing = ""
-    try:
-        if own := _dataset(run.config):
-            functions["dataset"] = own
-            described["dataset"] = f"dataset: {own.name}, {_since(run, own)}"
-    except (ConfigError, OSError) as error:
-        missing = str(error)
-    files, names = _named(functions, described)
-    dataset = f"{names['dataset']}:{functions['dataset'].name}" if "dataset" in functions else ""
-    return OwnFiles(files, dataset, missing)
-
-
-def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration whose texts of the user's files are replaced by a word."""
-    return {key: _shortened(value) for key, value in config.items()}
-
-
-def _shortened(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    is_code = "source" in value and "function" in value
-    return {key: "(a file)" if is_code and (key == "source" or key.endswith(".py")) else _shortened(one) for key, one in value.items()}
+    @classmethod
+    def of(cls, run: Run, folder: str = "code/") -> "OwnFiles":
+        """A run's own files: the texts that trained, from its config.yml; the dataset's, which is not recorded there, as it is now."""
+        functions = dict(_recorded(run.config))
+        described = {what: f"{what}: {function.name}" for what, function in functions.items()}
+        missing = ""
+        try:
+            if own := _dataset(run.config):
+                functions["dataset"] = own
+                described["dataset"] = f"dataset: {own.name}, {_since(run, own)}"
+        except (ConfigError, OSError) as error:
+            missing = str(error)
+        files, names = _named(functions, described)
+        dataset = f"{names['dataset']}:{functions['dataset'].name}" if "dataset" in functions else ""
+        return cls(folder, files, dataset, missing)
 
 
 def _recorded(config: Mapping[str, Any]) -> Iterator[tuple[str, Function]]:

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from control.report import own_files
 from control.report.blocks import Command, Section, Text, code, moment
 from control.report.facts import Run
+from control.report.own_files import OwnFiles
 
 SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s'\"]+")
 """An address as `git@github.com:owner/name.git`."""
@@ -52,32 +52,11 @@ def _public(url: str) -> str | None:
     return parts._replace(netloc=user + parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def is_identified(run: Run) -> bool:
-    """Return whether the revision identifies the code that trained."""
-    return not (run.cluster.get("revision") or "+").endswith("+")
-
-
-def revision(run: Run) -> str:
-    """The code that trained, in words."""
-    known = run.cluster.get("revision")
-    dirty = " with changes that were not committed" if known and known.endswith("+") else ""
-    return f"git revision {code(known.rstrip('+'))}{dirty}" if known else "a copy outside git"
-
-
-def section(run: Run, level: int, subject: str, where: str | None, own: own_files.OwnFiles, folder: str) -> Section:
-    """The commands.
-
-    Args:
-        run: the run.
-        level: of the heading.
-        subject: name of the zip and of the folder in it.
-        where: Lockstep's `address`.
-        own: the run's own files.
-        folder: theirs in the zip.
-    """
+def section(run: Run, subject: str, where: str | None, own: OwnFiles) -> Section:
+    """The commands that train a run again, with the zip `subject` elsewhere; `where` is Lockstep's `address`."""
     # The record is of the last launch.
     began = "It was last continued" if run.summary.get("restarts") else "It began"
-    again = f"{began} at {moment(run.cluster['created_at'])} with the code of {revision(run)}. The same training again, under a new name:"
+    again = f"{began} at {moment(run.cluster['created_at'])} with the code of {run.revision}. The same training again, under a new name:"
     elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"
     return Section(
         "How to train it again",
@@ -85,9 +64,8 @@ def section(run: Run, level: int, subject: str, where: str | None, own: own_file
             Text([again]),
             Command(_train(run)),
             Text([elsewhere]),
-            Command(_elsewhere(run, subject, where, own, folder), here=False),
+            Command(_elsewhere(run, subject, where, own), here=False),
         ],
-        level,
     )
 
 
@@ -106,9 +84,9 @@ def _train(run: Run, folder: str = "") -> str:
     return f"ansible-playbook {start} -e config={config} -e workers={run.cluster['counts']['workers']}{chosen}"
 
 
-def _elsewhere(run: Run, subject: str, where: str | None, own: own_files.OwnFiles, folder: str) -> str:
+def _elsewhere(run: Run, subject: str, where: str | None, own: OwnFiles) -> str:
     source = (run.config.get("data") or {}).get("source")
-    dataset = f"{subject}/{folder}{own.dataset}" if own.dataset else "" if source == "fashion_mnist" else "PATH"
+    dataset = f"{subject}/{own.folder}{own.dataset}" if own.dataset else "" if source == "fashion_mnist" else "PATH"
     given = f" -e {shlex.quote(f'dataset={dataset}')}" if dataset else ""
     given += " -e weights=WEIGHTS" if (run.config.get("train") or {}).get("weights") else ""
     known = (run.cluster.get("revision") or "").rstrip("+")

@@ -6,15 +6,18 @@ same files give the same report, byte for byte.
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from control.common import plotting
 from control.common.text import listed
-from control.report import accuracy, archive, comparison, metrics, mistakes, repeating, sweeps, trained
+from control.report import epochs, mistakes, repeating, trained
+from control.report.archive import Parts, write_zip
 from control.report.blocks import Section, code, plain
+from control.report.comparison import Comparison
 from control.report.facts import Run
 from control.report.page import Renderer, Report, dark
+from control.report.sweeps import SweepAnalysis
 from control.runs.results import run_plots
 from trainer.common.files import write_text
 from trainer.config.schema import Report as Heading
@@ -60,70 +63,56 @@ class Request:
         """The subjects of the report."""
         return [run.name for run in self.runs] or [f"sweep {self.subject.name}"]
 
+    def make(self, into: Path) -> None:
+        """Write all files of the report into an empty folder: pictures, both pages, the zip."""
+        self._draw(into)
+        parts = Parts.gather(self.subject.name, self.runs, self.sweep, self.project, self.archives)
+        report = self._compose(parts, into)
+        renderer = Renderer(self.project / "templates", self.typed)
+        write_text(into / "README.md", renderer.readme(report))
+        write_text(into / "index.html", renderer.page(report, into))
+        write_zip(into / f"{parts.subject}.zip", parts.entries(into))
 
-def make(request: Request, into: Path) -> None:
-    """Write all files of a report into an empty folder: pictures, both pages, the zip."""
-    _draw(request, into)
-    parts = archive.gather(request.subject.name, request.runs, request.sweep, request.project, request.archives)
-    report = _compose(request, parts, into)
-    renderer = Renderer(request.project / "templates", request.typed)
-    write_text(into / "README.md", renderer.readme(report))
-    write_text(into / "index.html", renderer.page(report, into))
-    archive.write(into / f"{parts.subject}.zip", archive.entries(parts, into))
+    def _draw(self, into: Path) -> None:
+        """Draw the pictures, and copy those drawn by other commands."""
+        (into / "pictures").mkdir()
+        for run in self.runs:
+            run_plots.history(run.history, into / run.picture("history"), run.monitor)
+            if phases := run.step_medians:
+                run_plots.split(phases, into / run.picture("split"))
+            mistakes.draw(run, into)
+        if len(self.runs) > 1 and (decides := Comparison(self.runs).decides):
+            run_plots.compare({run.name: run.history for run in self.runs}, into / COMPARED, decides)
+        for name, picture in SweepAnalysis(self.sweep).pictures.items() if self.sweep else ():
+            shutil.copyfile(picture, into / name)
+        for picture in sorted((into / "pictures").iterdir()):
+            plotting.darken(picture, into / dark(f"pictures/{picture.name}"))
+
+    def _compose(self, parts: Parts, into: Path) -> Report:
+        """Title, summary and sections; `into` has the pictures."""
+        runs, several = self.runs, len(self.runs) > 1
+        sections = [Comparison(runs).section(COMPARED)] if several else []
+        for run in runs:
+            sections += [Section(f"Run {code(run.name)}")] if several else []
+            sections += [replace(one, level=3 if several else 2) for one in _of_run(run, parts)]
+        sections += [SweepAnalysis(self.sweep).section] if self.sweep else []
+        sections += [parts.section(into)]
+        title = plain(self.heading.title or "") or f"Report: {listed([code(name) for name in self.names])}"
+        return Report(title, plain(self.heading.author or ""), self._short(), sections)
+
+    def _short(self) -> list[str]:
+        runs = self.runs
+        if self.sweep and not runs:
+            return SweepAnalysis(self.sweep).short
+        return [*map(trained.short, runs), *(epochs.short(runs[0]) if len(runs) == 1 and runs[0].classifies else [])]
 
 
-def _draw(request: Request, into: Path) -> None:
-    """Draw a report's pictures, and copy those drawn by other commands."""
-    (into / "pictures").mkdir()
-    for run in request.runs:
-        run_plots.history(run.history, into / _file("history", run), run.monitor)
-        if phases := trained.step_medians(run):
-            run_plots.split(phases, into / _file("split", run))
-        for key, drawn in mistakes.drawn(run).items():
-            shutil.copyfile(drawn, into / _file(key, run))
-        for file, wrong in mistakes.pictures(run).items():
-            (into / file).parent.mkdir(parents=True, exist_ok=True)
-            mistakes.draw(wrong, into / file)
-    if len(request.runs) > 1 and (decides := comparison.measure(request.runs)):
-        run_plots.compare({run.name: run.history for run in request.runs}, into / COMPARED, decides)
-    for picture in sweeps.pictures(request.sweep) if request.sweep else []:
-        shutil.copyfile(picture, into / sweeps.copied(picture))
-    for picture in sorted((into / "pictures").iterdir()):
-        plotting.darken(picture, into / dark(f"pictures/{picture.name}"))
-
-
-def _compose(request: Request, parts: archive.Parts, into: Path) -> Report:
-    """Title, summary and sections; `into` has the pictures."""
-    runs, several = request.runs, len(request.runs) > 1
-    sections = [comparison.section(runs, COMPARED)] if several else []
-    for run in runs:
-        sections += [Section(f"Run {code(run.name)}")] if several else []
-        sections += _of_run(run, 3 if several else 2, parts)
-    sections += [sweeps.section(request.sweep)] if request.sweep else []
-    sections += [archive.section(parts, into)]
-    title = plain(request.heading.title or "") or f"Report: {listed([code(name) for name in request.names])}"
-    return Report(title, plain(request.heading.author or ""), _short(request), sections)
-
-
-def _of_run(run: Run, level: int, parts: archive.Parts) -> list[Section]:
-    wrong = mistakes.blocks(run, {key: _file(key, run) for key in mistakes.drawn(run)})
-    own, folder = parts.own[run.name], parts.code_folder(run)
+def _of_run(run: Run, parts: Parts) -> list[Section]:
+    own = parts.own[run.name]
     return [
-        *trained.sections(run, level),
-        *(accuracy if run.classifies else metrics).sections(run, level, _file("history", run), wrong),
-        *trained.steps(run, level, _file("split", run)),
-        *trained.configuration(run, level, own, folder),
-        repeating.section(run, level, parts.subject, parts.address, own, folder),
+        *trained.sections(run),
+        *epochs.sections(run, mistakes.blocks(run)),
+        *trained.steps(run),
+        *trained.configuration(run, own),
+        repeating.section(run, parts.subject, parts.address, own),
     ]
-
-
-def _short(request: Request) -> list[str]:
-    runs = request.runs
-    if request.sweep and not runs:
-        return sweeps.short(request.sweep)
-    return [*map(trained.short, runs), *(accuracy.short(runs[0]) if len(runs) == 1 and runs[0].classifies else [])]
-
-
-def _file(kind: str, run: Run) -> str:
-    """Name of a run's picture beside the report; with no `-` in the kind, no two have the same."""
-    return f"pictures/{kind}-{run.name}.png"

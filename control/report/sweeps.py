@@ -1,6 +1,7 @@
 """A sweep's own analysis as a section of a report."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from control.report.blocks import Block, Markdown, Picture, Section, Text, code
@@ -11,36 +12,44 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 FENCE = ("```", "~~~")
 
 
-def section(folder: Path) -> Section:
-    """analysis.md and the sweep's pictures, or the command that makes them."""
-    path, text = folder / "analysis.md", ""
-    again = code(f"ansible-playbook sweep.yml -e sweep={folder.name} -e measure=false")
-    block: Block = Text([f"There is no analysis.md of this sweep yet; {again} writes it."])
-    if path.is_file():
-        text = _demoted(_without_title(path.read_text(encoding="utf-8")), 3)
-        text = LOCAL_PICTURE.sub(lambda link: link[1] + copied(folder / link[2]) + link[3], text)
-        block = Markdown(text)
-    rest = [path for path in pictures(folder) if copied(path) not in text]
-    drawn = [Picture(copied(path), f"Picture of the sweep: {path.stem.replace('_', ' ')}.") for path in rest]
-    return Section(f"Sweep {code(folder.name)}", [block, *drawn])
+@dataclass(frozen=True)
+class SweepAnalysis:
+    """A sweep's own analysis and pictures, for a report."""
 
+    folder: Path
 
-def short(folder: Path) -> list[str]:
-    """The first sentence of analysis.md: its answer."""
-    path = folder / "analysis.md"
-    paragraphs = _without_title(path.read_text(encoding="utf-8")).split("\n\n") if path.is_file() else []
-    answer = next((paragraph.strip() for paragraph in paragraphs if paragraph.strip()), "")
-    return [SENTENCE_END.split(answer)[0].replace("**", "")] if answer else []
+    @property
+    def _markdown(self) -> str | None:
+        """analysis.md without its title; None if there is none."""
+        path = self.folder / "analysis.md"
+        return _without_title(path.read_text(encoding="utf-8")) if path.is_file() else None
 
+    @property
+    def pictures(self) -> dict[str, Path]:
+        """The sweep's PNG files, by name beside the report."""
+        return {self._beside(path.name): path for path in sorted(self.folder.glob("*.png"))}
 
-def pictures(folder: Path) -> list[Path]:
-    """The sweep's PNG files."""
-    return sorted(folder.glob("*.png"))
+    def _beside(self, name: str) -> str:
+        return f"pictures/sweep-{self.folder.name}-{name}"
 
+    @property
+    def section(self) -> Section:
+        """analysis.md and the sweep's pictures, or the command that makes them."""
+        again = code(f"ansible-playbook sweep.yml -e sweep={self.folder.name} -e measure=false")
+        block: Block = Text([f"There is no analysis.md of this sweep yet; {again} writes it."])
+        text = ""
+        if self._markdown is not None:
+            text = LOCAL_PICTURE.sub(lambda link: link[1] + self._beside(link[2]) + link[3], _demoted(self._markdown, 3))
+            block = Markdown(text)
+        rest = {name: path for name, path in self.pictures.items() if name not in text}
+        drawn = [Picture(name, f"Picture of the sweep: {path.stem.replace('_', ' ')}.") for name, path in rest.items()]
+        return Section(f"Sweep {code(self.folder.name)}", [block, *drawn])
 
-def copied(picture: Path) -> str:
-    """Name of a sweep's picture beside the report."""
-    return f"pictures/sweep-{picture.parent.name}-{picture.name}"
+    @property
+    def short(self) -> list[str]:
+        """The first sentence of analysis.md: its answer."""
+        answer = next((paragraph.strip() for paragraph in (self._markdown or "").split("\n\n") if paragraph.strip()), "")
+        return [SENTENCE_END.split(answer)[0].replace("**", "")] if answer else []
 
 
 def _without_title(markdown: str) -> str:

@@ -6,10 +6,10 @@ import yaml
 
 from control.common import host_names
 from control.common.text import count, listed
-from control.report import own_files, settings
 from control.report.blocks import File, Picture, Section, Table, Text, code, percent, plain, spent
 from control.report.facts import Run
 from control.report.own_files import OwnFiles
+from control.report.settings import Settings
 from control.runs.hosts import inventory_hosts
 from control.runs.results import step_profile, stragglers
 from control.runs.show import result_text
@@ -21,20 +21,28 @@ LONGEST_FILE = 50_000
 """Characters of a file that a page shows; the zip has longer ones, too."""
 
 
-def sections(run: Run, level: int) -> list[Section]:
+def sections(run: Run) -> list[Section]:
     """Sections on the trained model and on its hosts."""
     return [
-        Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run))], level),
-        Section("Hosts", [Text([_together(run)]), _hosts(run)], level),
+        Section("What was trained", [Text([_model(run), _data(run)]), Text([_settings(run)]), Text(_outcome(run))]),
+        Section("Hosts", [Text([_together(run)]), _hosts(run)]),
     ]
 
 
-def configuration(run: Run, level: int, own: OwnFiles, folder: str) -> list[Section]:
-    """The user's own files, and config.yml without them; `folder` is theirs in the zip."""
+def configuration(run: Run, own: OwnFiles) -> list[Section]:
+    """The user's own files, and config.yml without them."""
     shown = {name: one.text for name, one in own.files.items() if len(one.text) <= LONGEST_FILE}
-    config = yaml.safe_dump(own_files.without_code(run.config), sort_keys=False, allow_unicode=True)
-    files = Section("Code", [File(folder + name, text) for name, text in shown.items()], level)
-    return [*([files] if shown else []), Section("Configuration", [File(f"runs/{run.name}/config.yml", config)], level)]
+    config = yaml.safe_dump(_without_code(run.config), sort_keys=False, allow_unicode=True)
+    files = Section("Code", [File(own.folder + name, text) for name, text in shown.items()])
+    return [*([files] if shown else []), Section("Configuration", [File(f"runs/{run.name}/config.yml", config)])]
+
+
+def _without_code(value: Any) -> Any:
+    """A configuration, or a value in one, in which a word replaces the texts of the user's files."""
+    if not isinstance(value, dict):
+        return value
+    is_code = "source" in value and "function" in value
+    return {key: "(a file)" if is_code and (key == "source" or key.endswith(".py")) else _without_code(one) for key, one in value.items()}
 
 
 def _model(run: Run) -> str:
@@ -65,11 +73,12 @@ def _data(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     counts = run.cluster["counts"]
-    precision = settings.effective(run)["train.precision"]
+    settings = Settings(run)
+    precision = settings.effective["train.precision"]
     return (
         f"A step took {count(min(counts['global_batch'], counts['train_images']), run.noun)} over {count(counts['workers'], 'worker')}, "
-        f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes(run)}; the optimizer was {settings.optimizer(run)}; "
-        f"{f'{settings.augmentation(run)}; ' if run.noun == 'image' else ''}{settings.reduction(run)}; "
+        f"an epoch {count(counts['steps_per_epoch'], 'step')}{settings.passes}; the optimizer was {settings.optimizer}; "
+        f"{f'{settings.augmentation}; ' if run.noun == 'image' else ''}{settings.reduction}; "
         f"{'' if precision == 'float32' else f'the precision was {code(precision)}; '}the seed was {run.config['seed']}."
     )
 
@@ -177,15 +186,9 @@ def _best(run: Run) -> str:
     return f"best {decides.label} {run.best[decides.metric]:.4f}" if decides.metric in run.best else "the best"
 
 
-def step_medians(run: Run) -> dict[str, dict[str, float]]:
-    """By host, in the order of rank: milliseconds of each phase; hosts without profiled steps are left out."""
-    by_host = step_profile.medians(step_profile.read(run.folder))
-    return {host["name"]: by_host[host["name"]] for host in run.cluster["hosts"] if host["name"] in by_host}
-
-
-def steps(run: Run, level: int, picture: str) -> list[Section]:
+def steps(run: Run) -> list[Section]:
     """One section on the phases of a step; none if no step was profiled."""
-    hosts = step_medians(run)
+    hosts = run.step_medians
     if not hosts:
         return []
     number = sum(len(records) for records in step_profile.read(run.folder).values())
@@ -194,5 +197,5 @@ def steps(run: Run, level: int, picture: str) -> list[Section]:
     sentences = [sentence for sentence in (step_profile.sentence(hosts), slow and f"{plain(slow)}.", how) if sentence]
     rows = [[host, *(f"{value:,.1f}" for value in step_profile.columns(phases))] for host, phases in hosts.items()]
     table = Table(f"A step of {code(run.name)} in milliseconds", step_profile.HEADER, rows)
-    drawn = Picture(picture, f"Bars of the milliseconds that each phase of a step takes on {count(len(hosts), 'host')} of {run.name}.")
-    return [Section("What a step was made of", [Text(sentences), table, drawn], level)]
+    alt = f"Bars of the milliseconds that each phase of a step takes on {count(len(hosts), 'host')} of {run.name}."
+    return [Section("What a step was made of", [Text(sentences), table, Picture(run.picture("split"), alt)])]

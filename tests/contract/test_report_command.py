@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from control.report import facts, report
+from control.report.facts import Run
+from control.report.report import Request
 from control.runs.results import run_plots
 from tests import pages
 from tests.contract import samples
@@ -54,10 +55,10 @@ def page(tmp_path_factory):
         write_split(runs[0], f"node{number}", (1.0, 50.0 + 10 * number, 3.0, 60.0 - 10 * number, 6.0))
     table = "| workers | " + " | ".join(f"a long heading {n}" for n in range(12)) + " |\n" + "| ---: " * 13 + "|\n" + "| 1 " * 13 + "|\n"
     sweep = make_sweep(root / "sweeps", "pi", analysis=f"# Sweep\n\nUse 3 workers. {NASTY}\n\n## Times\n\n{table}")
-    run_plots.history(facts.read(runs[0]).history, sweep / "time_median.png")
+    run_plots.history(Run.read(runs[0]).history, sweep / "time_median.png")
     into = root / "made"
     into.mkdir()
-    report.make(report.Request([facts.read(run) for run in runs], sweep, ROOT, []), into)
+    Request([Run.read(run) for run in runs], sweep, ROOT, []).make(into)
     return into / "index.html"
 
 

@@ -188,7 +188,7 @@ def results(project: LocalProject) -> dict[str, trial_settings.Result]:
 def test_killed_sweep_of_settings_goes_on(project, pictures):
     """Two trials run side by side; one has ended when the command is killed, and the same command trains the other once more."""
     folder = project.root / "sweeps" / "best"
-    good, bad = trials = [trial_settings.run_name("best", {"optimizer.learning_rate": rate}) for rate in (0.05, 1e30)]
+    good, bad = trials = [trial_settings.Settings({"optimizer.learning_rate": rate}).run_name("best") for rate in (0.05, 1e30)]
     for trial in trials:
         project.hold(trial, 0)
     playbook = project.start("sweep", *asked(pictures, "best", VARY, "workers=1", "config=task_cnn"))

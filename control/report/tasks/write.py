@@ -15,7 +15,8 @@ from control.common.command_line import as_typed
 from control.common.operator_variables import boolean
 from control.common.progress_line import Line
 from control.common.task import Task
-from control.report import accuracy, facts, report
+from control.report.facts import Run
+from control.report.report import OURS, Request
 from control.runs.planning import script_plan
 from control.runs.results.run_names import latest_run
 from control.sweep.scaling import design
@@ -34,13 +35,13 @@ def write(task: Task) -> dict[str, Any]:
     folders = _chosen_runs(options.get("run"), of_sweep)
     for folder in folders:
         script_plan.refuse(folder, "report.yml")
-    runs, problems = [facts.read(folder) for folder in folders], []
+    runs, problems = [Run.read(folder) for folder in folders], []
     usual = {key: str(task.template(task.arguments.get(key)) or "") for key in ("author", "title")}
     at_the_top = _heading(options.get("set"), runs, usual)
     if boolean("evaluate", options.get("evaluate", True)) and not task.check_mode:
         problems = [problem for run in runs if (problem := _evaluate(task, run))]
-        runs = [facts.read(folder) for folder in folders]
-    request = report.Request(
+        runs = [Run.read(folder) for folder in folders]
+    request = Request(
         runs,
         of_sweep or (_sweep_of_that_name(runs) if runs else project.SWEEPS / project.sweeps()[-1]),
         project.ROOT,
@@ -49,12 +50,18 @@ def write(task: Task) -> dict[str, Any]:
         at_the_top,
     )
     changed = _write(task, request)
-    so_far = [accuracy.unfinished(run) for run in runs if not run.ended]
+    so_far = [_unfinished(run) for run in runs if not run.ended]
     shown = "\n\n".join([*problems, *so_far, _written(request, changed, task.check_mode)])
     return {"changed": bool(changed), "show_last": shown}
 
 
-def _heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) -> Heading:
+def _unfinished(run: Run) -> str:
+    """Sentence on the epochs in the report of a run without an outcome."""
+    done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
+    return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {text.count(asked, 'epoch')}"
+
+
+def _heading(given: Any, runs: Sequence[Run], usual: Mapping[str, str]) -> Heading:
     """Heading of a report: from `set`, else the first run's configuration, else the inventory's defaults.
 
     Raises:
@@ -71,16 +78,16 @@ def _heading(given: Any, runs: Sequence[facts.Run], usual: Mapping[str, str]) ->
     return configurations.build(configurations.override({}, values | asked)).report
 
 
-def _write(task: Task, request: report.Request) -> list[str]:
+def _write(task: Task, request: Request) -> list[str]:
     """Names of the files that are new, changed or gone; with `--check`, that would be."""
     beside = None if task.check_mode else request.subject
     with tempfile.TemporaryDirectory(prefix=".part-report-", dir=beside) as folder:
-        report.make(request, Path(folder))
+        request.make(Path(folder))
         what = written_files.changes if task.check_mode else written_files.put_changed
-        return what(Path(folder), request.folder, report.OURS)
+        return what(Path(folder), request.folder, OURS)
 
 
-def _evaluate(task: Task, run: facts.Run) -> str:
+def _evaluate(task: Task, run: Run) -> str:
     """Evaluate what the report lacks, if the hosts are available; returns what prevented it, or an empty string."""
     epochs = run.testable()
     if not epochs or not run.ended:
@@ -134,12 +141,12 @@ def _chosen_sweep(asked: Any) -> Path | None:
     return None if asked is None else project.SWEEPS / design.find(names, str(asked))
 
 
-def _sweep_of_that_name(runs: list[facts.Run]) -> Path | None:
+def _sweep_of_that_name(runs: list[Run]) -> Path | None:
     folder = project.SWEEPS / runs[0].name
     return folder if folder.is_dir() else None
 
 
-def _written(request: report.Request, changed: list[str], check: bool) -> str:
+def _written(request: Request, changed: list[str], check: bool) -> str:
     """Where the files are, and the next commands."""
     archive, where = request.folder / f"{request.subject.name}.zip", project.relative(request.folder)
     size = f"  ({archive.stat().st_size / 1e6:,.1f} MB)" if archive.is_file() else ""
@@ -148,7 +155,7 @@ def _written(request: report.Request, changed: list[str], check: bool) -> str:
     what = written if changed else "nothing has changed since it was written"
     head = f"Report of {', '.join(request.names)}{beside}: {what}"
     pairs = [("to read", f"{where}/README.md"), ("page", f"{where}/index.html"), ("to hand in", f"{where}/{archive.name}{size}")]
-    lacking = [(f"test {run.noun}s of {run.name}", accuracy.evaluation(run)) for run in request.runs if run.testable()]
+    lacking = [(f"test {run.noun}s of {run.name}", run.evaluation_command) for run in request.runs if run.testable()]
     more = [("curves", "ansible-playbook tensorboard.yml")] if request.runs else [("train", "ansible-playbook train.yml")]
     rest = [(f"the rest of {run.name}", f"ansible-playbook status.yml -e run={run.name}") for run in request.runs if not run.ended]
     commands = [*rest, *lacking, *_others(request), *more]
@@ -161,7 +168,7 @@ def _grouped(names: Sequence[str]) -> list[str]:
     return [*(name for name in names if "/" not in name), *(f"{folder} ({text.count(files, 'file')})" for folder, files in folders.items())]
 
 
-def _others(request: report.Request) -> list[tuple[str, str]]:
+def _others(request: Request) -> list[tuple[str, str]]:
     """A comparison with the newest other run on the same data, if there is one."""
     if len(request.runs) != 1:
         return []

@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +16,9 @@ from control.campaign.timings import Timing, Trial
 from control.common.text import count, listed
 from control.sweep.scaling.fitting import ENOUGH_FOR_ODD, PARAMETERS, RESAMPLES, WORTH, Fit, Refused, Work, again, fit, worth
 from trainer.common.errors import LockstepError
+
+CERTAIN = 0.8
+"""An answer is certain enough from this share of resamples on."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,16 @@ class Advice:
     communication_low: float
     communication_high: float
 
+    @property
+    def own_share(self) -> float:
+        """Share of resampled measurements that give this answer."""
+        return self.share_of_resamples.get(self.workers, 0.0)
+
+    @property
+    def doubtful(self) -> bool:
+        """True if resampled measurements give other answers more often than allowed."""
+        return self.own_share < CERTAIN
+
 
 @dataclass(frozen=True)
 class Study:
@@ -83,6 +97,29 @@ class Study:
     command: str = ""
     """The command that measures enough for an answer, if there is none and a command can."""
 
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Sequence[Timing],
+        work: Work,
+        sweep: str = "",
+        own: Mapping[int, float] | None = None,
+        quick: Collection[int] = (),
+        hosts: Sequence[str] = (),
+        timed: bool = False,
+    ) -> "Study":
+        """Fit and advice for one group, or why there is none; arguments as for `fitting.fit`."""
+        measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
+        try:
+            fitted = fit(rows, work, sweep, own, quick, hosts, timed)
+        except Refused as refusal:
+            return cls(work, measured, None, str(refusal), None, refusal.command)
+        answered = cls(work, measured, fitted, "", _advise(fitted))
+        if against := answered._contradiction():
+            more = again(measured, sweep, max(row.repeat for row in measured) + 2)
+            return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
+        return answered
+
     @property
     def counts(self) -> tuple[int, ...]:
         """The measured numbers of workers, ascending."""
@@ -91,6 +128,159 @@ class Study:
     def of(self, workers: int) -> list[Timing]:
         """Trials with this number of workers."""
         return [row for row in self.rows if row.workers == workers]
+
+    def _medians(self) -> dict[int, float]:
+        """Median images/s by number of workers."""
+        return {n: statistics.median(_values(self.of(n), "images_per_s")) for n in self.counts}
+
+    def medians_in_words(self) -> str:
+        """`median images/s by workers: 1: 805, 2: 697`."""
+        return f"median {self.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in self._medians().items())}"
+
+    def quickest(self) -> int:
+        """The number of workers with the largest median images/s."""
+        rates = self._medians()
+        return max(rates, key=lambda n: rates[n])
+
+    def faster(self, workers: int) -> float:
+        """How many times as fast the quickest number of workers is, by medians."""
+        rates = self._medians()
+        return rates[self.quickest()] / rates[workers]
+
+    def contradicted(self, workers: int) -> bool:
+        """Return whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
+
+        A model separates the second worker's cost from noise; medians do not.
+        """
+        return self.faster(workers) >= 1 + WORTH
+
+    def _contradiction(self) -> str:
+        """Why the medians contradict the model's answer; empty if they do not.
+
+        They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few
+        numbers the model can't tell an odd one from the cost of working together.
+        """
+        advised, rates, best_rate = self.advice, self._medians(), self.quickest()
+        if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not self.contradicted(advised.workers):
+            return ""
+        between = range(*sorted((advised.workers, best_rate)))
+        slow = [n for n in rates if n in between and rates[n] < rates[advised.workers]]
+        if not slow:
+            return ""
+        return (
+            f"no number of workers is clearly best: {count(best_rate, 'worker')} are {self.faster(advised.workers):.2f} times as fast as "
+            f"{advised.workers}, and {listed(slow)} are slower ({self.medians_in_words()})."
+        )
+
+    def by_medians(self) -> int:
+        """The answer of `_best` from the measured medians alone, among the measured numbers."""
+        return _best(self._medians())
+
+    def to_train(self) -> int:
+        """The number of workers to train with: the answer, else that of the medians, else the quickest."""
+        if self.advice:
+            return self.advice.workers
+        by_rule = self.by_medians()
+        return self.quickest() if self.contradicted(by_rule) else by_rule
+
+    def joined(self, workers: int) -> str:
+        """Names, joined by commas, of the hosts that this number of workers adds to the previous measured number."""
+        before = [n for n in self.counts if n < workers]
+        earlier_hosts = set(self.of(before[-1])[0].hosts.split()) if before else set()
+        rows = self.of(workers)
+        return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
+
+    def measured(self) -> list[dict[str, Any]]:
+        """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
+        table: list[dict[str, Any]] = []
+        for n in self.counts:
+            rows = self.of(n)
+            spreads = {name: _spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
+            first = table[0]["images_per_s"]["median"] if table else spreads["images_per_s"]["median"]
+            faster, base = spreads["images_per_s"]["median"] / first, self.counts[0]
+            table.append(
+                {"workers": n, "trials": len(rows), **spreads, "speedup_over": base, "speedup": faster, "efficiency": faster * base / n}
+            )
+        return table
+
+    def modelled(self) -> list[dict[str, Any]]:
+        """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
+        table = []
+        for n, fitted in ((n, self.fit) for n in self.counts if self.fit):
+            step = self.work.images(n) / statistics.median(_values(self.of(n), "images_per_s"))
+            own, messages, sent, jump, compression = (seconds * 1000 for seconds in fitted.parts_s(n))
+            table.append(
+                {
+                    "workers": n,
+                    "measured_ms": step * 1000,
+                    "model_ms": fitted.step_s(n) * 1000,
+                    "own_work_ms": own,
+                    "own_work_measured_ms": fitted.own[n] * 1000 if n in fitted.own else None,
+                    "messages_ms": messages,
+                    "bytes_ms": sent,
+                    "jump_ms": jump,
+                    "compression_ms": compression,
+                    "error_percent": (fitted.step_s(n) / step - 1) * 100,
+                    "held_out_error_percent": fitted.held_out.get(n),
+                    "images_per_s": fitted.images_per_s(n),
+                    "images_per_s_interval": fitted.interval("images_per_s", n),
+                }
+            )
+        return table
+
+    def start_up(self) -> list[dict[str, Any]]:
+        """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
+        rows = []
+        for n in self.counts:
+            totals, training = (_values(self.of(n), f"seconds_{name}") for name in ("end_to_end", "training"))
+            end_to_end = statistics.median(totals)
+            other = statistics.median(total - part for total, part in zip(totals, training, strict=True))
+            rows.append({"workers": n, "seconds_end_to_end": end_to_end, "seconds_other": other, "share": other / end_to_end})
+        return rows
+
+    def wire(self, mbit_s: float | None) -> list[dict[str, Any]]:
+        """Seconds that a step's bytes take at 100 Mbit/s, 1 Gbit/s and the measured rate, at the most workers measured."""
+        most = self.counts[-1] if self.counts else 1
+        links = [(100.0, False), (1000.0, False)] + ([(mbit_s, True)] if mbit_s else [])
+        return [
+            {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": self.work.sent(most).bytes * 8e-6 / rate}
+            for rate, is_measured in links
+            if most > 1
+        ]
+
+    def energy(self, extras: Extras) -> list[dict[str, Any]]:
+        """Joules per epoch of all hosts by number of workers: metered if possible, else estimated from watts; else empty.
+
+        Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
+        """
+        table = []
+        for n in self.counts:
+            rows, joules = self.of(n), extras.joules or {}
+            used, source = [joules[row.trial] / row.epochs for row in rows if row.trial in joules], "measured by the meter"
+            if not used and extras.watts_per_node is not None:
+                seconds = _values(rows, "seconds_training")
+                used = [extras.watts_per_node * n * one / row.epochs for row, one in zip(rows, seconds, strict=True)]
+                source = "estimate from watts_per_node"
+            if used:
+                table.append({"workers": n, "joules_per_epoch": _spread(used), "trials": len(used), "source": source})
+        return table
+
+    def as_dict(self, extras: Extras) -> dict[str, Any]:
+        """Everything about the study, for summary.json."""
+        row = self.rows[0] if self.rows else None
+        return {
+            **asdict(self.work),
+            "epochs": row.epochs if row else None,
+            "checkpoint_every": row.checkpoint_every if row else None,
+            "answer": asdict(self.advice) if self.advice else None,
+            "refusal": self.refusal or None,
+            "measured": self.measured(),
+            "fit": _fit_as_dict(self.fit) if self.fit else None,
+            "model": self.modelled(),
+            "start_up": self.start_up(),
+            "wire": self.wire(extras.mbit_s),
+            "energy": self.energy(extras),
+        }
 
 
 def groups(timings: Sequence[Timing], works: Sequence[Work]) -> list[tuple[Work, list[Timing]]]:
@@ -129,77 +319,6 @@ def _rarity(checkpoint_every: int) -> float:
     return checkpoint_every or math.inf
 
 
-def study(
-    rows: Sequence[Timing],
-    work: Work,
-    sweep: str = "",
-    own: Mapping[int, float] | None = None,
-    quick: Collection[int] = (),
-    hosts: Sequence[str] = (),
-    timed: bool = False,
-) -> Study:
-    """Fit and advice for one group, or why there is none; arguments as for `scaling.fit`."""
-    measured = tuple(sorted((row for row in rows if row.measured), key=lambda row: row.trial))
-    try:
-        fitted = fit(rows, work, sweep, own, quick, hosts, timed)
-    except Refused as refusal:
-        return Study(work, measured, None, str(refusal), None, refusal.command)
-    answered = Study(work, measured, fitted, "", _advise(fitted))
-    if against := _contradiction(answered):
-        more = again(measured, sweep, max(row.repeat for row in measured) + 2)
-        return replace(answered, advice=None, refusal=f"{against} Measure more often: {more}", command=more)
-    return answered
-
-
-def _medians(one: Study) -> dict[int, float]:
-    """Median images/s by number of workers."""
-    return {n: statistics.median(_values(one.of(n), "images_per_s")) for n in one.counts}
-
-
-def medians_in_words(one: Study) -> str:
-    """`median images/s by workers: 1: 805, 2: 697`."""
-    return f"median {one.work.rate} by workers: {', '.join(f'{n}: {rate:,.0f}' for n, rate in _medians(one).items())}"
-
-
-def quickest(one: Study) -> int:
-    """The number of workers with the largest median images/s."""
-    rates = _medians(one)
-    return max(rates, key=lambda n: rates[n])
-
-
-def faster(one: Study, workers: int) -> float:
-    """How many times as fast the quickest number of workers is, by medians."""
-    rates = _medians(one)
-    return rates[quickest(one)] / rates[workers]
-
-
-def contradicted(one: Study, workers: int) -> bool:
-    """Return whether the medians contradict an answer from them alone: another number is faster by more than one worker must bring.
-
-    A model separates the second worker's cost from noise; medians do not.
-    """
-    return faster(one, workers) >= 1 + WORTH
-
-
-def _contradiction(one: Study) -> str:
-    """Why the medians contradict the model's answer; empty if they do not.
-
-    They do if another number is faster by more than one worker must bring, and one between the two is slower than either: from few numbers
-    the model can't tell an odd one from the cost of working together.
-    """
-    advised, rates, best_rate = one.advice, _medians(one), quickest(one)
-    if not advised or advised.workers not in rates or len(rates) >= ENOUGH_FOR_ODD or not contradicted(one, advised.workers):
-        return ""
-    between = range(*sorted((advised.workers, best_rate)))
-    slow = [n for n in rates if n in between and rates[n] < rates[advised.workers]]
-    if not slow:
-        return ""
-    return (
-        f"no number of workers is clearly best: {count(best_rate, 'worker')} are {faster(one, advised.workers):.2f} times as fast as "
-        f"{advised.workers}, and {listed(slow)} are slower ({medians_in_words(one)})."
-    )
-
-
 def _advise(fitted: Fit) -> Advice:
     """The answer: `_best` among the numbers of workers from the fewest to the most measured."""
     fewest, most = fitted.counts[0], fitted.counts[-1]
@@ -234,29 +353,8 @@ def _best(rates: Mapping[int, float]) -> int:
     return max(rates, key=lambda n: (round(math.log(rates[n]) - asked[n], 9), n))
 
 
-def by_medians(study: Study) -> int:
-    """The answer of `_best` from the measured medians alone, among the measured numbers."""
-    return _best(_medians(study))
-
-
-def to_train(study: Study) -> int:
-    """The number of workers to train with: the answer, else that of the medians, else the quickest."""
-    if study.advice:
-        return study.advice.workers
-    by_rule = by_medians(study)
-    return quickest(study) if contradicted(study, by_rule) else by_rule
-
-
 def _values(rows: Sequence[Timing], quantity: str) -> list[float]:
     return [getattr(row, quantity) for row in rows]
-
-
-def joined(study: Study, workers: int) -> str:
-    """Names, joined by commas, of the hosts that this number of workers adds to the previous measured number."""
-    before = [n for n in study.counts if n < workers]
-    earlier_hosts = set(study.of(before[-1])[0].hosts.split()) if before else set()
-    rows = study.of(workers)
-    return ", ".join(name for name in rows[0].hosts.split() if name not in earlier_hosts) if rows else ""
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
@@ -268,102 +366,62 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def measured(study: Study) -> list[dict[str, Any]]:
-    """By number of workers: trials, seconds, images/s, and speedup and efficiency of median images/s over the fewest measured."""
-    table: list[dict[str, Any]] = []
-    for n in study.counts:
-        rows = study.of(n)
-        spreads = {name: _spread(_values(rows, name)) for name in ("seconds_end_to_end", "seconds_training", "images_per_s")}
-        first = table[0]["images_per_s"]["median"] if table else spreads["images_per_s"]["median"]
-        faster, base = spreads["images_per_s"]["median"] / first, study.counts[0]
-        table.append(
-            {"workers": n, "trials": len(rows), **spreads, "speedup_over": base, "speedup": faster, "efficiency": faster * base / n}
-        )
-    return table
+@dataclass(frozen=True)
+class Findings:
+    """Everything that is known of a sweep over numbers of workers."""
 
+    studies: Sequence[Study]
+    timings: Sequence[Timing]
+    """All rows, failed trials included."""
+    extras: Extras = Extras()
 
-def modelled(study: Study) -> list[dict[str, Any]]:
-    """By number of workers: T(n) and its parts in milliseconds, with the measured median; errors in percent. Empty without a fit."""
-    table = []
-    for n, fitted in ((n, study.fit) for n in study.counts if study.fit):
-        step = study.work.images(n) / statistics.median(_values(study.of(n), "images_per_s"))
-        own, messages, sent, jump, compression = (seconds * 1000 for seconds in fitted.parts_s(n))
-        table.append(
-            {
-                "workers": n,
-                "measured_ms": step * 1000,
-                "model_ms": fitted.step_s(n) * 1000,
-                "own_work_ms": own,
-                "own_work_measured_ms": fitted.own[n] * 1000 if n in fitted.own else None,
-                "messages_ms": messages,
-                "bytes_ms": sent,
-                "jump_ms": jump,
-                "compression_ms": compression,
-                "error_percent": (fitted.step_s(n) / step - 1) * 100,
-                "held_out_error_percent": fitted.held_out.get(n),
-                "images_per_s": fitted.images_per_s(n),
-                "images_per_s_interval": fitted.interval("images_per_s", n),
-            }
-        )
-    return table
+    @property
+    def about_saved_states(self) -> bool:
+        """True if the sweep compares how often the training state is saved, and nothing else."""
+        return bool(self.saved_states) and len({row.workers for row in self.timings}) == 1
 
+    @cached_property
+    def saved_states(self) -> list[dict[str, Any]]:
+        """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
+        by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
+        for row in sorted(self.timings, key=lambda row: row.trial):
+            if row.measured and row.seconds_training is not None:
+                group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
+                group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
+        costs = []
+        for (scaling, epochs, workers), group in by_settings.items():
+            rarest, *others = sorted(group, key=_rarity, reverse=True)
+            for every in (rarest, *others) if others else ():
+                low, high = (None, None) if every == rarest else _difference(group[every], group[rarest])
+                costs.append(
+                    {
+                        "scaling": scaling,
+                        "epochs": epochs,
+                        "workers": workers,
+                        "checkpoint_every": every,
+                        "trials": len(group[every]),
+                        "seconds_training": _spread(group[every]),
+                        "compared_with": rarest,
+                        "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
+                        "more_percent_low": low,
+                        "more_percent_high": high,
+                    }
+                )
+        return costs
 
-def start_up(study: Study) -> list[dict[str, Any]]:
-    """By number of workers: median seconds of a trial outside training, and their share of the end-to-end time, 0 to 1."""
-    rows = []
-    for n in study.counts:
-        totals, training = (_values(study.of(n), f"seconds_{name}") for name in ("end_to_end", "training"))
-        end_to_end = statistics.median(totals)
-        other = statistics.median(total - part for total, part in zip(totals, training, strict=True))
-        rows.append({"workers": n, "seconds_end_to_end": end_to_end, "seconds_other": other, "share": other / end_to_end})
-    return rows
+    @property
+    def failed(self) -> list[Timing]:
+        """Trials without a measurement, in order."""
+        return sorted((row for row in self.timings if not row.measured), key=lambda row: row.trial)
 
-
-def wire(study: Study, mbit_s: float | None) -> list[dict[str, Any]]:
-    """Seconds that a step's bytes take at 100 Mbit/s, 1 Gbit/s and the measured rate, at the most workers measured."""
-    most = study.counts[-1] if study.counts else 1
-    links = [(100.0, False), (1000.0, False)] + ([(mbit_s, True)] if mbit_s else [])
-    return [
-        {"workers": most, "mbit_s": rate, "measured": is_measured, "seconds": study.work.sent(most).bytes * 8e-6 / rate}
-        for rate, is_measured in links
-        if most > 1
-    ]
-
-
-def effective_mbit_s(fitted: Fit) -> float | None:
-    """The bandwidth that equals the fit's seconds per byte (10^6 bits per second); None if bytes take less than 1% of a step, or may."""
-    most = fitted.counts[-1]
-    least = fitted.interval("s_per_byte", most)[0] * fitted.work.sent(most).bytes
-    return 8e-6 / fitted.s_per_byte if least > 0.01 * fitted.step_s(most) else None
-
-
-def checkpoint_costs(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """Training seconds of trials that differ only in checkpoint_every, each compared with its group's rarest."""
-    by_settings: dict[tuple[str, int, int], dict[int, list[float]]] = {}
-    for row in sorted(timings, key=lambda row: row.trial):
-        if row.measured and row.seconds_training is not None:
-            group = by_settings.setdefault((row.scaling, row.epochs, row.workers), {})
-            group.setdefault(row.checkpoint_every, []).append(row.seconds_training)
-    costs = []
-    for (scaling, epochs, workers), group in by_settings.items():
-        rarest, *others = sorted(group, key=_rarity, reverse=True)
-        for every in (rarest, *others) if others else ():
-            low, high = (None, None) if every == rarest else _difference(group[every], group[rarest])
-            costs.append(
-                {
-                    "scaling": scaling,
-                    "epochs": epochs,
-                    "workers": workers,
-                    "checkpoint_every": every,
-                    "trials": len(group[every]),
-                    "seconds_training": _spread(group[every]),
-                    "compared_with": rarest,
-                    "more_percent": (statistics.fmean(group[every]) / statistics.fmean(group[rarest]) - 1) * 100,
-                    "more_percent_low": low,
-                    "more_percent_high": high,
-                }
-            )
-    return costs
+    def as_dict(self) -> dict[str, Any]:
+        """The content of analysis.md, for summary.json."""
+        return {
+            "studies": [one.as_dict(self.extras) for one in self.studies],
+            "checkpoints": self.saved_states,
+            "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (self.extras.split or {}).items()},
+            "failed": [asdict(row.trial) for row in self.failed],
+        }
 
 
 def _difference(values: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
@@ -382,56 +440,6 @@ def _difference(values: Sequence[float], base: Sequence[float]) -> tuple[float |
     return (off - half) / mean * 100, (off + half) / mean * 100
 
 
-def energy(study: Study, extras: Extras) -> list[dict[str, Any]]:
-    """Joules per epoch of all hosts by number of workers: metered if possible, else estimated from watts; else empty.
-
-    Metered values cover whole trials, start-up included, divided by their epochs; the estimate covers training alone.
-    """
-    table = []
-    for n in study.counts:
-        rows, joules = study.of(n), extras.joules or {}
-        used, source = [joules[row.trial] / row.epochs for row in rows if row.trial in joules], "measured by the meter"
-        if not used and extras.watts_per_node is not None:
-            seconds = _values(rows, "seconds_training")
-            used = [extras.watts_per_node * n * one / row.epochs for row, one in zip(rows, seconds, strict=True)]
-            source = "estimate from watts_per_node"
-        if used:
-            table.append({"workers": n, "joules_per_epoch": _spread(used), "trials": len(used), "source": source})
-    return table
-
-
-def failed(timings: Sequence[Timing]) -> list[Timing]:
-    """Trials without a measurement, in order."""
-    return sorted((row for row in timings if not row.measured), key=lambda row: row.trial)
-
-
-def as_dict(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> dict[str, Any]:
-    """The content of analysis.md, for summary.json."""
-    return {
-        "studies": [_study_as_dict(one, extras) for one in studies],
-        "checkpoints": checkpoint_costs(timings),
-        "split_ms": {n: {host: dict(phases) for host, phases in hosts.items()} for n, hosts in (extras.split or {}).items()},
-        "failed": [asdict(row.trial) for row in failed(timings)],
-    }
-
-
-def _study_as_dict(one: Study, extras: Extras) -> dict[str, Any]:
-    row = one.rows[0] if one.rows else None
-    return {
-        **asdict(one.work),
-        "epochs": row.epochs if row else None,
-        "checkpoint_every": row.checkpoint_every if row else None,
-        "answer": asdict(one.advice) if one.advice else None,
-        "refusal": one.refusal or None,
-        "measured": measured(one),
-        "fit": _fit_as_dict(one.fit) if one.fit else None,
-        "model": modelled(one),
-        "start_up": start_up(one),
-        "wire": wire(one, extras.mbit_s),
-        "energy": energy(one, extras),
-    }
-
-
 def _fit_as_dict(fitted: Fit) -> dict[str, Any]:
     return {
         **{name: getattr(fitted, name) for name in PARAMETERS},
@@ -440,5 +448,5 @@ def _fit_as_dict(fitted: Fit) -> dict[str, Any]:
         **{f"{name}_interval": fitted.interval(name, fitted.counts[-1]) for name in PARAMETERS},
         "jump_from": fitted.jump_from,
         "held_out_error_percent": fitted.held_out,
-        "effective_mbit_s": effective_mbit_s(fitted),
+        "effective_mbit_s": fitted.effective_mbit_s,
     }

@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from control.campaign.timings import STRONG, WEAK, Timing
-from control.common.text import Number, count, listed
+from control.campaign.timings import STRONG, WEAK
+from control.common.text import Number, count, listed, markdown_table
 from control.runs.results import step_profile
-from control.sweep.scaling import advice, fitting
-from control.sweep.scaling.advice import Advice, Extras, Gain, Study
+from control.sweep.scaling import fitting
+from control.sweep.scaling.advice import Advice, Extras, Findings, Gain, Study
 from control.sweep.scaling.fitting import Fit, Work
 from trainer.network.sockets_all_reduce import ONE_HOP
 
@@ -17,38 +17,32 @@ SHOWN_GAINS = 3
 COMMAND = re.compile(r"ansible-playbook \S+\.yml(?: -e \S+)*")
 VISIBLE = 1.02
 """Medians that differ by less are as good as equal."""
-CERTAIN = 0.8
-"""An answer is certain enough from this share of resamples on."""
 
 
-def analysis(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+def analysis(found: Findings) -> str:
     """The whole text, Markdown: headings, paragraphs, lists, tables and one indented block."""
+    studies, extras = found.studies, found.extras
     each = [section for build in (_measured, _model, _start_up, _wire) for one in studies for section in [build(one, extras)]]
     energy = [_energy(one, extras) for one in studies]
-    title = "What do saved states cost?" if about_saved_states(timings) else "How many workers?"
-    costs = _checkpoints(timings)
-    head = [f"# {title}", answers(studies, timings, extras)]
-    parts = [*head, *([costs, *each] if about_saved_states(timings) else [*each, costs]), *energy, _split(extras)]
-    return "\n\n".join(part for part in [*parts, _failed(timings), _method(studies)] if part) + "\n"
+    title = "What do saved states cost?" if found.about_saved_states else "How many workers?"
+    costs = _checkpoints(found)
+    body = [costs, *each] if found.about_saved_states else [*each, costs]
+    parts = [f"# {title}", answers(found), *body, *energy, _split(extras), _failed(found), _method(studies)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def answers(studies: Sequence[Study], timings: Sequence[Timing], extras: Extras) -> str:
+def answers(found: Findings) -> str:
     """The answer of every study, then the measured cost of saved states; only the latter in a sweep about that."""
-    own = [] if about_saved_states(timings) else [answer(one, extras) for one in studies]
-    return "\n\n".join(part for part in [*own, saved_states(timings)] if part)
+    own = [] if found.about_saved_states else [answer(one, found.extras) for one in found.studies]
+    return "\n\n".join(part for part in [*own, _saved_states(found)] if part)
 
 
-def about_saved_states(timings: Sequence[Timing]) -> bool:
-    """Return whether a sweep compares how often the training state is saved, and nothing else."""
-    return bool(advice.checkpoint_costs(timings)) and len({row.workers for row in timings}) == 1
-
-
-def saved_states(timings: Sequence[Timing]) -> str:
+def _saved_states(found: Findings) -> str:
     """One sentence per group that differs only in checkpoint_every: how much longer training takes than with the rarest.
 
     Empty if no two trials differ in it alone.
     """
-    costs, groups, against = advice.checkpoint_costs(timings), dict[str, list[str]](), dict[str, str]()
+    costs, groups, against = found.saved_states, dict[str, list[str]](), dict[str, str]()
     for row in costs:
         # The number of workers, and what else differs between the groups.
         others = {"scaling": f"{row['scaling']} scaling", "epochs": count(row["epochs"], "epoch")}
@@ -133,20 +127,15 @@ def _together(advised: Advice, further: Sequence[Gain]) -> str:
     )
 
 
-def doubtful(advised: Advice) -> bool:
-    """Return whether resampled measurements give other answers more often than allowed."""
-    return advised.share_of_resamples.get(advised.workers, 0.0) < CERTAIN
-
-
 def _certainty(advised: Advice) -> str:
-    own = advised.share_of_resamples.get(advised.workers, 0.0)
+    own = advised.own_share
     others = [
         f"{share:.0%} {count(n, 'worker')}" for n, share in advised.share_of_resamples.items() if n != advised.workers and share >= 0.005
     ]
     agreement = f"{'All' if own == 1 else 'Nearly all'} resamples of the measurements give this answer."
     if others:
         agreement = f"Of the resamples of the measurements {own:.0%} give this answer, {', '.join(others)}."
-    doubt = "More repeats would decide it." if doubtful(advised) else ""
+    doubt = "More repeats would decide it." if advised.doubtful else ""
     below = "" if advised.fewest == 1 else f"Fewer than {advised.fewest} workers were not measured."
     return _joined([agreement, doubt, below])
 
@@ -165,9 +154,9 @@ def _wire_alone(one: Study, fitted: Fit, extras: Extras) -> str:
     """The fit's bandwidth beside the time on links of known rates; empty without a link."""
     if extras.one_machine:
         return ""
-    moved = advice.effective_mbit_s(fitted)
+    moved = fitted.effective_mbit_s
     seen = f"Bytes move as fast as at {_rate(moved)}" if moved else "Bytes have no visible cost"
-    rows = sorted(advice.wire(one, extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
+    rows = sorted(one.wire(extras.mbit_s), key=lambda row: (not row["measured"], -row["mbit_s"]))
     times = [f"{row['seconds']:,.2f} s" if row["seconds"] >= 0.1 else _ms(row["seconds"]) for row in rows]
     links = [f"at {'the measured ' if row['measured'] else ''}{_rate(row['mbit_s'])} {time}" for row, time in zip(rows, times, strict=True)]
     return f"{seen}; the wire alone needs {listed(links)}."
@@ -194,7 +183,7 @@ def _jump(one: Study, fitted: Fit, extras: Extras) -> str:
         return f"From {first} workers on a step takes {waiting / without:.0%} longer than the other numbers of workers suggest: {_SHARED}."
     gain = one.work.images(first) / without / fitted.images_per_s(first - 1) - 1
     return (
-        f"From {first} workers on a step waits for a slow host, it seems for {advice.joined(one, first)}: its own work takes "
+        f"From {first} workers on a step waits for a slow host, it seems for {one.joined(first)}: its own work takes "
         f"{fitted.jump_s / fitted.compute_s:.0%} longer, which makes a step of {first} workers {waiting / without:.0%} longer than the "
         f"other numbers of workers suggest. As fast as the others it would bring {gain:+.0%}. "
         "`ansible-playbook doctor.yml` shows how fast each host is."
@@ -208,7 +197,7 @@ def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
     if fitted.odd is None:
         return ""
     workers, longer = fitted.odd
-    names = advice.joined(one, workers)
+    names = one.joined(workers)
     guess = f", as if {names}, which joins there, were slow" if longer > 0 and names and not extras.one_machine else ""
     return (
         f"With {count(workers, 'worker')} a step takes {abs(longer):.0%} {'longer' if longer > 0 else 'less'} than the other numbers of "
@@ -218,7 +207,7 @@ def _odd(one: Study, fitted: Fit, extras: Extras) -> str:
 
 def _quickest(one: Study, advised: int) -> str:
     """End-to-end times: of the quickest number of workers, and of the advised one."""
-    seconds = {row["workers"]: row["seconds_end_to_end"]["median"] for row in advice.measured(one)}
+    seconds = {row["workers"]: row["seconds_end_to_end"]["median"] for row in one.measured()}
     first = min(seconds, key=lambda n: seconds[n])
     other = f"; {count(advised, 'worker')} took {seconds[advised]:,.1f} s" if advised in seconds and advised != first else ""
     epochs = count(one.rows[0].epochs, "epoch")
@@ -229,25 +218,25 @@ def _from_medians(one: Study) -> str:
     """Conclusions without a model; empty if nothing was measured."""
     if len(one.counts) < 2:
         return ""
-    best, first, base = advice.by_medians(one), advice.quickest(one), one.counts[0]
+    best, first, base = one.by_medians(), one.quickest(), one.counts[0]
     if one.fit:
         # The refusal has the medians.
         return _quickest(one, first)
-    shown = f"({advice.medians_in_words(one)})"
-    if advice.faster(one, best) >= VISIBLE:
-        times = f"{count(first, 'worker')} are {advice.faster(one, best):.2f} times as fast as {best} {shown}"
-        if advice.contradicted(one, best):
+    shown = f"({one.medians_in_words()})"
+    if one.faster(best) >= VISIBLE:
+        times = f"{count(first, 'worker')} are {one.faster(best):.2f} times as fast as {best} {shown}"
+        if one.contradicted(best):
             return f"Nor do the medians alone give one: {times}, and noise alone may do that. {_quickest(one, first)}"
         return (
             f"From the medians alone, with no account of noise: {count(best, 'worker')}; {times}, less than the {fitting.WORTH:.0%} that a "
             f"worker must bring. {_quickest(one, best)}"
         )
-    times = f", {advice.faster(one, base):.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
+    times = f", {one.faster(base):.2f} times the {one.work.rate} of {count(base, 'worker')}" if best != base else ""
     return f"From the medians alone, with no account of noise: {count(best, 'worker')}{times} {shown}. {_quickest(one, best)}"
 
 
 def _measured(one: Study, _: Extras) -> str:
-    rows = advice.measured(one)
+    rows = one.measured()
     if not rows:
         return ""
     over = "" if rows[0]["speedup_over"] == 1 else f" over {count(rows[0]['speedup_over'], 'worker')}"
@@ -287,7 +276,7 @@ def _model(one: Study, _: Extras) -> str:
         f"{'' if set(one.fit.own) - {1} else '; without the trials of 1 worker its own work can only be guessed'}."
     )
     cells = []
-    for row in advice.modelled(one):
+    for row in one.modelled():
         (low, high), held_out = row["images_per_s_interval"], row["held_out_error_percent"]
         errors = [f"{row['error_percent']:+.1f}%", "-" if held_out is None else f"{held_out:+.1f}%"]
         times = ["-" if row[name] is None else Number(row[name], 1) for name in columns.values()]
@@ -312,7 +301,7 @@ def _parameters(fitted: Fit) -> str:
 
 
 def _start_up(one: Study, _: Extras) -> str:
-    rows = advice.start_up(one)
+    rows = one.start_up()
     if not rows:
         return ""
     low, high = (f"{extreme(row['share'] for row in rows):.0%}" for extreme in (min, max))
@@ -325,7 +314,7 @@ def _start_up(one: Study, _: Extras) -> str:
 
 
 def _wire(one: Study, extras: Extras) -> str:
-    rows = advice.wire(one, extras.mbit_s)
+    rows = one.wire(extras.mbit_s)
     if not rows or extras.one_machine:
         return ""
     sent = one.work.sent(rows[0]["workers"]).bytes
@@ -334,8 +323,8 @@ def _wire(one: Study, extras: Extras) -> str:
     return _section(f"The wire: {one.work.scaling} scaling", explanation, ["link", "ms per step"], cells)
 
 
-def _checkpoints(timings: Sequence[Timing]) -> str:
-    rows = advice.checkpoint_costs(timings)
+def _checkpoints(found: Findings) -> str:
+    rows = found.saved_states
     if not rows:
         return ""
     explanation = "Mean ± standard deviation of training seconds; the difference of means with its 95% interval (Welch's t)."
@@ -358,7 +347,7 @@ def _more(row: Mapping[str, Any]) -> str:
 
 
 def _energy(one: Study, extras: Extras) -> str:
-    rows = advice.energy(one, extras)
+    rows = one.energy(extras)
     if not rows:
         return ""
     least = min(rows, key=lambda row: row["joules_per_epoch"]["median"])
@@ -387,8 +376,8 @@ def _split(extras: Extras) -> str:
     return _section("A step on every host", explanation, header, cells)
 
 
-def _failed(timings: Sequence[Timing]) -> str:
-    rows = advice.failed(timings)
+def _failed(found: Findings) -> str:
+    rows = found.failed
     if not rows:
         return ""
     lines = [
@@ -396,7 +385,7 @@ def _failed(timings: Sequence[Timing]) -> str:
         f"state saved {_every(row.checkpoint_every)}: {row.state}"
         for row in rows
     ]
-    return "\n".join([f"## Failed trials\n\nLeft out above: {len(rows)} of {len(timings)}.\n", *lines])
+    return "\n".join([f"## Failed trials\n\nLeft out above: {len(rows)} of {len(found.timings)}.\n", *lines])
 
 
 def _method(studies: Sequence[Study]) -> str:
@@ -442,15 +431,7 @@ def _rules(work: Work) -> str:
 
 
 def _section(title: str, explanation: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    return f"## {title}\n\n{explanation}\n\n{table(header, rows)}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; columns without letters are right-aligned."""
-    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
-    right = [not any(letter.isalpha() for row in cells for letter in row[column]) for column in range(len(header))]
-    rule = ["---:" if is_right else "---" for is_right in right]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [list(header), rule, *cells])
+    return f"## {title}\n\n{explanation}\n\n{markdown_table(header, rows)}"
 
 
 def _ordinal(number: int) -> str:

@@ -6,12 +6,12 @@ then looks like noise and not like scaling.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from control.campaign.store import Pace, check_name
-from control.campaign.timings import Timing, Trial
-from control.common.text import count
+from control.campaign.store import Pace, Row, check_name
+from control.campaign.timings import Trial
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 
@@ -30,6 +30,23 @@ class Wanted:
     checkpoint_every: tuple[int, ...]
     scaling: str
 
+    def order(self, seed: int) -> list[Trial]:
+        """All trials, block by block, each block shuffled by the seed: the same seed gives the same order."""
+        trials: list[Trial] = []
+        for repeat in range(1, self.repeats + 1):
+            block = [Trial(self.scaling, every, self.epochs, n, repeat) for n in self.workers for every in self.checkpoint_every]
+            random.Random(f"{seed}/{repeat}").shuffle(block)  # noqa: S311 - an order, no secret
+            trials += block
+        return trials
+
+
+class Timed(Row, Protocol):
+    """A row with the duration of its trial."""
+
+    @property
+    def seconds_end_to_end(self) -> float | None:
+        """Seconds from the launch to the end of the last worker; None if the trial failed."""
+
 
 def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
     """Whole numbers from `3`, `1,3,5` or `1-5`, sorted and unique."""
@@ -45,35 +62,13 @@ def numbers(variable: str, text: str, least: int = 1) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def order(wanted: Wanted, seed: int) -> list[Trial]:
-    """All trials, block by block, each block shuffled by the seed: the same seed gives the same order."""
-    trials: list[Trial] = []
-    for repeat in range(1, wanted.repeats + 1):
-        block = [Trial(wanted.scaling, every, wanted.epochs, n, repeat) for n in wanted.workers for every in wanted.checkpoint_every]
-        random.Random(f"{seed}/{repeat}").shuffle(block)  # noqa: S311 - an order, no secret
-        trials += block
-    return trials
-
-
-def run_name(sweep: str, trial: Trial) -> str:
-    """Name of a trial's run: unique in the sweep, and shown by tmux and TensorBoard."""
-    every = f"-c{trial.checkpoint_every}" if trial.checkpoint_every else ""
-    return f"{sweep}.{trial.scaling[0]}{trial.workers}{every}-e{trial.epochs}-r{trial.repeat}"
-
-
-def label(trial: Trial) -> str:
-    """A trial in messages: `3 workers, repeat 2`."""
-    every = f", state saved every {trial.checkpoint_every} steps" if trial.checkpoint_every else ""
-    return f"{count(trial.workers, 'worker')}{every}, repeat {trial.repeat}"
-
-
-def pace(rows: Sequence[Timing] = ()) -> Pace:
-    """How long trials take, beginning with earlier measurements, which exclude the time around a trial."""
-    by_workers = Pace(lambda trial: trial.workers)
+def pace(rows: Iterable[Timed] = (), *similar: Callable[[Any], object]) -> Pace:
+    """How long trials take, beginning with earlier measurements, which exclude the time around a trial; `similar` as for `Pace`."""
+    known = Pace(*similar)
     for row in rows:
         if row.seconds_end_to_end is not None:
-            by_workers.add(row.trial, row.seconds_end_to_end)
-    return by_workers
+            known.add(row.trial, row.seconds_end_to_end)
+    return known
 
 
 def find(names: Sequence[str], asked: str) -> str:

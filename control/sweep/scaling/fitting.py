@@ -196,6 +196,13 @@ class Fit(Model):
         drawn: Vector = getattr(self.resampled, quantity)(workers)
         return drawn
 
+    @property
+    def effective_mbit_s(self) -> float | None:
+        """The bandwidth that equals the seconds per byte (10^6 bits per second); None if bytes take less than 1% of a step, or may."""
+        most = self.counts[-1]
+        least = self.interval("s_per_byte", most)[0] * self.work.sent(most).bytes
+        return 8e-6 / self.s_per_byte if least > 0.01 * self.step_s(most) else None
+
     def interval(self, quantity: str, workers: int) -> tuple[float, float]:
         """The 95% interval (low, high) of the resamples, as in `interval("gain", 4)`; of a parameter, whatever `workers` is.
 
@@ -242,7 +249,7 @@ def fit(
     counts = sorted({row.workers for row in rows})
     steps = {n: [_step_seconds(row, work) for row in rows if row.workers == n] for n in counts}
     data = _Data(work, steps, {n: own[n] for n in counts if own and n in own}, timed)
-    fitted = _made(data, _jump(data, quick))
+    fitted = data.fit(data.jump(quick))
     _sure(fitted, steps, measure, on_one_machine(hosts))
     return fitted
 
@@ -303,27 +310,102 @@ class _Data:
         """How many trials had so many workers; of a number that is held out, of the others."""
         return len(self.steps.get(workers) or next(iter(self.steps.values())))
 
+    def fit(self, jump_from: int | None) -> Fit:
+        """The model with a jump at this number of workers, or none."""
+        best = Model(self.work, jump_from, self.solve(jump_from))
+        noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in self.steps.values()]))
+        return Fit(
+            self.work,
+            jump_from,
+            best.values,
+            **dict(zip(PARAMETERS, best.values.tolist(), strict=True)),
+            held_out=self.held_out(jump_from),
+            odd=None if jump_from else self.odd(noise),
+            noise=noise,
+            counts=tuple(self.steps),
+            own=self.own,
+            timed=self.timed,
+            resampled=Model(self.work, jump_from, self.resample(best)),
+        )
 
-def _made(data: _Data, jump_from: int | None) -> Fit:
-    best = Model(data.work, jump_from, _solve(data, jump_from))
-    noise = math.sqrt(_noise([np.log(seconds_of) for seconds_of in data.steps.values()]))
-    return Fit(
-        data.work,
-        jump_from,
-        best.values,
-        **dict(zip(PARAMETERS, best.values.tolist(), strict=True)),
-        held_out=_held_out(data, jump_from),
-        odd=None if jump_from else _odd(data, noise),
-        noise=noise,
-        counts=tuple(data.steps),
-        own=data.own,
-        timed=data.timed,
-        resampled=Model(data.work, jump_from, _resample(best, data)),
-    )
+    def solve(self, jump_from: int | None) -> Vector:
+        """The parameters of least squares."""
+        return _least_squares(self.design(jump_from), self.targets()[None, :])[0]
 
+    def held_out(self, jump_from: int | None) -> dict[int, float]:
+        """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
+        if len(self.steps) <= _parameters(jump_from):
+            return {}
+        return {n: (self._predicted(n, jump_from) / statistics.median(seconds_of) - 1) * 100 for n, seconds_of in self.steps.items()}
 
-def _solve(data: _Data, jump_from: int | None) -> Vector:
-    return _least_squares(data.design(jump_from), data.targets()[None, :])[0]
+    def _predicted(self, left_out: int, jump_from: int | None) -> float:
+        """Seconds per step with this many workers, from the other numbers."""
+        return float(Model(self.work, jump_from, self.without(left_out).solve(jump_from)).step_s(left_out))
+
+    def odd(self, noise: float) -> tuple[int, float] | None:
+        """The number of workers without which the others fit a curve best, if it is far from that curve.
+
+        Not for one worker, without which its own work is a guess, nor for so few numbers that any leaves a perfect curve.
+        """
+        if len(self.steps) < ENOUGH_FOR_ODD:
+            return None
+        worst = min(self.steps, key=lambda n: self.without(n)._remainder(None))
+        longer = statistics.median(self.steps[worst]) / self._predicted(worst, None) - 1
+        return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
+
+    def jump(self, quick: Collection[int]) -> int | None:
+        """The number of workers from which a jump explains the measurements better than a smooth curve, if any does.
+
+        Needs more numbers of workers than parameters. If neither one worker nor own work was measured, the second measured number is not
+        tried: a jump there would look like the cost of bytes.
+        """
+        if len(self.steps) <= WITH_JUMP:
+            return None
+        known = [n for n in list(self.steps)[1 if 1 in self.steps or self.own else 2 :] if n == 2 or n not in quick]
+        # Compression is what working together costs at all.
+        tried = [n for n in known if n > 2 or not self.tells_compression]
+        if not tried:
+            return None
+        left = {n: self._remainder(n) for n in tried}
+        spare = len(self.targets()) - WITH_JUMP - self.tells_compression
+        best = min(left, key=lambda n: left[n])
+        ratio = (self._remainder(None) - left[best]) / max(left[best], 1e-12) * spare
+        unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
+        values = self.solve(best)
+        return best if unlikely and values[3] >= JUMP * values[0] else None
+
+    def _remainder(self, jump_from: int | None) -> float:
+        """Sum of the squared relative errors after fitting."""
+        errors = self.design(jump_from) @ self.solve(jump_from) - self.targets()
+        return float(errors @ errors)
+
+    def resample(self, best: Model) -> Vector:
+        """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
+
+        Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians
+        may miss the curve by more than these explain; that part is drawn from a normal distribution: a bootstrap of hierarchical data
+        (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats: its deviation from the
+        curve is drawn from a normal distribution, like that of the mean of the number's repeats.
+        """
+        generator = np.random.default_rng(0)
+        residuals = [np.log(np.array(seconds_of) / best.step_s(n)) for n, seconds_of in self.steps.items()]
+        within = np.concatenate([one - one.mean() for one in residuals])
+        within *= math.sqrt(len(within) / (len(within) - len(self.steps)))
+        group = np.array([row for row, one in enumerate(residuals) for _ in one])
+        own_residuals = [np.full(self.repeats(n), math.log(seconds / best.own_s(n))) for n, seconds in self.observed.items()]
+        misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from) + self.tells_compression)
+        shared = generator.normal(0.0, misfit, (RESAMPLES, len(self.steps)))
+        drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
+        expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in self.steps.items()])
+        targets = np.hstack([expected[group] * np.exp(drawn), self._own_targets(best, misfit, _noise(residuals), generator)])
+        return _least_squares(self.design(best.jump_from), targets)
+
+    def _own_targets(self, best: Model, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
+        """Resampled own work; `noise` is the variance of a single repeat."""
+        expected = np.array([float(best.own_s(n)) / seconds for n, seconds in self.observed.items()])
+        deviations = np.sqrt(misfit**2 + noise / self.weights() ** 2)
+        drawn: Vector = self.weights() * expected * np.exp(generator.normal(0.0, 1.0, (RESAMPLES, len(expected))) * deviations)
+        return drawn
 
 
 def _least_squares(design: Vector, targets: Vector) -> Vector:
@@ -339,36 +421,6 @@ def _least_squares(design: Vector, targets: Vector) -> Vector:
 def _parameters(jump_from: int | None) -> int:
     """Parameters that the steps determine; k follows from own work."""
     return FEWEST_COUNTS if jump_from is None else WITH_JUMP
-
-
-def _resample(best: Model, data: _Data) -> Vector:
-    """Parameters refitted to resampled data: the curve with deviations of each repeat, and of each number of workers.
-
-    Residuals are logarithms of measured over fitted seconds. Those within a number of workers are drawn with replacement. The medians may
-    miss the curve by more than these explain; that part is drawn from a normal distribution: a bootstrap of hierarchical data (Davison
-    and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). Own work has no repeats: its deviation from the curve is
-    drawn from a normal distribution, like that of the mean of the number's repeats.
-    """
-    generator = np.random.default_rng(0)
-    residuals = [np.log(np.array(seconds_of) / best.step_s(n)) for n, seconds_of in data.steps.items()]
-    within = np.concatenate([one - one.mean() for one in residuals])
-    within *= math.sqrt(len(within) / (len(within) - len(data.steps)))
-    group = np.array([row for row, one in enumerate(residuals) for _ in one])
-    own_residuals = [np.full(data.repeats(n), math.log(seconds / best.own_s(n))) for n, seconds in data.observed.items()]
-    misfit = _misfit(residuals, own_residuals, _parameters(best.jump_from) + data.tells_compression)
-    shared = generator.normal(0.0, misfit, (RESAMPLES, len(data.steps)))
-    drawn = generator.choice(within, (RESAMPLES, len(group))) + shared[:, group]
-    expected = np.array([float(best.step_s(n)) / statistics.median(seconds_of) for n, seconds_of in data.steps.items()])
-    targets = np.hstack([expected[group] * np.exp(drawn), _own_targets(best, data, misfit, _noise(residuals), generator)])
-    return _least_squares(data.design(best.jump_from), targets)
-
-
-def _own_targets(best: Model, data: _Data, misfit: float, noise: float, generator: np.random.Generator) -> Vector:
-    """Resampled own work; `noise` is the variance of a single repeat."""
-    expected = np.array([float(best.own_s(n)) / seconds for n, seconds in data.observed.items()])
-    deviations = np.sqrt(misfit**2 + noise / data.weights() ** 2)
-    drawn: Vector = data.weights() * expected * np.exp(generator.normal(0.0, 1.0, (RESAMPLES, len(expected))) * deviations)
-    return drawn
 
 
 def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int) -> float:
@@ -388,58 +440,6 @@ def _misfit(residuals: Sequence[Vector], own: Sequence[Vector], parameters: int)
 def _noise(values: Sequence[Vector]) -> float:
     """Variance of the values within their number of workers."""
     return sum(float(((one - one.mean()) ** 2).sum()) for one in values) / sum(len(one) - 1 for one in values)
-
-
-def _held_out(data: _Data, jump_from: int | None) -> dict[int, float]:
-    """Each number of workers predicted from the others, if they are enough for a fit; keeps the jump's place."""
-    if len(data.steps) <= _parameters(jump_from):
-        return {}
-    return {n: (_predicted(n, data, jump_from) / statistics.median(seconds_of) - 1) * 100 for n, seconds_of in data.steps.items()}
-
-
-def _predicted(left_out: int, data: _Data, jump_from: int | None) -> float:
-    """Seconds per step with this many workers, from the other numbers."""
-    return float(Model(data.work, jump_from, _solve(data.without(left_out), jump_from)).step_s(left_out))
-
-
-def _odd(data: _Data, noise: float) -> tuple[int, float] | None:
-    """The number of workers without which the others fit a curve best, if it is far from that curve.
-
-    Not for one worker, without which its own work is a guess, nor for so few numbers that any leaves a perfect curve.
-    """
-    if len(data.steps) < ENOUGH_FOR_ODD:
-        return None
-    worst = min(data.steps, key=lambda n: _remainder(data.without(n), None))
-    longer = statistics.median(data.steps[worst]) / _predicted(worst, data, None) - 1
-    return (worst, longer) if worst > 1 and abs(longer) > max(ODD, ODD_NOISE * noise) else None
-
-
-def _jump(data: _Data, quick: Collection[int] = ()) -> int | None:
-    """The number of workers from which a jump explains the measurements better than a smooth curve, if any does.
-
-    Needs more numbers of workers than parameters. If neither one worker nor own work was measured, the second measured number is not
-    tried: a jump there would look like the cost of bytes.
-    """
-    if len(data.steps) <= WITH_JUMP:
-        return None
-    known = [n for n in list(data.steps)[1 if 1 in data.steps or data.own else 2 :] if n == 2 or n not in quick]
-    # Compression is what working together costs at all.
-    tried = [n for n in known if n > 2 or not data.tells_compression]
-    if not tried:
-        return None
-    left = {n: _remainder(data, n) for n in tried}
-    spare = len(data.targets()) - WITH_JUMP - data.tells_compression
-    best = min(left, key=lambda n: left[n])
-    ratio = (_remainder(data, None) - left[best]) / max(left[best], 1e-12) * spare
-    unlikely = float(fdtrc(1, spare, max(0.0, ratio))) * len(left) < JUMP_CHANCE
-    values = _solve(data, best)
-    return best if unlikely and values[3] >= JUMP * values[0] else None
-
-
-def _remainder(data: _Data, jump_from: int | None) -> float:
-    """Sum of the squared relative errors after fitting."""
-    errors = data.design(jump_from) @ _solve(data, jump_from) - data.targets()
-    return float(errors @ errors)
 
 
 def again(rows: Sequence[Timing], sweep: str, repeats: int, workers: str | None = None, anew: bool = False) -> str:

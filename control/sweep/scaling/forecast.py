@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from control.campaign.store import Pace
 from control.campaign.timings import SUCCEEDED, Timing, Trial, typical_rate
 from control.common import configurations, project, text
 from control.common.plan import Plan
@@ -35,6 +36,30 @@ class Speed:
     one_machine: bool = False
     """True if all workers share one machine's cores: fewer workers are about as fast."""
 
+    @classmethod
+    def of_warm_up(cls, summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> "Speed | None":
+        """Speed of a warm-up of one epoch; None if that had too few steps.
+
+        Args:
+            summary: its summary.json.
+            records: of its chief's metrics.jsonl.
+            one_machine: whether its workers share a machine.
+        """
+        steps = [record for record in records if record["kind"] == "steps"]
+        rate = typical_rate(steps)
+        if rate is None:
+            return None
+        phases = [record for record in records if record["kind"] == "phase"]
+        once = sum(after["t"] - before["t"] for before, after in pairwise(phases) if before["phase"] in ONLY_ONCE)
+        outside = max(0.0, summary["seconds_training"] - sum(record["seconds"] for record in steps))
+        around = max(0.0, summary["seconds_end_to_end"] - summary["seconds_training"] - once)
+        return cls(summary["workers"], rate, around + COMMAND_S, outside, one_machine)
+
+    @classmethod
+    def recorded(cls, record: Mapping[str, Any]) -> "Speed | None":
+        """The speed in a sweep's summary.json; None before its warm-up."""
+        return cls(**record["speed"]) if "speed" in record else None
+
     def steps_s(self, workers: int, examples: int) -> tuple[float, float]:
         """Shortest and longest time of the steps over this many examples, in seconds: with no or with perfect scaling."""
         alike = examples / self.per_s
@@ -46,29 +71,23 @@ class Speed:
         least, most = self.steps_s(trial.workers, examples)
         return self.around_s + trial.epochs * (least + self.epoch_s), self.around_s + trial.epochs * (most + self.epoch_s)
 
+    def together(self, trials: Sequence[Trial], examples: int) -> str:
+        """How long trials take that run one after another: `about 1:20`, or `1:20 to 3:10` if the two differ by more than a guess would."""
+        each = [self.trial_s(trial, examples) for trial in trials]
+        least, most = sum(one for one, _ in each), sum(one for _, one in each)
+        return f"about {text.duration(most)}" if most < 1.25 * least else f"{text.duration(least)} to {text.duration(most)}"
 
-def of_warm_up(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> Speed | None:
-    """Speed of a warm-up of one epoch; None if that had too few steps.
-
-    Args:
-        summary: its summary.json.
-        records: of its chief's metrics.jsonl.
-        one_machine: whether its workers share a machine.
-    """
-    steps = [record for record in records if record["kind"] == "steps"]
-    rate = typical_rate(steps)
-    if rate is None:
-        return None
-    phases = [record for record in records if record["kind"] == "phase"]
-    once = sum(after["t"] - before["t"] for before, after in pairwise(phases) if before["phase"] in ONLY_ONCE)
-    outside = max(0.0, summary["seconds_training"] - sum(record["seconds"] for record in steps))
-    around = max(0.0, summary["seconds_end_to_end"] - summary["seconds_training"] - once)
-    return Speed(summary["workers"], rate, around + COMMAND_S, outside, one_machine)
-
-
-def kept(record: Mapping[str, Any]) -> Speed | None:
-    """The speed in a sweep's summary.json; None before its warm-up."""
-    return Speed(**record["speed"]) if "speed" in record else None
+    def too_short(self, trials: Sequence[Trial], examples: int) -> str:
+        """A warning about trials whose training is too short to say how fast it is; empty without one."""
+        short = {trial: trial.epochs * max(self.steps_s(trial.workers, examples)) for trial in trials}
+        if not short or min(short.values()) >= SHORT_S:
+            return ""
+        trial = min(short, key=lambda one: short[one])
+        epochs = -(-trial.epochs * SHORT_S // short[trial])
+        return (
+            f"trials of {text.count(trial.epochs, 'epoch')} train for {short[trial]:.0f} s or less, and noise may hide how fast they are; "
+            f"for a surer answer: -e epochs={epochs:.0f}"
+        )
 
 
 def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
@@ -101,35 +120,33 @@ def before(left: Sequence[Trial], rows: Sequence[Timing], record: Mapping[str, A
         return "nothing is left to measure"
     how_many = text.count(len(left), "trial")
     alike = [row for row in rows if row.epochs == left[0].epochs]
-    if (seconds := design.pace(alike).left(left)) is not None:
+    if (seconds := timing_pace(alike).left(left)) is not None:
         return f"about {text.duration(seconds)} for {how_many}, as those before"
-    if speed := kept(record):
-        return f"{spoken(*together(speed, left, record['train_images']))} for {how_many}, by the warm-up before"
+    if speed := Speed.recorded(record):
+        return f"{speed.together(left, record['train_images'])} for {how_many}, by the warm-up before"
     if found := earlier(run_plan):
         run, speed = found
-        return f"{spoken(*together(speed, left, record['train_images']))} for {how_many}, at the speed of run {run}"
+        return f"{speed.together(left, record['train_images'])} for {how_many}, at the speed of run {run}"
     return f"{how_many}; how long is known after the warm-up"
 
 
-def together(speed: Speed, trials: Sequence[Trial], examples: int) -> tuple[float, float]:
-    """Shortest and longest time of trials that run one after another, in seconds."""
-    each = [speed.trial_s(trial, examples) for trial in trials]
-    return sum(least for least, _ in each), sum(most for _, most in each)
+def timing_pace(rows: Sequence[Timing]) -> Pace:
+    """How long trials take, by their number of workers; `rows`: those measured before."""
+    return design.pace(rows, lambda trial: trial.workers)
 
 
-def spoken(least: float, most: float) -> str:
-    """`about 1:20`, or `1:20 to 3:10` where the two differ by more than a guess would."""
-    return f"about {text.duration(most)}" if most < 1.25 * least else f"{text.duration(least)} to {text.duration(most)}"
+def warmed_up(trials: Sequence[Trial], speed: Speed | None, examples: int, called: str) -> str:
+    """Message after the warm-up: its speed, how long the trials will take, and a warning if these are too short.
 
-
-def too_short(speed: Speed, trials: Sequence[Trial], examples: int) -> str:
-    """A warning about trials whose training is too short to say how fast it is; empty without one."""
-    short = {trial: trial.epochs * max(speed.steps_s(trial.workers, examples)) for trial in trials}
-    if not short or min(short.values()) >= SHORT_S:
-        return ""
-    trial = min(short, key=lambda one: short[one])
-    epochs = -(-trial.epochs * SHORT_S // short[trial])
-    return (
-        f"trials of {text.count(trial.epochs, 'epoch')} train for {short[trial]:.0f} s or less, and noise may hide how fast they are; "
-        f"for a surer answer: -e epochs={epochs:.0f}"
-    )
+    Args:
+        trials: what is left to measure.
+        speed: of the warm-up; None if it had too few steps.
+        examples: of an epoch.
+        called: what an example is.
+    """
+    if speed is None:
+        return "warm-up done"
+    short = speed.too_short(trials, examples)
+    warning = f"\n[WARN] {short}" if short else ""
+    reached = f"warm-up: {speed.per_s:,.0f} {called}s/s with {text.count(speed.workers, 'worker')}"
+    return f"{reached}; {text.count(len(trials), 'trial')} will take {speed.together(trials, examples)}{warning}"

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,11 @@ Series = dict[int, list[float]]
 """Measurements of trials that differ only in the x axis (and in the repeat): by x value, in the order of repeats."""
 
 
-def time_median(timings: Sequence[Timing], path: Path) -> None:
-    """Draw median end-to-end seconds against workers, with every measurement and the range of each number's."""
-    _times(timings, path, "median")
+def times(timings: Sequence[Timing], centre: str, path: Path) -> None:
+    """Draw end-to-end seconds against workers, with every measurement.
 
-
-def time_mean(timings: Sequence[Timing], path: Path) -> None:
-    """Draw mean end-to-end seconds against workers, with every measurement and standard deviations."""
-    _times(timings, path, "mean")
-
-
-def _times(timings: Sequence[Timing], path: Path, centre: str) -> None:
+    `centre` is `median`, with the range of each number of workers, or `mean`, with standard deviations.
+    """
     series = _series(timings, "seconds_end_to_end", "workers")
     with picture(path) as figure:
         axes = one_panel(figure, f"End-to-end time by workers: {centre}", _shared(timings, "workers"), "end-to-end time (s)")
@@ -40,41 +35,43 @@ def _times(timings: Sequence[Timing], path: Path, centre: str) -> None:
         _finish(figure, axes, timings, series, centre)
 
 
-def speedup(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s relative to the fewest workers measured."""
-    title, label = f"Speedup by workers: {work.rate} relative to {{}}", "speedup over {} (times)"
-    _rates(timings, work, fit, path, title, label, lambda _workers, _fewest, rate: 1 / rate)
+@dataclass(frozen=True)
+class Rate:
+    """A quantity in proportion to images/s."""
+
+    title: str
+    """`{rate}` is the unit of speed, `{base}` the fewest workers measured."""
+    label: str
+    factor: Callable[[int, int, float], float]
+    """(workers, the fewest workers, their median images/s) -> what images/s are multiplied by."""
 
 
-def efficiency(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s per worker relative to the fewest workers measured, in percent."""
-    title, label = f"Efficiency by workers: {work.rate} per worker relative to {{}}", "efficiency over {} (%)"
-    _rates(timings, work, fit, path, title, label, lambda workers, fewest, rate: 100 * fewest / (workers * rate))
+RATES = {
+    "speedup": Rate(
+        "Speedup by workers: {rate} relative to {base}", "speedup over {base} (times)", lambda _workers, _fewest, rate: 1 / rate
+    ),
+    "efficiency": Rate(
+        "Efficiency by workers: {rate} per worker relative to {base}",
+        "efficiency over {base} (%)",
+        lambda workers, fewest, rate: 100 * fewest / (workers * rate),
+    ),
+    "images_per_s": Rate("Throughput by workers: training {rate} of all of them", "throughput ({rate})", lambda *_: 1.0),
+}
+"""By the stem of the picture's file."""
 
 
-def throughput(timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path) -> None:
-    """Draw images/s."""
-    title = f"Throughput by workers: training {work.rate} of all of them"
-    _rates(timings, work, fit, path, title, f"throughput ({work.rate})", lambda *_: 1.0)
-
-
-def _rates(
-    timings: Sequence[Timing], work: Work, fit: Fit | None, path: Path, title: str, label: str, factor: Callable[[int, int, float], float]
-) -> None:
-    """Draw images/s against workers, beside the ideal and the fit if there is one; all share one base: the fewest workers.
-
-    `{}` in the title and the label is the base; `factor` takes workers, the fewest workers and their median images/s, and returns what
-    images/s are multiplied by.
-    """
+def rates(timings: Sequence[Timing], work: Work, fit: Fit | None, quantity: Rate, path: Path) -> None:
+    """Draw a quantity against workers, beside the ideal and the fit if there is one; all share one base: the fewest workers."""
     series = _series(timings, "images_per_s", "workers")
     fewest, most = min(row.workers for row in timings), max(row.workers for row in timings)
     base = count(fewest, "worker")
     rate = statistics.median(value for values in series.values() for value in values.get(fewest, []))
     counts = range(fewest, most + 1)
-    factors = {workers: factor(workers, fewest, rate) for workers in counts}
+    factors = {workers: quantity.factor(workers, fewest, rate) for workers in counts}
     batch = f"{count(work.batch, work.called)} per {'worker and step' if work.scaling == WEAK else 'step of all workers'}"
+    title, label = (words.format(rate=work.rate, base=base) for words in (quantity.title, quantity.label))
     with picture(path) as figure:
-        axes = one_panel(figure, title.format(base), f"{_shared(timings, 'workers')}, {batch}", label.format(base))
+        axes = one_panel(figure, title, f"{_shared(timings, 'workers')}, {batch}", label)
         _worker_axis(axes, series)
         axes.plot(counts, [factors[n] * n * rate / fewest for n in counts], label=f"ideal: in proportion to {base}", **IDEAL)
         scaled = {name: {n: [value * factors[n] for value in some] for n, some in values.items()} for name, values in series.items()}

@@ -14,8 +14,8 @@ from control.common import host_names, text
 from control.common.host_names import on_one_machine
 from control.common.written_files import put_changed
 from control.runs.results import run_plots, step_profile
-from control.sweep.scaling import advice_text, design, scaling_plots
-from control.sweep.scaling.advice import Extras, Study, as_dict, groups, study, to_train
+from control.sweep.scaling import advice_text, scaling_plots
+from control.sweep.scaling.advice import Extras, Findings, Study, groups
 from control.sweep.scaling.fitting import Work, again
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
@@ -29,14 +29,24 @@ MOST_BARS = 30
 class Results:
     """The results of a sweep."""
 
-    rows: list[Timing]
-    studies: list[Study]
+    found: Findings
     answer: str
     """The answer in words, for every measured scaling."""
     following: tuple[str, str]
     """The next step, and its one command."""
     changed: bool
     """True if any file differs from before."""
+
+    def shown(self, folder: str) -> str:
+        """The end of a sweep for the terminal: one row per number of workers, the answer, where the files are, the next command."""
+        tables = [_measured(one) for one in self.found.studies]
+        failed = [row.trial.label for row in self.found.timings if not row.measured]
+        lost = f"failed twice: {'; '.join(failed)} (output: {folder}/logs); the same command tries them again" if failed else ""
+        # The command follows below; shown twice it would look like two.
+        answer = self.answer.replace("**", "").replace(f": `{self.following[1]}`", ", as below.")
+        where = f"results  {folder}: timings.csv, pictures, and analysis.md, which says why"
+        parts = [*tables, answer, lost, where, text.next_commands([self.following])]
+        return "\n\n".join(part for part in parts if part)
 
 
 Samples = dict[int, dict[str, list[dict[str, Any]]]]
@@ -66,33 +76,35 @@ def conclude(folder: Path, watts_per_node: float | None = None, typed: Callable[
         profiled = _samples(folder, group)
         timed = _timed_work(record, work, max(row.workers for row in group))
         own = timed or _own_work(profiled, group)
-        studies.append(study(group, work, folder.name, own, _quick(profiled, group), hosts, bool(timed)))
+        studies.append(Study.of_rows(group, work, folder.name, own, _quick(profiled, group), hosts, bool(timed)))
         if split is None and studies[-1].rows:
             split = {workers: step_profile.medians(by_host) for workers, by_host in profiled.items()}
     extras = Extras(record.get("mbit_s"), watts_per_node, _joules(folder, rows), split, on_one_machine(hosts))
     measured = sum(row.measured for row in rows)
-    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": as_dict(studies, rows, extras)}
+    found = Findings(studies, rows, extras)
+    counted = {"trials_measured": measured, "trials_failed": len(rows) - measured, "analysis": found.as_dict()}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
-        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(studies, rows, extras)))
+        write_text(Path(fresh, "analysis.md"), typed(advice_text.analysis(found)))
         write_json(Path(fresh, SUMMARY), {**record, **counted})
-        _draw(Path(fresh), rows, studies, extras)
+        _draw(Path(fresh), found)
         changed = put_changed(Path(fresh), folder)
-    label, command = _following(studies, rows, folder.name)
-    return Results(rows, studies, typed(advice_text.answers(studies, rows, extras)), (label, typed(command)), bool(changed))
+    label, command = _following(found, folder.name)
+    return Results(found, typed(advice_text.answers(found)), (label, typed(command)), bool(changed))
 
 
-def _following(all_studies: Sequence[Study], rows: Sequence[Timing], sweep: str) -> tuple[str, str]:
+def _following(found: Findings, sweep: str) -> tuple[str, str]:
     """The next step: measure what an answer lacks, or train with the answer; never a measurement that can't give one."""
-    if advice_text.about_saved_states(rows):
+    rows = found.timings
+    if found.about_saved_states:
         single = min(Counter(row.checkpoint_every for row in rows if row.measured).values()) < 2
         return ("measure more", again(rows, sweep, 3)) if single else _train(sweep, max(row.workers for row in rows if row.measured))
-    if lacking := next((one for one in all_studies if one.command), None):
+    if lacking := next((one for one in found.studies if one.command), None):
         return "measure for an answer", lacking.command
-    answered = [one for one in all_studies if one.advice]
-    if doubtful := next((one for one in answered if one.advice and advice_text.doubtful(one.advice)), None):
+    answered = [one for one in found.studies if one.advice]
+    if doubtful := next((one for one in answered if one.advice and one.advice.doubtful), None):
         return "measure more", again(doubtful.rows, sweep, max(row.repeat for row in doubtful.rows) + 2)
-    one = answered[0] if answered else next(one for one in all_studies if one.rows)
-    return _train(sweep, to_train(one))
+    one = answered[0] if answered else next(one for one in found.studies if one.rows)
+    return _train(sweep, one.to_train())
 
 
 def _train(sweep: str, workers: int) -> tuple[str, str]:
@@ -113,23 +125,20 @@ def _works(record: dict[str, Any]) -> list[Work]:
     return [Work(scaling, batch, sent, *how) for scaling, batch in batches.items()]
 
 
-def _draw(folder: Path, rows: list[Timing], studies: Sequence[Study], extras: Extras) -> None:
+def _draw(folder: Path, found: Findings) -> None:
     """Draw all pictures into a folder; none for a scaling without measurements."""
-    scaling_plots.time_median(rows, folder / "time_median.png")
-    scaling_plots.time_mean(rows, folder / "time_mean.png")
-    drawn = [one for one in studies if one.rows]
+    rows, split = found.timings, found.extras.split
+    for centre in ("median", "mean"):
+        scaling_plots.times(rows, centre, folder / f"time_{centre}.png")
+    drawn = [one for one in found.studies if one.rows]
     for one in drawn:
         suffix = "" if one is drawn[0] else f"_{one.work.scaling}"
-        for name, picture in (
-            ("speedup", scaling_plots.speedup),
-            ("efficiency", scaling_plots.efficiency),
-            ("images_per_s", scaling_plots.throughput),
-        ):
-            picture(one.rows, one.work, one.fit, folder / f"{name}{suffix}.png")
+        for name, quantity in scaling_plots.RATES.items():
+            scaling_plots.rates(one.rows, one.work, one.fit, quantity, folder / f"{name}{suffix}.png")
     if len({row.checkpoint_every for row in rows if row.measured}) > 1:
         scaling_plots.checkpoints(rows, folder / "checkpoints.png")
-    if extras.split:
-        run_plots.split(_profile_bars(extras.split), folder / "split.png", "Medians of the steps that were profiled")
+    if split:
+        run_plots.split(_profile_bars(split), folder / "split.png", "Medians of the steps that were profiled")
 
 
 def _profile_bars(by_workers: Mapping[int, Mapping[str, Mapping[str, float]]]) -> dict[str, Mapping[str, float]]:
@@ -208,4 +217,25 @@ def _joules(folder: Path, rows: list[Timing]) -> dict[Trial, float]:
 
 def _trial_folder(folder: Path, trial: Trial) -> Path:
     """Folder of a trial's files."""
-    return folder / "trials" / design.run_name(folder.name, trial)
+    return folder / "trials" / trial.run_name(folder.name)
+
+
+def _measured(one: Study) -> str:
+    header = ["workers", "trials", "end to end s", "least to most", "training s", one.work.rate, "speedup", "efficiency"]
+    rows = []
+    for row in one.measured():
+        ends = [timing.seconds_end_to_end or 0.0 for timing in one.of(row["workers"])]
+        spread = f"{min(ends):,.1f} to {max(ends):,.1f}" if len(ends) > 1 else "-"
+        rows.append(
+            [
+                row["workers"],
+                row["trials"],
+                text.Number(row["seconds_end_to_end"]["median"], 1),
+                spread.rjust(len("least to most")),
+                text.Number(row["seconds_training"]["median"], 1),
+                text.Number(row["images_per_s"]["median"], 0),
+                text.Number(row["speedup"], 2),
+                f"{row['efficiency']:.0%}".rjust(len("efficiency")),
+            ]
+        )
+    return f"Medians, {one.work.scaling} scaling\n{text.table(header, rows)}"

@@ -13,10 +13,10 @@ from control.campaign.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.common import host_names
 from control.common.progress_line import Line
 from control.remote.worker_files import chief_records
-from control.sweep.scaling import design, forecast, sweep_text
+from control.sweep.scaling import design, forecast
 from control.sweep.scaling.forecast import Speed
 from control.sweep.scaling.meter import Sample, joules, metering
-from control.sweep.scaling.trials import Bench
+from control.sweep.scaling.trials import Bench, PlannedTrial
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
 
@@ -37,9 +37,10 @@ class TimingBench(Bench):
     attempts: ClassVar[int] = 2
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[PlannedTrial]:
         """Trials left to measure, in order."""
-        return [Trial(**one) for one in self.record["trials"]]
+        trials = [Trial(**one) for one in self.record["trials"]]
+        return [PlannedTrial(one, one.run_name(self.record["name"]), one.label) for one in trials]
 
     @property
     def slots(self) -> list[list[str]]:
@@ -51,7 +52,8 @@ class TimingBench(Bench):
 
         It fills every host's caches, decides for all trials how gradients are sent, and shows how long they will take.
         """
-        workers = max(trial.workers for trial in self.trials)
+        trials = [planned.trial for planned in self.trials]
+        workers = max(trial.workers for trial in trials)
         run = f"{self.record['name']}.{design.WARM_UP}"
         overrides = "train.global_batch=null,train.steps_per_epoch=20"
         options = {"config": self._config(), "epochs": 1, "set": overrides, "remeasure": self.remeasure}
@@ -63,9 +65,9 @@ class TimingBench(Bench):
         if summary["state"] != SUCCEEDED:
             last = "\n".join(f"  {one}" for one in self.last_lines(run))
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
-        speed = forecast.of_warm_up(summary, chief_records(self.local(run)), host_names.on_one_machine(self.record["hosts"]))
+        speed = Speed.of_warm_up(summary, chief_records(self.local(run)), host_names.on_one_machine(self.record["hosts"]))
         self._keep(summary, speed)
-        line.print(sweep_text.warmed_up(self.trials, speed, self.record["train_images"], self.record["called"]))
+        line.print(forecast.warmed_up(trials, speed, self.record["train_images"], self.record["called"]))
         shutil.rmtree(self.local(run))
 
     def _config(self) -> str:
@@ -83,9 +85,10 @@ class TimingBench(Bench):
             record |= {"reduction": chosen["name"], **how}
         write_json(self.folder / SUMMARY, record | ({"speed": asdict(speed)} if speed else {}))
 
-    def measure(self, trial: Trial, hosts: Sequence[str], ended: Callable[[], bool]) -> Timing:
+    def measure(self, planned: PlannedTrial, hosts: Sequence[str], ended: Callable[[], bool]) -> Timing:
         """Run a trial; returns the row for timings.csv, without times if it failed."""
-        run, workers = self.run_name(trial), hosts[: trial.workers]
+        trial: Trial = planned.trial
+        run, workers = planned.run, hosts[: trial.workers]
         batch = self.record["global_batch"] if trial.scaling == STRONG else "null"
         kept = read_json(self.folder / SUMMARY)["reduction"]
         overrides = f"train.global_batch={batch},checkpoint.every_steps={trial.checkpoint_every or 'null'},reduction.name={kept},{ALONE}"
@@ -116,18 +119,10 @@ class TimingBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, by their number of workers."""
-        pace = design.pace(timings.read(self.folder / timings.FILE))
-        if speed := forecast.kept(read_json(self.folder / SUMMARY)):
+        pace = forecast.timing_pace(timings.read(self.folder / timings.FILE))
+        if speed := Speed.recorded(read_json(self.folder / SUMMARY)):
             pace.guess(lambda trial: sum(speed.trial_s(trial, self.record["train_images"])) / 2)
         return pace
-
-    def run_name(self, trial: Trial) -> str:
-        """Name of a trial's run."""
-        return design.run_name(self.record["name"], trial)
-
-    def label(self, trial: Trial) -> str:
-        """`3 workers, repeat 2`."""
-        return design.label(trial)
 
     def outcome(self, row: Timing) -> str:
         """Times and speed."""

@@ -21,6 +21,18 @@ MARKS = "under_way"
 """Folder with one file per trial that may have left something on the hosts."""
 
 
+@dataclass(frozen=True)
+class PlannedTrial:
+    """A trial that is left to run."""
+
+    trial: Any
+    """The trial as its row has it."""
+    run: str
+    """Name of its run."""
+    label: str
+    """The trial in messages."""
+
+
 @dataclass
 class Bench:
     """Runs the trials of a sweep; each kind of sweep says what a trial is."""
@@ -41,7 +53,7 @@ class Bench:
         return Path(self.record["folder"])
 
     @property
-    def trials(self) -> list[Any]:
+    def trials(self) -> list[PlannedTrial]:
         """Trials left to run, in order."""
         raise NotImplementedError
 
@@ -58,7 +70,7 @@ class Bench:
         """
         raise NotImplementedError
 
-    def measure(self, trial: Any, hosts: Sequence[str], ended: Callable[[], bool]) -> Row:
+    def measure(self, planned: PlannedTrial, hosts: Sequence[str], ended: Callable[[], bool]) -> Row:
         """Run a trial on these hosts; returns its row, also if it failed."""
         raise NotImplementedError
 
@@ -68,14 +80,6 @@ class Bench:
 
     def pace(self) -> Pace:
         """How long trials take, from those that were measured before."""
-        raise NotImplementedError
-
-    def run_name(self, trial: Any) -> str:
-        """Name of a trial's run."""
-        raise NotImplementedError
-
-    def label(self, trial: Any) -> str:
-        """A trial in messages."""
         raise NotImplementedError
 
     def outcome(self, row: Any) -> str:

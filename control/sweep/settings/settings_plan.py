@@ -10,12 +10,14 @@ from control.campaign.store import SUMMARY, refuse_other
 from control.common import configurations, text
 from control.common.operator_variables import integer
 from control.common.plan import Plan
-from control.sweep.scaling import forecast
+from control.runs.planning.resolve import with_model_defaults
+from control.runs.results import metric_text
+from control.sweep.scaling import design, forecast
 from control.sweep.settings import trial_settings
-from control.sweep.settings.settings_trials import pace
-from control.sweep.settings.trial_settings import CONFIGS, FILE, STORE, Result, Settings, Space
+from control.sweep.settings.trial_settings import CONFIGS, FILE, STORE, Range, Result, Settings, Space
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
+from trainer.common.safe_text import printable
 from trainer.common.suggest import nearest
 from trainer.config.schema import Config
 from trainer.data.spec import noun
@@ -26,6 +28,8 @@ KEPT = ("vary", "trials", "workers", *OF_TRAINING)
 """Operator variables that the same sweep keeps unless they are given again."""
 OPTIONS = ("sweep", *KEPT, "seed", "measure", "preflight")
 """Operator variables of a sweep over settings."""
+MOST_SHOWN = 20
+"""Trials in the plan's list, except with --check."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,19 @@ class Wanted:
     trains: str
     """The model's file or the configuration."""
 
+    @classmethod
+    def of(cls, options: dict[str, Any], hosts: Sequence[str]) -> "Wanted":
+        """Request of `sweep.yml -e vary=...`.
+
+        Raises:
+            ConfigError: a variable or value that can't be.
+        """
+        _check_options(options)
+        space = trial_settings.parse(str(options["vary"]))
+        drawn = integer("trials", options["trials"]) if "trials" in options else None
+        trains = str(options.get("model", options.get("config", "lecture_cnn"))).split(".py:", maxsplit=1)[0]
+        return cls(space, drawn, _given(options, list(space)), *_groups(hosts, options), trains)
+
     @property
     def workers(self) -> int:
         """Hosts of a trial."""
@@ -53,18 +70,104 @@ class Wanted:
         """Short names of the varied keys."""
         return list(trial_settings.short_keys(list(self.space)).values())
 
+    def trials(self, sweep: str, base: dict[str, Any], combinations: Sequence[Settings]) -> dict[str, Config]:
+        """Each trial's configuration, by the name of its run.
 
-def wanted(options: dict[str, Any], hosts: Sequence[str]) -> Wanted:
-    """Request of `sweep.yml -e vary=...`.
+        Args:
+            sweep: its name.
+            base: the plain configuration of the first trial.
+            combinations: of values of the varied keys.
 
-    Raises:
-        ConfigError: a variable or value that can't be.
-    """
-    _check_options(options)
-    space = trial_settings.parse(str(options["vary"]))
-    drawn = integer("trials", options["trials"]) if "trials" in options else None
-    trains = str(options.get("model", options.get("config", "lecture_cnn"))).split(".py:", maxsplit=1)[0]
-    return Wanted(space, drawn, _given(options, list(space)), *_groups(hosts, options), trains)
+        Raises:
+            ConfigError: a value that its key can't have, two trials with the same values, or a time limit.
+        """
+        planned: dict[str, Config] = {}
+        for combination in combinations:
+            try:
+                config = _resolve(base, self.set_for_all, combination)
+            except ConfigError as error:
+                raise ConfigError(f"vary, {combination.label}: {error}") from None
+            values = Settings.of(config, combination)
+            run = values.run_name(sweep)
+            if run in planned:
+                raise ConfigError(f"vary: {values.label} appears twice; give each value once")
+            planned[run] = config
+        limit = next(iter(planned.values())).train.time_limit
+        if limit is not None:
+            raise ConfigError(f"train.time_limit={limit}: {trial_settings.FIXED['train.time_limit']}")
+        return planned
+
+    def record(self, name: str, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        """The content of a sweep's summary.json, without its seed and hosts."""
+        return {
+            "name": name,
+            "varied": list(self.space),
+            "drawn": self.drawn,
+            "workers": self.workers,
+            "groups": self.groups,
+            "idle": self.idle,
+            "noun": f"{noun(plan.dataset.get('spec'))}s",
+            "asked": {name: value for name, value in options.items() if name in KEPT},
+            "dataset": plan.dataset["digest"],
+            "code": plan.code,
+        }
+
+    def shown(
+        self,
+        record: dict[str, Any],
+        trials: Mapping[str, Config],
+        rows: Sequence[Result],
+        run_plan: Plan,
+        folder: str,
+        time: str,
+        most: int | None = None,
+    ) -> str:
+        """The plan as a block of lines, and the list of trials.
+
+        Args:
+            record: the sweep's summary.json.
+            trials: configurations by the name of their run.
+            rows: of trials.csv.
+            run_plan: of the first trial.
+            folder: the sweep's, as typed.
+            time: how long it will take.
+            most: trials to list; None for all.
+        """
+        counts, dataset = run_plan.counts, run_plan.dataset
+        done = sum(row.measured and row.run in trials for row in rows)
+        how = f"drawn at random, seed {record['seed']}" if self.drawn else "every combination"
+        decides = run_plan.config["train"]["monitor"] or "validation accuracy, or validation loss without one"
+        examples = f"{counts['train_images']:,} training and {counts['validation_images']:,} validation {record['noun']}"
+        why = (run_plan.choice or {}).get("why")
+        pairs = [
+            ("sweep", f"{record['name']} (configuration {run_plan.config_name})"),
+            *([("configuration", why)] if why else []),
+            ("varied", "; ".join(f"{key}: {_values(values)}" for key, values in self.space.items())),
+            ("trials", f"{len(trials)}, {how}{f', {done} of them done already' if done else ''}"),
+            ("hosts", self._hosts()),
+            ("judged by", f"{decides}, in the best epoch"),
+            ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
+            ("dataset", f"{dataset['name']}: {examples}"),
+            ("first trial", f"{counts['total_steps']:,} steps in {text.count(counts['epochs'], 'epoch')}"),
+            ("time", time),
+            ("results", folder),
+            *(("warning", warning) for warning in run_plan.warnings),
+        ]
+        return f"{text.fields(pairs)}\n\n{self._list(trials, rows, most)}"
+
+    def _list(self, trials: Mapping[str, Config], rows: Sequence[Result], most: int | None) -> str:
+        states, cells = {row.run: row.state for row in rows}, []
+        for number, (run, config) in enumerate(list(trials.items())[:most], 1):
+            values = Settings.of(config, self.space).values()
+            cells.append([number, *map(trial_settings.shown, values), states.get(run, "to do")])
+        more = f"\n  and {len(trials) - len(cells)} more: --check lists them" if len(trials) > len(cells) else ""
+        return text.table(["trial", *self.names, "state"], cells) + more
+
+    def _hosts(self) -> str:
+        """Hosts of each training, and hosts without work, in words."""
+        at_once = f"{len(self.groups)} trials at once: " if len(self.groups) > 1 else ""
+        unused = f"; not used: {' '.join(self.idle)}" if self.idle else ""
+        return f"{self.workers} per trial, {at_once}{' | '.join(' '.join(group) for group in self.groups)}{unused}"
 
 
 def continued(options: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +209,9 @@ def _given(options: dict[str, Any], varied: Sequence[str]) -> Settings:
     Raises:
         ConfigError: one of them is varied, too.
     """
-    set_for_all = configurations.parse_set(str(options.get("set", "")))
+    set_for_all = Settings(configurations.parse_set(str(options.get("set", ""))))
     if "epochs" in options:
-        set_for_all |= {"train.epochs": integer("epochs", options["epochs"])}
+        set_for_all["train.epochs"] = integer("epochs", options["epochs"])
     for key in set_for_all:
         if key in varied:
             raise ConfigError(f"vary: {key} is also set for all trials ({set_for_all[key]}); leave it out of one of them")
@@ -122,33 +225,33 @@ def first(options: dict[str, Any], combination: Settings) -> dict[str, Any]:
     return {**typed, "set": ",".join(filter(None, [str(options.get("set", "")), *values]))}
 
 
-def trials(sweep: str, base: dict[str, Any], set_for_all: Settings, combinations: Sequence[Settings]) -> dict[str, Config]:
-    """Each trial's configuration, by the name of its run.
+def _resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Config:
+    """A trial's configuration.
 
     Args:
-        sweep: its name.
-        base: the plain configuration of the first trial.
-        set_for_all: keys that are set for all of them.
-        combinations: of values of the varied keys.
+        base: the plain configuration of all trials.
+        given: the keys that were set for all trials.
+        combination: the trial's settings.
 
     Raises:
-        ConfigError: a value that its key can't have, two trials with the same values, or a time limit.
+        ConfigError: an unknown key, or a value that it can't have.
     """
-    planned: dict[str, Config] = {}
-    for combination in combinations:
-        try:
-            config = trial_settings.resolve(base, set_for_all, combination)
-        except ConfigError as error:
-            raise ConfigError(f"vary, {trial_settings.label(combination)}: {error}") from None
-        values = trial_settings.values_of(config, combination)
-        run = trial_settings.run_name(sweep, values)
-        if run in planned:
-            raise ConfigError(f"vary: {trial_settings.label(values)} appears twice; give each value once")
-        planned[run] = config
-    limit = next(iter(planned.values())).train.time_limit
-    if limit is not None:
-        raise ConfigError(f"train.time_limit={limit}: {trial_settings.FIXED['train.time_limit']}")
-    return planned
+    raw = configurations.override(base, combination)
+    if "model.name" in combination:
+        # The options written out in `base` are another model's.
+        own = {key: value for key, value in (given | combination).items() if key.startswith("model.")}
+        raw["model"] = configurations.override({}, own)["model"]
+    config = with_model_defaults(configurations.build(raw))
+    if "train.batch_size" in combination and config.train.global_batch is not None:
+        raise ConfigError(
+            f"train.batch_size has no effect: train.global_batch={config.train.global_batch} decides. Fix: vary train.global_batch, "
+            "or -e set=train.global_batch=null"
+        )
+    return config
+
+
+def _values(values: tuple[Any, ...] | Range) -> str:
+    return str(values) if isinstance(values, Range) else printable(", ".join(map(trial_settings.shown, values)), 200)
 
 
 def _groups(names: Sequence[str], options: dict[str, Any]) -> tuple[list[list[str]], list[str]]:
@@ -171,22 +274,6 @@ def before(folder: Path) -> tuple[list[Result], dict[str, Any]]:
     """The rows and the summary.json of a sweep; both empty for a new one."""
     path = folder / SUMMARY
     return STORE.read(folder / FILE), dict(read_json(path)) if path.is_file() else {}
-
-
-def record(name: str, wanted: Wanted, options: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """The content of a sweep's summary.json, without its seed and hosts."""
-    return {
-        "name": name,
-        "varied": list(wanted.space),
-        "drawn": wanted.drawn,
-        "workers": wanted.workers,
-        "groups": wanted.groups,
-        "idle": wanted.idle,
-        "noun": f"{noun(plan.dataset.get('spec'))}s",
-        "asked": {name: value for name, value in options.items() if name in KEPT},
-        "dataset": plan.dataset["digest"],
-        "code": plan.code,
-    }
 
 
 def write(folder: Path, record: dict[str, Any], trials: Mapping[str, Config]) -> None:
@@ -243,7 +330,7 @@ def estimate(left: Sequence[str], rows: Sequence[Result], run_plan: Plan, at_onc
         return "nothing is left to do"
     counts = run_plan.counts
     how_many, rounds = text.count(len(left), "trial"), -(-len(left) // at_once)
-    if (each := pace(rows).expected(left[0])) is not None:
+    if (each := design.pace(rows).expected(left[0])) is not None:
         return f"about {text.duration(each * rounds)} for {how_many}, at {text.duration(each)} each as before"
     if found := forecast.earlier(run_plan):
         run, speed = found

@@ -12,7 +12,7 @@ import matplotlib as mpl
 from control.common.plotting import HEIGHT_IN, WIDTH_IN, footnote, picture, write_title
 from control.common.text import count
 from control.sweep.settings import trial_settings
-from control.sweep.settings.trial_settings import SUCCEEDED, Result
+from control.sweep.settings.trial_settings import SUCCEEDED, Result, Settings
 from trainer.rundir.best_epoch import Monitor
 
 LOGARITHMIC = 30.0
@@ -72,18 +72,18 @@ def parallel(rows: Sequence[Result], keys: Sequence[str], metric: Monitor, path:
             ink = BEST if number == 0 else {"color": SHADES(shade), "linewidth": 1.2, "zorder": 3}
             axes.plot(range(len(scales)), heights, marker="o", markersize=3.5, **ink)
         left_out = f" {count(len(rows) - len(shown), 'trial')} without a result left out." if len(shown) < len(rows) else ""
-        best = f"Each line is a trial, the darker the better. Thick: the best, {trial_settings.label(shown[0].values)}.{left_out}"
+        best = f"Each line is a trial, the darker the better. Thick: the best, {shown[0].values.label}.{left_out}"
         footnote(figure, _plain(textwrap.fill(best, int(LETTERS * width))))
 
 
 def _axis(title: str, values: Sequence[Any]) -> Axis:
     """The scale of a key: numbers where all values are some, else one height for each value."""
-    distinct = {trial_settings.as_json({"": value}): value for value in values}
+    distinct = {Settings({"": value}).json: value for value in values}
     if len(distinct) > 1 and all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct.values()):
         return _numbers(title, list(distinct.values()))
     heights = {one: (index + 0.5) / len(distinct) for index, one in enumerate(sorted(distinct))}
     marks = {trial_settings.shown(distinct[one]): height for one, height in heights.items()}
-    return Axis(title, lambda value: heights[trial_settings.as_json({"": value})], marks)
+    return Axis(title, lambda value: heights[Settings({"": value}).json], marks)
 
 
 def _numbers(title: str, values: Sequence[float], upwards: bool = True) -> Axis:

@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,7 @@ from control.campaign.store import SUMMARY
 from control.common import configurations, text
 from control.common.written_files import put_changed
 from control.runs.results import metric_text
-from control.sweep.scaling.advice_text import table
 from control.sweep.settings import settings_plot, trial_settings
-from control.sweep.settings.settings_trials import metric_value
 from control.sweep.settings.trial_settings import FAILED, FILE, STORE, SUCCEEDED, Result
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
@@ -41,6 +39,36 @@ class Results:
     changed: bool = False
     """True if any file differs from before."""
 
+    def cells(self) -> tuple[list[str], list[list[Any]]]:
+        """Header and rows of the table of trials."""
+        names = trial_settings.short_keys(self.keys)
+        header = [
+            *(names[key] for key in self.keys),
+            metric_text.metric_name(self.metric.metric),
+            "epoch",
+            "end to end s",
+            f"{self.noun}/s",
+            "state",
+        ]
+        return header, [
+            [*(trial_settings.shown(row.values[key]) for key in self.keys), *_numbers(row, self.metric), row.state] for row in self.rows
+        ]
+
+    def failures(self) -> list[str]:
+        """A line for each trial that did not succeed."""
+        return [f"{row.values.label}: {row.state}: {row.reason}" for row in self.rows if row.state != SUCCEEDED]
+
+    def shown(self, folder: str) -> str:
+        """The end of the sweep for the terminal: the best trials, the answer, where the files are, the next commands."""
+        header, rows = self.cells()
+        more = f"\n  and {len(rows) - SHOWN} more, in {folder}/analysis.md" if len(rows) > SHOWN else ""
+        table = text.table(header, rows[:SHOWN]) + more
+        lost = self.failures()
+        without = "Without a result\n" + "\n".join(f"  {line}" for line in lost[:SHOWN]) if lost else ""
+        where = f"results  {folder}: trials.csv, analysis.md, settings.png"
+        parts = [table, self.answer.replace("**", ""), without, where, text.next_commands(self.commands)]
+        return "\n\n".join(part for part in parts if part)
+
 
 def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> Results:
     """Rank all trials so far, write all results.
@@ -55,14 +83,16 @@ def conclude(folder: Path, typed: Callable[[str], str] = lambda text: text) -> R
     record, rows = dict(read_json(folder / SUMMARY)), STORE.read(folder / FILE)
     results = rank(rows, record, configurations.load(folder / "config.yml")["train"]["monitor"])
     counted = Counter(row.state for row in rows)
-    written = {"states": dict(counted), "best": {"run": results.rows[0].run, "settings": results.rows[0].values, **_best(results)}}
+    best = results.rows[0]
+    chosen = {"run": best.run, "settings": best.values, "metric": best.metric, "value": best.value, "epoch": best.epoch}
+    written = {"states": dict(counted), "best": chosen}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as fresh:
         write_text(Path(fresh, "analysis.md"), typed(_analysis(results)))
         write_json(Path(fresh, SUMMARY), {**record, **written})
         settings_plot.parallel(results.rows, results.keys, results.metric, Path(fresh, PICTURE))
         changed = put_changed(Path(fresh), folder)
     commands = [(label, typed(command)) for label, command in results.commands]
-    return Results(results.rows, results.keys, results.metric, results.noun, typed(results.answer), commands, bool(changed))
+    return replace(results, answer=typed(results.answer), commands=commands, changed=bool(changed))
 
 
 def rank(rows: Sequence[Result], record: dict[str, Any], asked: str | None) -> Results:
@@ -99,12 +129,7 @@ def _answer(ordered: Sequence[Result]) -> str:
     best = ordered[0]
     level = sum(row.value == best.value for row in ordered if row.state == SUCCEEDED and row.metric == best.metric)
     others = f"; {text.count(level - 1, 'other trial')} reached the same" if level > 1 else ""
-    return f"The best of them is **{trial_settings.label(best.values)}**: {metric_value(best)}{others}."
-
-
-def _best(results: Results) -> dict[str, Any]:
-    best = results.rows[0]
-    return {"metric": best.metric, "value": best.value, "epoch": best.epoch}
+    return f"The best of them is **{best.values.label}**: {best.metric_words}{others}."
 
 
 def _edges(rows: Sequence[Result], keys: Sequence[str]) -> list[str]:
@@ -130,46 +155,24 @@ def _commands(rows: Sequence[Result], name: str, workers: int) -> list[tuple[str
     return [("train the best", best), ("curves", "ansible-playbook tensorboard.yml"), *failed]
 
 
-def cells(results: Results) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows of the table of trials."""
-    names = trial_settings.short_keys(results.keys)
-    header = [
-        *(names[key] for key in results.keys),
-        metric_text.metric_name(results.metric.metric),
-        "epoch",
-        "end to end s",
-        f"{results.noun}/s",
-        "state",
-    ]
-    return header, [
-        [*(trial_settings.shown(row.values[key]) for key in results.keys), *_numbers(row, results.metric), row.state]
-        for row in results.rows
-    ]
-
-
 def _numbers(row: Result, metric: Monitor) -> list[Any]:
     value = row.value if row.metric == metric.metric else None
     numbers = ((value, 4), (row.epoch, 0), (row.seconds_end_to_end, 1), (row.images_per_s, 0))
     return ["-" if number is None else text.Number(number, decimals) for number, decimals in numbers]
 
 
-def failures(results: Results) -> list[str]:
-    """A line for each trial that did not succeed."""
-    return [f"{trial_settings.label(row.values)}: {row.state}: {row.reason}" for row in results.rows if row.state != SUCCEEDED]
-
-
 def _analysis(results: Results) -> str:
     """analysis.md."""
-    header, rows = cells(results)
+    header, rows = results.cells()
     parts = [
         "# Which settings are best?",
         results.answer,
         f"Train with them:\n\n    {results.commands[0][1]}",
         f"## Trials\n\nSorted by {results.metric.rule} of any epoch; time is from the launch to the end of the last worker.",
-        table(header, rows),
+        text.markdown_table(header, rows),
         f"![Each line is a trial]({PICTURE})",
     ]
-    if lost := failures(results):
+    if lost := results.failures():
         parts.append("## Without a result\n\n" + "\n".join(f"- {line}" for line in lost))
     parts.append(
         "## How to read it\n\nOne training each: with another seed the same settings give other numbers, and the best of many trials is in "

@@ -13,13 +13,12 @@ from control.common.progress_line import Line
 from control.remote import trainer_process
 from control.runs.results import failure_text
 from control.sweep.scaling import design
-from control.sweep.scaling.trials import Bench
-from control.sweep.settings import trial_settings
+from control.sweep.scaling.trials import Bench, PlannedTrial
 from control.sweep.settings.trial_settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
 from trainer.common import errors
 from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
-from trainer.rundir.best_epoch import Monitor, monitor
+from trainer.rundir.best_epoch import monitor
 from trainer.rundir.layout import part_of
 from trainer.rundir.metrics_log import WORKER_LOG
 from trainer.rundir.schemas import read_history
@@ -40,9 +39,9 @@ class SettingsBench(Bench):
     """Trains each trial on a group of hosts of its own."""
 
     @property
-    def trials(self) -> list[str]:
-        """Runs that are left, in order."""
-        return list(self.record["trials"])
+    def trials(self) -> list[PlannedTrial]:
+        """Runs that are left, in order: a trial is called by the name of its run."""
+        return [PlannedTrial(run, run, self._values(run).label) for run in self.record["trials"]]
 
     @property
     def slots(self) -> list[list[str]]:
@@ -53,16 +52,20 @@ class SettingsBench(Bench):
         """Remove what the look at the hosts left."""
         shutil.rmtree(self.local(f"{self.record['name']}.{design.WARM_UP}"), ignore_errors=True)
 
-    def measure(self, trial: str, hosts: Sequence[str], ended: Callable[[], bool]) -> Result:
+    def measure(self, planned: PlannedTrial, hosts: Sequence[str], ended: Callable[[], bool]) -> Result:
         """Train; returns the row for trials.csv."""
-        summary = self.launch(trial, hosts, {"config": str(_config(self.folder, trial))}, ended)
-        config = configurations.load(_config(self.folder, trial))
-        return _row(trial, self.values(trial), summary, self.local(trial), config["train"]["monitor"], hosts, self.last_lines(trial, 1))
+        run, path = planned.run, self._config(planned.run)
+        summary = self.launch(run, hosts, {"config": str(path)}, ended)
+        asked = configurations.load(path)["train"]["monitor"]
+        return _row(run, self._values(run), summary, self.local(run), asked, hosts, self.last_lines(run, 1))
 
-    def values(self, trial: str) -> Settings:
+    def _config(self, run: str) -> Path:
+        return self.folder / CONFIGS / f"{run}.yml"
+
+    def _values(self, run: str) -> Settings:
         """A trial's settings."""
-        config = configurations.build(configurations.load(_config(self.folder, trial)))
-        return trial_settings.values_of(config, self.record["varied"])
+        config = configurations.build(configurations.load(self._config(run)))
+        return Settings.of(config, self.record["varied"])
 
     def put(self, row: Result) -> None:
         """Keep a row in trials.csv."""
@@ -70,40 +73,14 @@ class SettingsBench(Bench):
 
     def pace(self) -> Pace:
         """How long trials take, all alike."""
-        return pace(STORE.read(self.folder / FILE))
-
-    def run_name(self, trial: str) -> str:
-        """A trial is called by its run's name."""
-        return trial
-
-    def label(self, trial: str) -> str:
-        """Its settings."""
-        return trial_settings.label(self.values(trial))
+        return design.pace(STORE.read(self.folder / FILE))
 
     def outcome(self, row: Result) -> str:
         """The metric in the best epoch, time, speed; or why there is none."""
         if row.state != SUCCEEDED:
             return f"{row.state}: {row.reason}"
         speed = f", {row.images_per_s:,.0f} {self.record['noun']}/s" if row.images_per_s is not None else ""
-        return f"{metric_value(row)}, {text.duration(row.seconds_end_to_end or 0.0)}{speed}"
-
-
-def _config(folder: Path, run: str) -> Path:
-    return folder / CONFIGS / f"{run}.yml"
-
-
-def pace(rows: Sequence[Result]) -> Pace:
-    """How long trials take, beginning with those of earlier commands."""
-    known = Pace()
-    for one in rows:
-        if one.seconds_end_to_end is not None:
-            known.add(one.run, one.seconds_end_to_end)
-    return known
-
-
-def metric_value(row: Result) -> str:
-    """`validation accuracy 0.8123 in epoch 3`."""
-    return f"{Monitor(row.metric, True).label} {row.value:.4f} in epoch {row.epoch}" if row.value is not None else "no metric"
+        return f"{row.metric_words}, {text.duration(row.seconds_end_to_end or 0.0)}{speed}"
 
 
 def _row(

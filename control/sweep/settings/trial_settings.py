@@ -20,12 +20,12 @@ import yaml
 
 from control.campaign import store
 from control.common import configurations, text
-from control.runs.planning.resolve import with_model_defaults
 from control.sweep.scaling.design import MOST
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.config import loading
 from trainer.config.schema import Config
+from trainer.rundir.best_epoch import Monitor
 
 FILE = "trials.csv"
 CONFIGS = "configs"
@@ -54,8 +54,33 @@ FIXED = {
 """Keys that no sweep may vary, and why."""
 SECTIONS = {field.name for field in dataclasses.fields(Config)} - {"seed"}
 
-Settings = dict[str, Any]
-"""Configuration keys and the values of one trial."""
+
+class Settings(dict[str, Any]):
+    """Configuration keys and the values of one trial."""
+
+    @classmethod
+    def of(cls, config: Config, keys: Iterable[str]) -> "Settings":
+        """The values of some keys as the configuration has them: `1e-1` is 0.1."""
+        plain = configurations.to_dict(config)
+        return cls({key: configurations.value_at(plain, key) for key in keys})
+
+    @property
+    def json(self) -> str:
+        """One line, the same for equal settings."""
+        return json.dumps(self, sort_keys=True, ensure_ascii=False)
+
+    @property
+    def label(self) -> str:
+        """The settings in messages: `learning_rate=0.1 batch_size=32`."""
+        names = short_keys(list(self))
+        return " ".join(f"{names[key]}={shown(value)}" for key, value in self.items())
+
+    def run_name(self, sweep: str) -> str:
+        """Name of a trial's run: its values, as far as they are letters and digits, and a digest of its settings."""
+        words = (re.sub(r"[^a-z0-9.]+", "_", shown(self[key]).lower()).strip("._") for key in sorted(self))
+        slug = "-".join(word for word in words if word)[:SLUG].strip("-._")
+        digest = hashlib.sha256(self.json.encode()).hexdigest()[:DIGEST]
+        return f"{sweep}.{f'{slug}-' if slug else ''}{digest}"
 
 
 @dataclass(frozen=True)
@@ -118,9 +143,14 @@ class Result:
         return self.state in (SUCCEEDED, DIVERGED)
 
     @property
+    def metric_words(self) -> str:
+        """`validation accuracy 0.8123 in epoch 3`."""
+        return f"{Monitor(self.metric, True).label} {self.value:.4f} in epoch {self.epoch}" if self.value is not None else "no metric"
+
+    @property
     def values(self) -> Settings:
         """Keys and values."""
-        return dict(json.loads(self.settings))
+        return Settings(json.loads(self.settings))
 
 
 STORE = store.Store(Result)
@@ -225,61 +255,19 @@ def combinations(space: Space, trials: int | None, seed: int) -> list[Settings]:
             f"vary: these are {total:,} combinations, and a sweep has at most {MOST}; give fewer values, or try some at random: "
             "-e trials=20"
         )
-    return [dict(zip(space, values, strict=True)) for values in itertools.product(*lists)]
+    return [Settings(zip(space, values, strict=True)) for values in itertools.product(*lists)]
 
 
 def _drawn(space: Space, trials: int, seed: int) -> list[Settings]:
     generator, drawn = random.Random(seed), dict[str, Settings]()  # noqa: S311 - an experiment, no secret
     for _ in range(DRAWS * trials):
-        settings = {key: values.draw(generator) if isinstance(values, Range) else generator.choice(values) for key, values in space.items()}
-        drawn.setdefault(as_json(settings), settings)
+        settings = Settings(
+            {key: values.draw(generator) if isinstance(values, Range) else generator.choice(values) for key, values in space.items()}
+        )
+        drawn.setdefault(settings.json, settings)
         if len(drawn) == trials:
             return list(drawn.values())
     raise ConfigError(f"trials={trials}: vary has hardly more than {len(drawn)} different combinations; ask for fewer, or widen a range")
-
-
-def resolve(base: dict[str, Any], given: Settings, combination: Settings) -> Config:
-    """A trial's configuration.
-
-    Args:
-        base: the plain configuration of all trials.
-        given: the keys that were set for all trials.
-        combination: the trial's settings.
-
-    Raises:
-        ConfigError: an unknown key, or a value that it can't have.
-    """
-    raw = configurations.override(base, combination)
-    if "model.name" in combination:
-        # The options written out in `base` are another model's.
-        own = {key: value for key, value in (given | combination).items() if key.startswith("model.")}
-        raw["model"] = configurations.override({}, own)["model"]
-    config = with_model_defaults(configurations.build(raw))
-    if "train.batch_size" in combination and config.train.global_batch is not None:
-        raise ConfigError(
-            f"train.batch_size has no effect: train.global_batch={config.train.global_batch} decides. Fix: vary train.global_batch, "
-            "or -e set=train.global_batch=null"
-        )
-    return config
-
-
-def values_of(config: Config, keys: Iterable[str]) -> Settings:
-    """The values of some keys as the configuration has them: `1e-1` is 0.1."""
-    plain = configurations.to_dict(config)
-    return {key: configurations.value_at(plain, key) for key in keys}
-
-
-def as_json(settings: Settings) -> str:
-    """Settings as one line, the same for equal ones."""
-    return json.dumps(settings, sort_keys=True, ensure_ascii=False)
-
-
-def run_name(sweep: str, settings: Settings) -> str:
-    """Name of a trial's run: its values, as far as they are letters and digits, and a digest of its settings."""
-    words = (re.sub(r"[^a-z0-9.]+", "_", shown(settings[key]).lower()).strip("._") for key in sorted(settings))
-    slug = "-".join(word for word in words if word)[:SLUG].strip("-._")
-    digest = hashlib.sha256(as_json(settings).encode()).hexdigest()[:DIGEST]
-    return f"{sweep}.{f'{slug}-' if slug else ''}{digest}"
 
 
 def shown(value: Any) -> str:
@@ -293,9 +281,3 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """`optimizer.learning_rate` -> `learning_rate`, as long as that is the only one."""
     last = Counter(key.rpartition(".")[2] for key in keys)
     return {key: name if last[name := key.rpartition(".")[2]] == 1 else key for key in keys}
-
-
-def label(settings: Settings) -> str:
-    """Settings in messages: `learning_rate=0.1 batch_size=32`."""
-    names = short_keys(list(settings))
-    return " ".join(f"{names[key]}={shown(value)}" for key, value in settings.items())

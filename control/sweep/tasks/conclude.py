@@ -7,9 +7,9 @@ from control.campaign.store import SUMMARY
 from control.common import project
 from control.common.command_line import as_typed
 from control.common.task import Task
-from control.sweep.scaling import sweep_results, sweep_text
+from control.sweep.scaling import sweep_results
 from control.sweep.scaling.sweep_results import times
-from control.sweep.settings import settings_results, settings_text, trial_settings
+from control.sweep.settings import settings_results, trial_settings
 from control.sweep.tasks.plan import watts
 from trainer.common.files import read_json, write_json
 
@@ -19,11 +19,9 @@ def conclude(task: Task) -> dict[str, Any]:
     folder = Path(task.arguments["sweep"]["folder"])
     if trial_settings.are_of(folder):
         ranked = settings_results.conclude(folder, as_typed)
-        shown = settings_text.results(ranked, project.relative(folder))
-        return {"if_interrupted": None, "changed": ranked.changed, "show_last": shown}
+        return {"if_interrupted": None, "changed": ranked.changed, "show_last": ranked.shown(project.relative(folder))}
     results = sweep_results.conclude(folder, watts(task.arguments["options"]), as_typed)
-    shown = sweep_text.results(results, project.relative(folder))
-    return {"if_interrupted": None, "changed": results.changed, "show_last": shown}
+    return {"if_interrupted": None, "changed": results.changed, "show_last": results.shown(project.relative(folder))}
 
 
 def keep_steps(task: Task) -> dict[str, Any]:

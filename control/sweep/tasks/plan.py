@@ -13,8 +13,8 @@ import yaml
 
 from control.campaign import timings
 from control.campaign.store import SUMMARY, alone, check_name, other_hosts, refuse_other, remaining
-from control.campaign.timings import STRONG, WEAK
-from control.common import child_playbooks, command_line, configurations, host_names, project
+from control.campaign.timings import STRONG, WEAK, Trial
+from control.common import child_playbooks, command_line, configurations, host_names, project, text
 from control.common.operator_variables import boolean, integer
 from control.common.plan import Plan
 from control.common.task import Task
@@ -22,10 +22,11 @@ from control.runs.hosts import inventory_hosts
 from control.runs.planning import plan_command
 from control.runs.planning.host_choice import check_gpus, check_roles
 from control.runs.planning.plan_request import overrides
+from control.runs.results import metric_text
 from control.runs.results.expected_speed import bytes_per_step
-from control.sweep.scaling import design, forecast, meter, sweep_text
+from control.sweep.scaling import design, forecast, meter
 from control.sweep.scaling.design import Wanted
-from control.sweep.settings import settings_plan, settings_text, trial_settings
+from control.sweep.settings import settings_plan, trial_settings
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.config.schema import Config
@@ -96,18 +97,53 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
         "code": plan.code,
     }
     _check_same_facts(name, record_before, record)
-    trials = design.order(wanted, record["seed"])
+    trials = wanted.order(record["seed"])
     rows = timings.read(folder / timings.FILE)
     left = remaining(trials, rows)
     if not task.check_mode:
         write_text(folder / "config.yml", configurations.dump(config))
         write_json(folder / SUMMARY, record)
     found_sweep = {**record, "folder": str(folder), "trials": [asdict(trial) for trial in left]}
-    shown = sweep_text.plan(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
+    shown = _shown(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
     times = bool(left) and boolean("preflight", options.get("preflight", True)) and _step_alone_counts(wanted, record["hosts"])
     facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": plan.hosts, "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
+
+
+def _shown(
+    record: dict[str, Any], wanted: Wanted, trials: Sequence[Trial], left: Sequence[Trial], run_plan: Plan, folder: str, time: str
+) -> str:
+    """The plan of a sweep over numbers of workers as a block of lines; `time`: how long it will take."""
+    counts, dataset = run_plan.counts, run_plan.dataset
+    measured_trials = len(trials) - len(left)
+    kept = f", {measured_trials} of them measured already" if measured_trials else ""
+    every = "" if wanted.checkpoint_every == (0,) else f" x state saved every {_list(wanted.checkpoint_every)} steps"
+    shape = f"{_list(wanted.workers)} workers x {text.count(wanted.repeats, 'repeat')} x {text.count(wanted.epochs, 'epoch')}{every}"
+    called = record["called"]
+    strong = f"strong: {record['global_batch']} {called}s per step over all workers"
+    weak = f"weak: {record['batch_size']} {called}s per step on every worker"
+    pairs = [
+        ("sweep", f"{record['name']} (configuration {record['config_name']})"),
+        ("trials", f"{len(trials)}: {shape}{kept}"),
+        ("scaling", strong if wanted.scaling == STRONG else weak),
+        ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
+        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan.hosts)),
+        ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
+        ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
+        ("time", time),
+        ("results", folder),
+    ]
+    return text.fields(pairs)
+
+
+def _order(left: Sequence[Trial]) -> str:
+    shown = " ".join(str(trial.workers) for trial in left[:30])
+    return f"{shown}{' ...' if len(left) > 30 else ''} workers" if left else "nothing is left to measure"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
@@ -120,7 +156,7 @@ def _step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
 
 def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
     """Plan a sweep over settings."""
-    wanted = settings_plan.wanted(options, [host["name"] for host in hosts])
+    wanted = settings_plan.Wanted.of(options, [host["name"] for host in hosts])
     folder = _named_folder(options, _default_name(wanted.trains, "-".join([_inventory_name(), *wanted.names])))
     settings_plan.refuse_other_kind(folder, varies=True)
     rows, before = settings_plan.before(folder)
@@ -129,9 +165,9 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     used = _usable([host for host in hosts if host["name"] not in wanted.idle])
     first = settings_plan.first(options, combinations[0])
     plan = _plan(task, folder.name, {**first, "workers": str(wanted.workers)}, hosts)
-    trials = settings_plan.trials(folder.name, yaml.safe_load(plan.asked_yaml), wanted.set_for_all, combinations)
+    trials = wanted.trials(folder.name, yaml.safe_load(plan.asked_yaml), combinations)
     hosts_now = [host_names.label(host) for host in used]
-    record = {**settings_plan.record(folder.name, wanted, options, plan), "seed": seed, "hosts": hosts_now}
+    record = {**wanted.record(folder.name, options, plan), "seed": seed, "hosts": hosts_now}
     if any(row.measured for row in rows):
         settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
         _check_same_facts(folder.name, before, record)
@@ -140,8 +176,8 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
         settings_plan.write(folder, {**before, **record}, trials)
     left = remaining(list(trials), rows)
     time = settings_plan.estimate(left, rows, plan, len(wanted.groups))
-    most = None if task.check_mode else settings_text.MOST
-    shown = settings_text.plan(record, wanted, trials, rows, plan, project.relative(folder), time, most)
+    most = None if task.check_mode else settings_plan.MOST_SHOWN
+    shown = wanted.shown(record, trials, rows, plan, project.relative(folder), time, most)
     # What the user typed is no template.
     found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
     facts = {"sweep_found": found_sweep, "plan": replace(plan, hosts=used).fact, "cluster": used, "run_options": options}

@@ -10,15 +10,14 @@ from ansible.utils.display import Display
 
 from control.campaign import timings
 from control.campaign.store import SUMMARY, Row, UnderWay, alone, refuse_other, side_by_side
-from control.common import command_line, host_names
+from control.common import command_line, host_names, text
 from control.common.child_playbooks import Interrupted, heeding_signals
 from control.common.operator_variables import boolean
 from control.common.progress_line import Line
 from control.common.task import Task
 from control.runs.results.step_model import ring, slowest
-from control.sweep.scaling import sweep_text
 from control.sweep.scaling.timing_trials import TimingBench
-from control.sweep.scaling.trials import Bench
+from control.sweep.scaling.trials import Bench, PlannedTrial
 from control.sweep.settings import trial_settings
 from control.sweep.settings.settings_trials import SettingsBench
 from trainer.common.errors import LockstepError
@@ -70,36 +69,53 @@ class Session:
         """Take a bench; show progress on this line."""
         self._bench, self._line, self._trials, self._pace = bench, line, bench.trials, bench.pace()
         self._numbers = {trial: number for number, trial in enumerate(self._trials, 1)}
-        self._labels = {trial: bench.label(trial) for trial in self._trials}
-        self._waiting, self._tried = list(self._trials), Counter[Any]()
+        self._waiting, self._tried = list(self._trials), Counter[PlannedTrial]()
 
     def run(self) -> None:
         """Run them all, and keep each row as soon as there is one."""
         side_by_side(self._trials, self._bench.slots, self._one, self._done, self._show)
 
-    def _one(self, trial: Any, hosts: list[str], given_up: Callable[[], bool]) -> Row:
+    def _one(self, trial: PlannedTrial, hosts: list[str], given_up: Callable[[], bool]) -> Row:
         return self._bench.measure(trial, hosts, lambda: self._bench.ended() or given_up())
 
-    def _done(self, job: UnderWay[Any, list[str]], row: Row) -> bool:
+    def _done(self, job: UnderWay[PlannedTrial, list[str]], row: Row) -> bool:
         trial, head = job.trial, f"trial {self._numbers[job.trial]} of {len(self._trials)}"
         self._tried[trial] += 1
         if not row.measured and self._tried[trial] < self._bench.attempts:
-            output = "\n".join(f"  {line}" for line in self._bench.last_lines(self._bench.run_name(trial)))
+            output = "\n".join(f"  {line}" for line in self._bench.last_lines(trial.run))
             self._line.print(f"{head} failed and is tried once more:\n{output}")
             return True
         self._bench.put(row)
         self._waiting.remove(trial)
         if row.measured:
-            self._pace.add(trial, job.elapsed)
-        left = (self._pace.left(self._waiting) or 0.0) / len(self._bench.slots)
-        self._line.print(sweep_text.ended(head, self._labels[trial], self._bench.outcome(row), left))
+            self._pace.add(trial.trial, job.elapsed)
+        left = (self._left(self._waiting) or 0.0) / len(self._bench.slots)
+        self._line.print(f"{head}: {trial.label}: {self._bench.outcome(row)}{f'  {text.duration(left)} left' if left else ''}")
         return False
 
-    def _show(self, jobs: Sequence[UnderWay[Any, list[str]]]) -> None:
+    def _left(self, trials: Sequence[PlannedTrial]) -> float | None:
+        return self._pace.left(trial.trial for trial in trials)
+
+    def _show(self, jobs: Sequence[UnderWay[PlannedTrial, list[str]]]) -> None:
         running = {job.trial: job.elapsed for job in jobs}
-        shown = [(self._numbers[trial], self._labels[trial], elapsed, self._pace.expected(trial)) for trial, elapsed in running.items()]
-        later = self._pace.left(trial for trial in self._waiting if trial not in running)
-        self._line.update(sweep_text.under_way(shown, len(self._trials), later, len(self._bench.slots)))
+        shown = [(self._numbers[trial], trial.label, elapsed, self._pace.expected(trial.trial)) for trial, elapsed in running.items()]
+        later = self._left([trial for trial in self._waiting if trial not in running])
+        self._line.update(_under_way(shown, len(self._trials), later, len(self._bench.slots)))
+
+
+def _under_way(jobs: Sequence[tuple[int, str, float, float | None]], of: int, later: float | None, at_once: int) -> str:
+    """The line of the trials that run: number, label and elapsed time of each, time left for all.
+
+    Args:
+        jobs: number, label, elapsed and expected seconds of each trial that runs.
+        of: how many trials there are.
+        later: expected seconds of those that wait, together.
+        at_once: how many may run at once.
+    """
+    each = "; ".join(f"trial {number} of {of}: {label}, {text.duration(elapsed)}" for number, label, elapsed, _ in jobs)
+    known = [max(0.0, expected - elapsed) for _, _, elapsed, expected in jobs if expected is not None]
+    left = f"  about {text.duration((sum(known) + later) / at_once)} left" if later is not None and len(known) == len(jobs) else ""
+    return f"{each}{left}"
 
 
 def _note_links(path: Path, network: dict[str, Any]) -> None:

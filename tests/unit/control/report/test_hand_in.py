@@ -12,7 +12,10 @@ import pytest
 from PIL import Image
 
 from control.common import plotting, written_files
-from control.report import archive, facts, mistakes, own_files, page, repeating, report
+from control.report import mistakes, own_files, page, repeating, report
+from control.report.archive import Parts
+from control.report.facts import Run
+from control.report.own_files import OwnFiles
 from control.report.tasks import write as write_report
 from control.runs.results import run_plots
 from tests.project import ROOT
@@ -26,7 +29,7 @@ CALLBACKS = {"file": "mine.py", "function": "stop", "source": MINE, "parts.py": 
 
 
 def made(tmp_path, name="first", **more):
-    return facts.read(make_run(tmp_path / "runs", name, tests={3: 0.5}, **more))
+    return Run.read(make_run(tmp_path / "runs", name, tests={3: 0.5}, **more))
 
 
 @pytest.fixture
@@ -39,20 +42,20 @@ def compose(tmp_path, monkeypatch):
         folder = tmp_path / "made"
         folder.mkdir()
         project = make_project(tmp_path / "project", ROOT / "templates")
-        report.make(report.Request(runs, None, project, [tmp_path / "code"], **more), folder)
+        report.Request(runs, None, project, [tmp_path / "code"], **more).make(folder)
         return folder
 
     return composed
 
 
 def gather(tmp_path, *runs):
-    return archive.gather("first", runs, None, make_project(tmp_path / "project", ROOT / "templates"), [tmp_path / "code"])
+    return Parts.gather("first", runs, None, make_project(tmp_path / "project", ROOT / "templates"), [tmp_path / "code"])
 
 
 def entries(tmp_path, *runs):
     pages = tmp_path / "pages"
     pages.mkdir()
-    return archive.entries(gather(tmp_path, *runs), pages)
+    return gather(tmp_path, *runs).entries(pages)
 
 
 def texts(section):
@@ -69,7 +72,7 @@ def test_own_files_are_files_of_the_zip(tmp_path):
 
 
 def test_each_own_file_says_what_it_is(tmp_path):
-    own = own_files.of_run(made(tmp_path, config={"model": MODEL, "train": {"callbacks": CALLBACKS}}))
+    own = OwnFiles.of(made(tmp_path, config={"model": MODEL, "train": {"callbacks": CALLBACKS}}))
     assert {name: one.what for name, one in own.files.items()} == {
         "mine.py": "model: build; callbacks: stop",
         "parts.py": "a module that these import",
@@ -78,7 +81,7 @@ def test_each_own_file_says_what_it_is(tmp_path):
 
 def test_files_that_differ_do_not_replace_each_other(tmp_path):
     other = {**CALLBACKS, "source": "def stop():\n    pass\n"}
-    own = own_files.of_run(made(tmp_path, config={"model": MODEL, "data": {"image_size": [32, 32, 3], "augment": other}}))
+    own = OwnFiles.of(made(tmp_path, config={"model": MODEL, "data": {"image_size": [32, 32, 3], "augment": other}}))
     assert own.files["mine.py"].text == MINE
     assert own.files["augment/mine.py"].text == other["source"]
 
@@ -117,16 +120,16 @@ def own_data(tmp_path):
 
 def test_file_of_dataset_is_todays(own_data):
     file, run = own_data
-    own = own_files.of_run(run)
+    own = OwnFiles.of(run)
     assert (own.files["data.py"].what, own.dataset) == ("dataset: rows, as it was when the run began", "data.py:rows")
     os.utime(file)
-    assert own_files.of_run(run).files["data.py"].what == "dataset: rows, written after the run began, so perhaps not what it read"
+    assert OwnFiles.of(run).files["data.py"].what == "dataset: rows, written after the run began, so perhaps not what it read"
 
 
 def test_lost_file_of_the_dataset_is_named(tmp_path, own_data):
     file, run = own_data
     file.unlink()
-    section = archive.section(gather(tmp_path, run), tmp_path)
+    section = gather(tmp_path, run).section(tmp_path)
     assert f"The dataset's file is missing: `dataset={file}:rows: no such file: {file}`." in texts(section)
 
 
@@ -143,7 +146,7 @@ def test_lockstep_is_a_revision_and_no_files(tmp_path):
     make_archive(tmp_path / "code")
     run = made(tmp_path)
     assert not [name for name in entries(tmp_path, run) if "lockstep" in name or "/code/" in name]
-    (table, lockstep) = archive.section(archive.gather("first", [run], None, tmp_path, []), tmp_path).blocks
+    (table, lockstep) = Parts.gather("first", [run], None, tmp_path, []).section(tmp_path).blocks
     assert table.rows[0] == ["`index.html`", "this report as one page, which needs nothing else"]
     assert lockstep.text == (
         "Lockstep itself is not in it. What trained is git revision `89ef59ecae6f`; its clone names no address that other machines reach."
@@ -160,7 +163,7 @@ def test_trainer_without_a_revision_is_in_the_zip(tmp_path, revision):
 def test_lost_trainer_and_lost_snapshot_are_named(tmp_path):
     run = made(tmp_path, cluster={"revision": None})
     (run.folder / "checkpoints/epoch-0003.keras").unlink()
-    words = texts(archive.section(gather(tmp_path, run), tmp_path))
+    words = texts(gather(tmp_path, run).section(tmp_path))
     assert "The snapshot of the best epoch of `first` (epoch-0003.keras) is missing: there is none in checkpoints/." in words
     assert "`trainer-a95c9b7542a78a4c.zip`, which ran on the hosts, is not on this machine." in words
 
@@ -214,7 +217,7 @@ def test_link_is_one_on_the_page(compose, tmp_path, monkeypatch):
 
 
 def again(run, where=None):
-    return texts(repeating.section(run, 2, "first", where, own_files.of_run(run), "code/"))
+    return texts(repeating.section(run, "first", where, OwnFiles.of(run)))
 
 
 def test_run_is_trained_again_here_and_elsewhere(tmp_path):
@@ -344,7 +347,7 @@ def test_wrong_pictures_are_beside_the_report(confused, compose):
 
 
 def test_how_many_wrong_pictures_are_shown(confused):
-    *_, gallery = mistakes.blocks(confused, {})
+    *_, gallery = mistakes.blocks(confused)
     assert gallery.caption == "Epoch 3 is wrong about 1 of 8 test images (in brackets: the probability that the model gives)"
     fewer = {**OUTPUT, "confusion": [[3, 2], [0, 4]]}
     (caption,) = [block.caption for block in mistakes._gallery(confused, "confusion", "", fewer)]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from control.campaign.timings import WEAK
+from control.common.text import markdown_table
 from control.sweep.scaling import advice, advice_text
-from control.sweep.scaling.advice import Extras, Gain
+from control.sweep.scaling.advice import Extras, Findings, Gain, Study
 from control.sweep.scaling.fitting import Work, fit
 from tests.unit.timing_samples import AT_100_MBIT, STRONG_WORK, WEAK_WORK, lost, noise_only, own_work, step, strong_step, timing, trials
 from trainer.common.errors import LockstepError
@@ -25,11 +26,11 @@ SPLIT = {
 
 
 def studies(rows, works, sweep="", own=None):
-    return [advice.study(group, work, sweep, own) for work, group in advice.groups(rows, works)]
+    return [Study.of_rows(group, work, sweep, own) for work, group in advice.groups(rows, works)]
 
 
 def analysis(rows, extras=NOTHING, works=WORKS):
-    return advice_text.analysis(studies(rows, works, "pi"), rows, extras)
+    return advice_text.analysis(Findings(studies(rows, works, "pi"), rows, extras))
 
 
 def answer(rows, extras=NOTHING, works=WORKS):
@@ -152,7 +153,7 @@ def test_a_known_best_number_in_between():
 def test_words_follow_the_interval(share, low, high, message):
     actual = advised(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     gains = [Gain(gain.workers, share, low, high, True) if gain.workers == 4 else gain for gain in actual.gains]
-    study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
+    study = Study.of_rows(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     study = dataclasses.replace(study, advice=dataclasses.replace(actual, gains=tuple(gains)))
     assert f"[1.84, 1.84]; the 4th {message}, the 5th slows it down, -9% [-9, -9]. " in advice_text.answer(study, NOTHING)
 
@@ -188,7 +189,7 @@ def test_a_close_answer_is_called_so():
     ],
 )
 def test_how_certain_the_answer_is(shares, message):
-    study = advice.study(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
+    study = Study.of_rows(trials(strong_step(0.4, a=0.021), work=STRONG_WORK), STRONG_WORK)
     study = dataclasses.replace(study, advice=dataclasses.replace(study.advice, share_of_resamples=shares))
     assert advice_text.answer(study, NOTHING).split("\n\n")[0].endswith(f"-9% [-9, -9]. {message}")
 
@@ -249,8 +250,8 @@ def test_refusal_stands_in_place_of_the_answer():
         "`ansible-playbook sweep.yml -e sweep=pi -e workers=1-5 -e repeats=10 -e epochs=3`"
     )
     study = studies(rows, WORKS, "pi")[0]
-    rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in advice.measured(study))
-    assert medians.startswith(f"From the medians alone, with no account of noise: {advice.by_medians(study)} worker")
+    rates = ", ".join(f"{row['workers']}: {row['images_per_s']['median']:,.0f}" for row in study.measured())
+    assert medians.startswith(f"From the medians alone, with no account of noise: {study.by_medians()} worker")
     assert f"(median images/s by workers: {rates})." in medians
     assert about.startswith("Weak scaling: 64 images per worker and step")
     text = analysis(rows)
@@ -261,12 +262,12 @@ def test_refusal_stands_in_place_of_the_answer():
 
 def test_answer_that_contradicts_its_medians_is_none():
     """One worker was the answer beside 805, 697 and 972 images/s."""
-    study = advice.study([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 805), (2, 697), (3, 972))], WEAK_WORK)
     assert advice_text._from_medians(study) == (
         "Nor do the medians alone give one: 3 workers are 1.21 times as fast as 1 (median images/s by workers: 1: 805, 2: 697, 3: 972), "
         "and noise alone may do that. From launch to end, 3 epochs took the least time with 3 workers: 133.5 s (median)."
     )
-    assert advice.to_train(study) == 3
+    assert study.to_train() == 3
 
 
 def test_model_that_contradicts_its_medians_is_none():
@@ -282,7 +283,7 @@ def test_model_that_contradicts_its_medians_is_none():
 
 
 def test_what_a_slower_answer_saves_is_said():
-    study = advice.study([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
+    study = Study.of_rows([timing(n, 1, rate) for n, rate in ((1, 100), (2, 108))], WEAK_WORK)
     assert advice_text._from_medians(study).startswith(
         "From the medians alone, with no account of noise: 1 worker; 2 workers are 1.08 times as fast as 1 (median images/s by workers: 1: "
         "100, 2: 108), less than the 10% that a worker must bring. "
@@ -291,11 +292,11 @@ def test_what_a_slower_answer_saves_is_said():
 
 def test_medians_follow_the_same_rule_with_gaps():
     def study(**rates):
-        return advice.study([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
+        return Study.of_rows([timing(int(n[1:]), 1, rate) for n, rate in rates.items()], WEAK_WORK)
 
-    assert advice.by_medians(study(n1=100, n3=122, n5=140)) == 3
-    assert advice.by_medians(study(n1=100, n3=120, n5=140)) == 1
-    assert advice.by_medians(study(n1=100, n3=100, n5=147)) == 5
+    assert study(n1=100, n3=122, n5=140).by_medians() == 3
+    assert study(n1=100, n3=120, n5=140).by_medians() == 1
+    assert study(n1=100, n3=100, n5=147).by_medians() == 5
 
 
 def test_a_trial_that_lacks_a_value():
@@ -327,7 +328,7 @@ def test_no_trial_succeeded():
         "- 1 worker, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED\n"
         "- 2 workers, repeat 1, weak scaling, 3 epochs, state saved at the end of an epoch: FAILED"
     )
-    json.dumps(advice.as_dict(studies(rows, WORKS), rows, NOTHING), allow_nan=False)
+    json.dumps(Findings(studies(rows, WORKS), rows).as_dict(), allow_nan=False)
 
 
 def test_failed_trials_change_nothing_but_their_list():
@@ -366,7 +367,7 @@ def test_table_of_the_model():
 
 def test_errors_of_the_model_are_against_the_median():
     study = studies(trials(step(0.08, 0.002, 8e-9), noise=0.02), WORKS)[0]
-    for row in advice.modelled(study):
+    for row in study.modelled():
         assert row["error_percent"] == pytest.approx((row["model_ms"] / row["measured_ms"] - 1) * 100)
         assert row["model_ms"] == pytest.approx(row["own_work_ms"] + row["messages_ms"] + row["bytes_ms"] + row["jump_ms"])
         assert row["held_out_error_percent"] == study.fit.held_out[row["workers"]]
@@ -404,12 +405,6 @@ def test_the_wire():
     assert "## The wire" not in analysis(trials(step(0.08), counts=(1,)))
 
 
-def test_bandwidth_of_the_fit():
-    made = fit(trials(step(0.08, b=AT_100_MBIT)), WEAK_WORK)
-    assert advice.effective_mbit_s(made) == pytest.approx(100)
-    assert advice.effective_mbit_s(fit(trials(step(0.08)), WEAK_WORK)) is None
-
-
 def saved(every, *seconds, workers=4):
     """Trials by steps between states and seconds of training."""
     rows = [timing(workers, repeat, 2000.0, checkpoint_every=every) for repeat in range(1, len(seconds) + 1)]
@@ -434,20 +429,15 @@ def test_cost_of_saved_states():
 
 
 def test_the_end_of_an_epoch_is_the_rarest():
-    rows = advice.checkpoint_costs([*saved(1000, 105, 105), *saved(0, 100, 100)])
+    rows = Findings([], [*saved(1000, 105, 105), *saved(0, 100, 100)]).saved_states
     assert [(row["checkpoint_every"], row["compared_with"], row["more_percent"]) for row in rows] == [
         (0, 0, 0.0),
         (1000, 0, pytest.approx(5.0)),
     ]
 
 
-def test_single_trials_tell_nothing_of_noise():
-    text = analysis([*saved(50, 110), *saved(1000, 100)])
-    assert "| every 50 steps | 1 | 110.0 ± - | +10.0%, noise unknown: a single trial |" in text
-
-
 def test_saved_states_are_compared_at_equal_workers():
-    assert advice.checkpoint_costs([*saved(50, 110), *saved(1000, 100, workers=3)]) == []
+    assert Findings([], [*saved(50, 110), *saved(1000, 100, workers=3)]).saved_states == []
     assert "What saved states cost" not in analysis(saved(50, 110, 111))
 
 
@@ -520,7 +510,7 @@ def test_group_with_most_numbers_of_workers_is_studied():
 def test_everything_is_in_the_summary():
     rows = [*trials(step(0.08, 0.002, 8e-9), noise=0.01), lost(timing(5, 4, 1.0)), *saved(50, 110, 111)]
     extras = Extras(mbit_s=941.0, watts_per_node=5.0, split=SPLIT)
-    actual = json.loads(json.dumps(advice.as_dict(studies(rows, WORKS, "pi"), rows, extras), allow_nan=False))
+    actual = json.loads(json.dumps(Findings(studies(rows, WORKS, "pi"), rows, extras).as_dict(), allow_nan=False))
     study = actual["studies"][0]
     assert (study["scaling"], study["batch"], study["epochs"], study["checkpoint_every"]) == ("weak", 64, 3, 0)
     assert study["refusal"] is None
@@ -534,18 +524,13 @@ def test_everything_is_in_the_summary():
     assert actual["failed"] == [{"scaling": "weak", "checkpoint_every": 0, "epochs": 3, "workers": 5, "repeat": 4}]
     assert [row["checkpoint_every"] for row in actual["checkpoints"]] == [0, 50]
     assert actual["split_ms"]["2"]["node2"]["forward_backward"] == 99.0
-    refused = advice.as_dict(studies(noise_only(0), WORKS, "pi"), noise_only(0), NOTHING)["studies"][0]
+    refused = Findings(studies(noise_only(0), WORKS, "pi"), noise_only(0)).as_dict()["studies"][0]
     assert (refused["answer"], refused["fit"], refused["model"]) == (None, None, [])
     assert refused["refusal"].startswith("images/s of 1 worker are 786")
 
 
-def test_the_text_is_the_same_each_time():
-    rows = trials(step(0.08, 0.002, 8e-9), noise=0.03)
-    assert analysis(rows) == analysis(rows)
-
-
 def test_names_can_not_break_a_table():
-    assert advice_text.table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
+    assert markdown_table(["host", "ms"], [["a|b", 1.5]]) == "| host | ms |\n| --- | ---: |\n| a\\|b | 1.5 |"
 
 
 def test_ordinals():
@@ -570,18 +555,18 @@ def test_a_gradient_without_bytes():
 
 def test_sweep_of_saved_states_answers_only_that():
     rows = [*saved(1000, 100, 100.2, 99.8), *saved(50, 110, 110.2, 109.8)]
-    assert advice_text.about_saved_states(rows)
+    assert Findings([], rows).about_saved_states
     text = analysis(rows)
     head, message = text.split("\n\n")[:2]
     assert head == "# What do saved states cost?"
     assert re.fullmatch(
         r"Training time with the state saved, against every 1,000 steps: every 50 steps \+10\.0% \[9\.\d, 10\.\d\] \(4 workers\)\.", message
     )
-    assert advice_text.answers(studies(rows, WORKS), rows, NOTHING) == message
+    assert advice_text.answers(Findings(studies(rows, WORKS), rows)) == message
     assert "**No answer**" not in text
     assert text.count("## What saved states cost") == 1
-    assert not advice_text.about_saved_states([*rows, *saved(50, 110, workers=3)])
-    assert not advice_text.about_saved_states(saved(50, 110))
+    assert not Findings([], [*rows, *saved(50, 110, workers=3)]).about_saved_states
+    assert not Findings([], saved(50, 110)).about_saved_states
 
 
 def test_every_group_of_saved_states_is_named():
@@ -593,7 +578,7 @@ def test_every_group_of_saved_states_is_named():
     assert re.sub(r"[+-][\d.]+%", "P", message[-1]) == " ".join(
         f"Training time with the state saved, against at the end of an epoch: {every} ({workers} workers)." for workers in (2, 4)
     )
-    assert advice_text.answers(studies(rows, WORKS, "pi"), rows, NOTHING) == "\n\n".join(message)
+    assert advice_text.answers(Findings(studies(rows, WORKS, "pi"), rows)) == "\n\n".join(message)
 
 
 def test_groups_of_saved_states_show_their_differences():
@@ -601,18 +586,21 @@ def test_groups_of_saved_states_show_their_differences():
     weak = [*saved(50, 110, 111), *saved(0, 100, 101)]
     strong = [dataclasses.replace(row, scaling="strong") for row in weak]
     longer = [dataclasses.replace(row, epochs=5) for row in weak]
-    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *strong])) == [
+    assert re.findall(r"\(4 .*?\)", advice_text.answers(Findings([], [*weak, *strong]))) == [
         "(4 workers, strong scaling)",
         "(4 workers, weak scaling)",
     ]
-    assert re.findall(r"\(4 .*?\)", advice_text.saved_states([*weak, *longer])) == ["(4 workers, 3 epochs)", "(4 workers, 5 epochs)"]
-    assert advice_text.saved_states(trials(step(0.08))) == ""
+    assert re.findall(r"\(4 .*?\)", advice_text.answers(Findings([], [*weak, *longer]))) == [
+        "(4 workers, 3 epochs)",
+        "(4 workers, 5 epochs)",
+    ]
+    assert advice_text.answers(Findings([], trials(step(0.08)))) == ""
 
 
 def test_own_work_is_a_column_with_its_source():
     rows = trials(step(0.08, 0.002, 8e-9))
     actual = studies(rows, WORKS, "pi", own=own_work(0.08, (2, 3)))
-    lines = section(advice_text.analysis(actual, rows, NOTHING), "The model of a step: weak scaling").splitlines()
+    lines = section(advice_text.analysis(Findings(actual, rows)), "The model of a step: weak scaling").splitlines()
     assert lines[0].endswith(
         "measured: the median. Own work apart: of the slowest host in profiled steps; c is fitted to it, too. "
         "Error: of the model against it. Held out: the error of predicting this number of workers from the others "
@@ -621,5 +609,5 @@ def test_own_work_is_a_column_with_its_source():
     assert lines[2].startswith("| workers | measured ms | T(n) ms | own work | own work apart | messages | bytes | error |")
     assert lines[4].startswith("| 1 | 80.0 | 80.0 | 80.0 | - | 0.0 | 0.0 | ")
     assert lines[6].startswith("| 3 | 245.4 | 245.4 | 80.0 | 80.0 | 8.0 | 157.4 | ")
-    summary = advice.as_dict(actual, rows, NOTHING)["studies"][0]["model"]
+    summary = Findings(actual, rows).as_dict()["studies"][0]["model"]
     assert [row["own_work_measured_ms"] for row in summary] == [None, 80.0, 80.0, None, None]

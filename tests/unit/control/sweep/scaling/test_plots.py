@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 
 import matplotlib as mpl
 import pytest
@@ -14,6 +13,7 @@ from control.common import plotting
 from control.runs.results import run_plots
 from control.sweep.scaling import scaling_plots
 from control.sweep.scaling.fitting import Work
+from control.sweep.scaling.scaling_plots import RATES
 from tests.unit.samples import ERRORS
 from trainer.rundir.best_epoch import Monitor
 from trainer.worker import telemetry
@@ -119,11 +119,11 @@ def draw(monkeypatch, tmp_path):
 
 
 EVERY = [
-    lambda path: scaling_plots.time_median(SWEEP, path),
-    lambda path: scaling_plots.time_mean(SWEEP, path),
-    lambda path: scaling_plots.speedup(SWEEP, WORK, KnownFit(), path),
-    lambda path: scaling_plots.efficiency(SWEEP, WORK, KnownFit(), path),
-    lambda path: scaling_plots.throughput(SWEEP, WORK, None, path),
+    lambda path: scaling_plots.times(SWEEP, "median", path),
+    lambda path: scaling_plots.times(SWEEP, "mean", path),
+    lambda path: scaling_plots.rates(SWEEP, WORK, KnownFit(), RATES["speedup"], path),
+    lambda path: scaling_plots.rates(SWEEP, WORK, KnownFit(), RATES["efficiency"], path),
+    lambda path: scaling_plots.rates(SWEEP, WORK, None, RATES["images_per_s"], path),
     lambda path: scaling_plots.checkpoints([row(2, every=50), row(2, every=0, training=70.0)], path),
     lambda path: run_plots.split(SPLIT, path),
     lambda path: run_plots.history(epochs(0.1, 0.5, 0.4), path),
@@ -146,9 +146,9 @@ def test_the_same_bytes_whatever_a_persons_matplotlibrc_says(function, tmp_path)
 
 DIVERGED = epochs(0.1, 0.2)[1] | {"loss": math.nan, "val_loss": math.inf}
 SPARSE = [
-    lambda path: scaling_plots.time_median([row(3)], path),
-    lambda path: scaling_plots.speedup([row(3)], WORK, None, path),
-    lambda path: scaling_plots.throughput([row(1), row(64)], WORK, None, path),
+    lambda path: scaling_plots.times([row(3)], "median", path),
+    lambda path: scaling_plots.rates([row(3)], WORK, None, RATES["speedup"], path),
+    lambda path: scaling_plots.rates([row(1), row(64)], WORK, None, RATES["images_per_s"], path),
     lambda path: scaling_plots.checkpoints([row(1)], path),
     lambda path: run_plots.split({"node1": {"input": 0.0}}, path),
     lambda path: run_plots.history([*epochs(0.1), DIVERGED], path),
@@ -164,12 +164,6 @@ def test_little_to_draw_is_drawn_without_a_warning(function, tmp_path):
         assert len(picture.convert("L").getcolors()) > 2
 
 
-def test_pictures_differ_when_numbers_do(tmp_path):
-    scaling_plots.time_median(SWEEP, tmp_path / "one.png")
-    scaling_plots.time_median([*SWEEP, row(3)], tmp_path / "two.png")
-    assert (tmp_path / "one.png").read_bytes() != (tmp_path / "two.png").read_bytes()
-
-
 @pytest.mark.parametrize("before", [{}, {"picture.png": b"before"}])
 def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
     def full(self, part, **kwargs):
@@ -180,7 +174,7 @@ def test_nothing_is_left_of_a_picture_that_fails(before, tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content)
     monkeypatch.setattr(plotting.Figure, "savefig", full)
     with pytest.raises(OSError, match=r"^disk full$"):
-        scaling_plots.time_median(SWEEP, tmp_path / "picture.png")
+        scaling_plots.times(SWEEP, "median", tmp_path / "picture.png")
     assert {actual.name: actual.read_bytes() for actual in tmp_path.iterdir()} == before
 
 
@@ -193,45 +187,36 @@ def test_letters_are_large_enough_and_boxes_absent(function, draw):
     assert drawn.figure.get_suptitle()
 
 
-def test_means_have_their_standard_deviation(draw):
-    drawn = draw(scaling_plots.time_mean, SWEEP)
-    at, values, lengths = drawn.bars()["mean"]
-    assert (at, values) == ([1.0, 2.0], pytest.approx([103.0, 62.0]))
-    assert lengths == pytest.approx([statistics.stdev([100.0, 101.0, 108.0]), statistics.stdev([60.0, 60.0, 66.0])])
-    assert drawn.figure.get_suptitle() == "End-to-end time by workers: mean"
-    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: ± standard deviation."
-
-
-def test_medians_have_range_and_not_deviation_of_mean(draw):
-    drawn = draw(scaling_plots.time_median, SWEEP)
-    assert drawn.bars()["median"][:2] == ([1.0, 2.0], pytest.approx([101.0, 60.0]))
-    (bars,) = (container.lines[2][0] for container in drawn.axes.containers)
-    ends = [sorted(segment[:, 1].tolist()) for segment in bars.get_segments()]
-    assert ends == [[100.0, 108.0], [60.0, 66.0]]
-    assert drawn.figure.get_suptitle() == "End-to-end time by workers: median"
-    assert drawn.figure.get_supxlabel() == "Dots: single measurements. Bars: from the least to the largest."
+@pytest.mark.parametrize(
+    ("centre", "middles", "ends", "bars"),
+    [
+        ("median", [101.0, 60.0], [[100.0, 108.0], [60.0, 66.0]], "from the least to the largest"),
+        ("mean", [103.0, 62.0], [[98.6411, 107.3589], [58.5359, 65.4641]], "± standard deviation"),
+    ],
+)
+def test_times_have_a_centre_with_its_bars(draw, centre, middles, ends, bars):
+    drawn = draw(scaling_plots.times, SWEEP, centre)
+    assert drawn.bars()[centre][:2] == ([1.0, 2.0], pytest.approx(middles))
+    (segments,) = (container.lines[2][0].get_segments() for container in drawn.axes.containers)
+    assert [sorted(segment[:, 1].tolist()) for segment in segments] == [pytest.approx(end, abs=1e-4) for end in ends]
+    assert drawn.figure.get_suptitle() == f"End-to-end time by workers: {centre}"
+    assert drawn.figure.get_supxlabel() == f"Dots: single measurements. Bars: {bars}."
+    assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel(), drawn.ticks()) == ("workers", "end-to-end time (s)", ["1", "2"])
+    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
+    low, high = drawn.axes.get_ylim()
+    assert (low, high > 108) == (0, True)
 
 
 def test_every_measurement_is_a_dot_of_its_own(draw):
-    dots = draw(scaling_plots.time_median, SWEEP).dots()
+    dots = draw(scaling_plots.times, SWEEP, "median").dots()
     assert sorted(y for _, y in dots) == [60.0, 60.0, 66.0, 100.0, 101.0, 108.0]
     assert len({x for x, _ in dots}) == 6
     assert [round(x) for x, _ in dots] == [1, 1, 1, 2, 2, 2]
 
 
-def test_axes_of_times(draw):
-    drawn = draw(scaling_plots.time_median, SWEEP)
-    assert (drawn.axes.get_xlabel(), drawn.axes.get_ylabel()) == ("workers", "end-to-end time (s)")
-    assert drawn.ticks() == ["1", "2"]
-    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch"
-    low, high = drawn.axes.get_ylim()
-    assert low == 0
-    assert high > 108
-
-
 def test_one_line_a_scaling(draw):
     strong = [row(workers, repeat, 50.0, scaling=STRONG) for workers in (1, 2) for repeat in (1, 2)]
-    drawn = draw(scaling_plots.time_median, [*SWEEP, *strong])
+    drawn = draw(scaling_plots.times, [*SWEEP, *strong], "median")
     bars = drawn.bars()
     assert list(bars) == ["median, strong scaling", "median, weak scaling"]
     assert bars["median, strong scaling"][1] == [50.0, 50.0]
@@ -243,7 +228,7 @@ def test_one_line_a_scaling(draw):
 
 
 def test_incomparable_measurements_are_never_one_line(draw):
-    drawn = draw(scaling_plots.time_median, [row(1), row(1, every=50), row(1, every=50, epochs=1)])
+    drawn = draw(scaling_plots.times, [row(1), row(1, every=50), row(1, every=50, epochs=1)], "median")
     assert list(drawn.bars()) == [
         "median, 3 epochs, saved every epoch",
         "median, 1 epoch, saved every 50 steps",
@@ -260,64 +245,63 @@ def test_incomparable_measurements_are_never_one_line(draw):
     ],
 )
 def test_failed_trials_are_left_out_and_counted(draw, more, note):
-    drawn = draw(scaling_plots.time_median, [*SWEEP, *more])
+    drawn = draw(scaling_plots.times, [*SWEEP, *more], "median")
     assert drawn.figure.get_supxlabel() == note
     assert drawn.ticks() == ["1", "2"]
 
 
-@pytest.mark.parametrize("function", [scaling_plots.time_median, scaling_plots.time_mean])
-def test_a_single_measurement_has_no_bar(draw, function):
-    drawn = draw(function, [row(3)])
+@pytest.mark.parametrize("centre", ["median", "mean"])
+def test_a_single_measurement_has_no_bar(draw, centre):
+    drawn = draw(scaling_plots.times, [row(3)], centre)
     ((_, values, lengths),) = drawn.bars().values()
     assert (values, lengths) == ([100.0], [None])
     assert drawn.ticks() == ["3"]
     assert drawn.figure.get_supxlabel() == "Dots: single measurements. No bars: one repeat each."
 
 
-def test_speedup_is_over_the_median_of_one_worker(draw):
-    drawn = draw(scaling_plots.speedup, SWEEP, WORK, None)
-    assert drawn.bars()["median"][1] == pytest.approx([1.0, 1.8])
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([1.0, 2.0])}
-    assert drawn.axes.get_ylabel() == "speedup over 1 worker (times)"
-    assert drawn.axes.get_title(loc="left") == "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"
-
-
-def test_speedup_is_over_the_fewest_measured_workers(draw):
-    drawn = draw(scaling_plots.speedup, [row(2, rate=900.0), row(5, rate=1800.0)], WORK, None)
-    assert drawn.bars()["median"][1] == pytest.approx([1.0, 2.0])
-    assert drawn.lines() == {"ideal: in proportion to 2 workers": pytest.approx([1.0, 1.5, 2.0, 2.5])}
-    assert drawn.axes.get_ylabel() == "speedup over 2 workers (times)"
-    assert drawn.ticks() == ["2", "3", "4", "5"]
-    assert drawn.axes.get_ylim()[0] == 0
-
-
-def test_efficiency_in_percent(draw):
-    drawn = draw(scaling_plots.efficiency, SWEEP, WORK, None)
-    assert drawn.bars()["median"][1] == pytest.approx([100.0, 90.0])
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([100.0, 100.0])}
-    drawn = draw(scaling_plots.efficiency, [row(2, rate=900.0), row(4, rate=900.0)], WORK, None)
-    assert drawn.bars()["median"][1] == pytest.approx([100.0, 50.0])
-    assert drawn.axes.get_ylabel() == "efficiency over 2 workers (%)"
-
-
-def test_throughput_of_strong_scaling(draw):
-    rows = [row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
-    drawn = draw(scaling_plots.throughput, rows, Work(STRONG, 1, 1000), None)
-    assert drawn.bars()["median"][1] == [7.0, 21.0]
-    assert drawn.lines() == {"ideal: in proportion to 1 worker": pytest.approx([7.0, 14.0, 21.0])}
-    assert drawn.axes.get_title(loc="left").endswith(", 1 image per step of all workers")
+TWO_AND_FIVE = [row(2, rate=900.0), row(5, rate=1800.0)]
+STRONG_ROWS = [row(1, rate=7.0, scaling=STRONG), row(3, rate=21.0, scaling=STRONG)]
 
 
 @pytest.mark.parametrize(
-    ("function", "line", "low", "high"),
+    ("quantity", "rows", "values", "ideal", "label"),
     [
-        (scaling_plots.throughput, [1000, 2000], [900, 1800], [1100, 2200]),
-        (scaling_plots.speedup, [2.0, 4.0], [1.8, 3.6], [2.2, 4.4]),
-        (scaling_plots.efficiency, [200, 200], [180, 180], [220, 220]),
+        ("speedup", SWEEP, [1.0, 1.8], [1.0, 2.0], "speedup over 1 worker (times)"),
+        ("speedup", TWO_AND_FIVE, [1.0, 2.0], [1.0, 1.5, 2.0, 2.5], "speedup over 2 workers (times)"),
+        ("efficiency", SWEEP, [100.0, 90.0], [100.0, 100.0], "efficiency over 1 worker (%)"),
+        ("efficiency", TWO_AND_FIVE, [100.0, 80.0], [100.0] * 4, "efficiency over 2 workers (%)"),
+        ("images_per_s", STRONG_ROWS, [7.0, 21.0], [7.0, 14.0, 21.0], "throughput (images/s)"),
     ],
 )
-def test_the_fit_and_its_interval(draw, function, line, low, high):
-    drawn = draw(function, SWEEP, WORK, KnownFit())
+def test_rates_are_relative_to_the_fewest_workers(draw, quantity, rows, values, ideal, label):
+    drawn = draw(scaling_plots.rates, rows, WORK, None, RATES[quantity])
+    fewest = rows[0].workers
+    assert drawn.bars()["median"][1] == pytest.approx(values)
+    assert drawn.lines() == {f"ideal: in proportion to {fewest} worker{'s' if fewest > 1 else ''}": pytest.approx(ideal)}
+    assert (drawn.axes.get_ylabel(), drawn.axes.get_ylim()[0]) == (label, 0)
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (WORK, "weak scaling, 3 epochs, saved every epoch, 64 images per worker and step"),
+        (Work(STRONG, 1, 1000), "weak scaling, 3 epochs, saved every epoch, 1 image per step of all workers"),
+    ],
+)
+def test_batch_is_part_of_the_subtitle(draw, work, words):
+    assert draw(scaling_plots.rates, SWEEP, work, None, RATES["speedup"]).axes.get_title(loc="left") == words
+
+
+@pytest.mark.parametrize(
+    ("quantity", "line", "low", "high"),
+    [
+        ("images_per_s", [1000, 2000], [900, 1800], [1100, 2200]),
+        ("speedup", [2.0, 4.0], [1.8, 3.6], [2.2, 4.4]),
+        ("efficiency", [200, 200], [180, 180], [220, 220]),
+    ],
+)
+def test_the_fit_and_its_interval(draw, quantity, line, low, high):
+    drawn = draw(scaling_plots.rates, SWEEP, WORK, KnownFit(), RATES[quantity])
     assert drawn.lines()["fit"] == pytest.approx(line)
     ((band,),) = [[actual for actual in drawn.axes.collections if actual.get_label() == "95% interval of the fit"]]
     (path,) = band.get_paths()
@@ -334,7 +318,7 @@ def test_the_fit_and_its_interval(draw, function, line, low, high):
 
 
 def test_many_workers_have_few_whole_ticks(draw):
-    drawn = draw(scaling_plots.throughput, [row(1), row(64)], WORK, None)
+    drawn = draw(scaling_plots.rates, [row(1), row(64)], WORK, None, RATES["images_per_s"])
     ticks = drawn.axes.get_xticks()
     assert 2 < len(ticks) <= 12
     assert all(tick == int(tick) for tick in ticks)

@@ -8,7 +8,6 @@ import pytest
 from control.sweep.scaling import fitting
 from control.sweep.scaling.fitting import Refused, fit
 from tests.unit.timing_samples import (
-    AT_100_MBIT,
     BYTES,
     STRONG_WORK,
     WEAK_WORK,
@@ -52,11 +51,6 @@ def test_ragged_last_step_keeps_a_steps_seconds():
     assert actual.images_per_s(5) == pytest.approx(250 / step(**MIDDLE)(5))
 
 
-def test_seconds_of_a_step():
-    assert fitting._step_seconds(timing(2, 1, 640.0), WEAK_WORK) == pytest.approx(0.2)
-    assert fitting._step_seconds(timing(2, 1, 640.0, "strong"), STRONG_WORK) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(("workers", "share"), [(2, 0.1), (6, 0.1), (7, 0.5 / 6), (51, 0.01)])
 def test_what_a_worker_must_bring(workers, share):
     assert fitting.worth(workers) == pytest.approx(share)
@@ -90,26 +84,6 @@ def test_quantities_follow_from_the_formula():
     assert actual.gain(5) == pytest.approx(5 / 4 * before / seconds - 1)
     assert actual.communication_share(5) == pytest.approx(1 - 0.08 / seconds)
     assert actual.communication_share(1) == 0.0
-
-
-def test_strong_scaling_shares_the_work():
-    actual = fit(trials(strong_step(0.4, 0.002, 8e-9), work=STRONG_WORK), STRONG_WORK)
-    assert actual.parts_s(5)[0] == pytest.approx(0.08)
-    assert actual.images_per_s(5) == pytest.approx(320 / strong_step(0.4, 0.002, 8e-9)(5))
-
-
-def test_without_communication_every_worker_brings_all_it_can():
-    actual = fit(trials(step(0.08), noise=0.02), WEAK_WORK)
-    assert [actual.gain(n) for n in (2, 3, 4, 5)] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4], abs=0.03)
-    assert actual.images_per_s(5) == pytest.approx(5 * actual.images_per_s(1), rel=0.02)
-    assert actual.interval("communication_share", 5)[0] == pytest.approx(0.0, abs=0.01)
-
-
-def test_at_100_mbit_a_step_is_the_wire():
-    actual = fit(trials(step(0.077, b=AT_100_MBIT), noise=0.02), WEAK_WORK)
-    assert actual.communication_share(5) == pytest.approx(0.96, abs=0.01)
-    assert actual.gain(2) == pytest.approx(-0.88, abs=0.01)
-    assert max(actual.interval("gain", 2)) < 0
 
 
 def test_intervals_hold_the_truth():
@@ -331,15 +305,6 @@ def test_refused_with_too_few_repeats():
     assert fit([*rows, timing(3, 2, 192 / step(**MIDDLE)(3))], WEAK_WORK).step_s(3) == pytest.approx(step(**MIDDLE)(3))
 
 
-def test_the_command_measures_the_same_group():
-    rows = [
-        dataclasses.replace(row, checkpoint_every=50, epochs=2) for row in trials(step(0.1), counts=(1, 3, 5), repeats=1, work=STRONG_WORK)
-    ]
-    assert refusal(rows, STRONG_WORK).endswith(
-        f"Measure: {AGAIN} -e workers=1,3,5 -e repeats=3 -e epochs=2 -e checkpoint_every=50 -e scaling=strong"
-    )
-
-
 def test_the_command_that_measures_more():
     rows = [dataclasses.replace(row, checkpoint_every=50) for row in trials(step(0.1), counts=(2, 3, 4))]
     assert fitting.again(rows, "pi", 5) == f"{AGAIN} -e workers=2-4 -e repeats=5 -e epochs=3 -e checkpoint_every=50"
@@ -389,17 +354,11 @@ def test_own_work_of_unmeasured_numbers_is_left_out():
     assert fit(rows, WEAK_WORK, own={6: 9.0, 7: 9.0}) == fit(rows, WEAK_WORK)
 
 
-def test_without_own_work_nothing_is_different():
-    rows = trials(step(**MIDDLE), noise=0.03)
-    assert fit(rows, WEAK_WORK, own={}).interval("step_s", 5) == fit(rows, WEAK_WORK, own=None).interval("step_s", 5)
-    assert fit(rows, WEAK_WORK).own == {}
-
-
 def test_own_work_weighs_as_much_as_its_repeats():
     """Two workers, three times 0.1 s, own work of 0.08 s: c follows it, and the rest is the network."""
     actual = fitting._Data(WEAK_WORK, {2: [0.1] * 3}, {2: 0.08})
     assert actual.weights() == pytest.approx([3**0.5])
-    values = fitting._solve(actual, None)
+    values = actual.solve(None)
     assert values[0] == pytest.approx(0.08)
     assert WEAK_WORK.terms(2) @ values == pytest.approx(0.1)
 
@@ -466,14 +425,6 @@ def test_workers_that_share_a_machine_are_refused():
     with pytest.raises(Refused) as caught:
         fit(shared, STRONG_WORK, sweep="pi", own=dict.fromkeys(COUNTS, 0.4))
     assert "; own work for the same images grows from 0.4 s with 1 to 2 s with 5 workers. See that " in str(caught.value)
-
-
-def test_own_work_is_drawn_with_misfit_and_noise():
-    data = fitting._Data(WEAK_WORK, {1: [0.08] * 4}, {1: 0.08})
-    best = fitting.Model(WEAK_WORK, None, np.array([0.08, 0.0, 0.0, 0.0, 0.0]))
-    drawn = fitting._own_targets(best, data, misfit=0.1, noise=0.3**2, generator=np.random.default_rng(0))
-    # Four repeats: weight 2, and the noise of their mean is half of 0.3.
-    assert np.log(drawn / 2).std() == pytest.approx((0.1**2 + 0.15**2) ** 0.5, rel=0.05)
 
 
 def test_quick_newcomers_mean_no_slow_host():

@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 
 from control.campaign import store, timings
-from control.campaign.store import remaining
 from control.campaign.timings import Timing, Trial
-from control.sweep.scaling import design
-from control.sweep.scaling.design import Wanted, order
+from control.sweep.scaling import design, forecast
+from control.sweep.scaling.design import Wanted
 from trainer.common.errors import ConfigError, LockstepError
 
 WANTED = Wanted((1, 2, 3, 4, 5), 3, 3, (0,), "weak")
@@ -50,7 +49,7 @@ def test_names_that_are_refused(name):
 
 
 def test_every_trial_comes_once_in_repeat_blocks():
-    trials = order(WANTED, 17)
+    trials = WANTED.order(17)
     assert len(trials) == len(set(trials)) == 15
     for repeat in (1, 2, 3):
         block = trials[5 * repeat - 5 : 5 * repeat]
@@ -59,49 +58,42 @@ def test_every_trial_comes_once_in_repeat_blocks():
 
 
 def test_the_order_comes_from_the_seed():
-    assert order(WANTED, 17) == order(WANTED, 17)
-    orders = {tuple(trial.workers for trial in order(WANTED, seed)) for seed in range(20)}
+    assert WANTED.order(17) == WANTED.order(17)
+    orders = {tuple(trial.workers for trial in WANTED.order(seed)) for seed in range(20)}
     assert len(orders) == 20
-    blocks = [tuple(trial.workers for trial in order(WANTED, seed)[:5]) for seed in range(200)]
+    blocks = [tuple(trial.workers for trial in WANTED.order(seed)[:5]) for seed in range(200)]
     firsts = [block[0] for block in blocks]
     assert all(20 <= firsts.count(n) <= 60 for n in WANTED.workers)
 
 
 def test_more_repeats_keep_order_of_earlier_ones():
-    assert order(dataclasses.replace(WANTED, repeats=5), 17)[:15] == order(WANTED, 17)
-
-
-def test_measured_trials_are_kept_and_failed_repeated():
-    trials = order(WANTED, 17)
-    rows = [timing(trials[0]), timing(trials[1], "FAILED")]
-    assert remaining(trials, rows) == trials[1:]
-    assert remaining(trials, [timing(trial) for trial in trials]) == []
+    assert dataclasses.replace(WANTED, repeats=5).order(17)[:15] == WANTED.order(17)
 
 
 def test_names_of_runs_are_unique_and_short():
     wanted = Wanted((1, 12), 2, 3, (0, 50, 1000), "weak")
-    trials = [*order(wanted, 0), *order(dataclasses.replace(wanted, scaling="strong"), 0), *order(dataclasses.replace(wanted, epochs=1), 0)]
-    names = [design.run_name("a" * 32, trial) for trial in trials]
+    trials = [*wanted.order(0), *dataclasses.replace(wanted, scaling="strong").order(0), *dataclasses.replace(wanted, epochs=1).order(0)]
+    names = [trial.run_name("a" * 32) for trial in trials]
     assert len(set(names)) == len(trials)
     assert max(map(len, names)) <= 64
-    assert design.run_name("pi", Trial("weak", 0, 3, 4, 2)) == "pi.w4-e3-r2"
-    assert design.run_name("pi", Trial("strong", 50, 3, 4, 2)) == "pi.s4-c50-e3-r2"
+    assert Trial("weak", 0, 3, 4, 2).run_name("pi") == "pi.w4-e3-r2"
+    assert Trial("strong", 50, 3, 4, 2).run_name("pi") == "pi.s4-c50-e3-r2"
 
 
 def test_labels():
-    assert design.label(Trial("weak", 0, 3, 1, 2)) == "1 worker, repeat 2"
-    assert design.label(Trial("weak", 50, 3, 4, 1)) == "4 workers, state saved every 50 steps, repeat 1"
+    assert Trial("weak", 0, 3, 1, 2).label == "1 worker, repeat 2"
+    assert Trial("weak", 50, 3, 4, 1).label == "4 workers, state saved every 50 steps, repeat 1"
 
 
 def test_time_left():
     trials = [Trial("weak", 0, 3, n, 1) for n in (1, 2, 4)]
-    pace = design.pace()
+    pace = forecast.timing_pace([])
     assert pace.left(trials) is None
     for trial, seconds in ((trials[0], 10.0), (trials[0], 30.0), (trials[0], 12.0), (trials[1], 20.0)):
         pace.add(trial, seconds)
     assert pace.left(trials) == 12.0 + 20.0 + 16.0
     assert pace.left([]) == 0
-    assert design.pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
+    assert forecast.timing_pace([timing(trials[0]), timing(trials[1], "FAILED")]).expected(trials[2]) == 40.5
 
 
 def test_finding_a_sweep():
@@ -115,7 +107,7 @@ def test_finding_a_sweep():
 
 def test_rows_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "sweeps" / "pi" / "timings.csv"
-    rows = [timing(trial) for trial in order(WANTED, 0)[:3]]
+    rows = [timing(trial) for trial in WANTED.order(0)[:3]]
     rows[1] = timing(rows[1].trial, "FAILED")
     for row in rows:
         timings.put(path, row)
@@ -133,10 +125,6 @@ def test_a_trial_has_one_row(tmp_path):
     timings.put(path, timing(Trial("weak", 0, 3, 2, 2)))
     timings.put(path, timing(trial))
     assert [(row.repeat, row.state) for row in timings.read(path)] == [(2, "SUCCEEDED"), (1, "SUCCEEDED")]
-
-
-def test_no_file_is_no_rows(tmp_path):
-    assert timings.read(tmp_path / "timings.csv") == []
 
 
 @pytest.mark.parametrize(

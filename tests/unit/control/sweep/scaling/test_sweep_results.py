@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 from control.campaign import timings
 from control.campaign.timings import STRONG, WEAK
 from control.runs.results import run_plots
-from control.sweep.scaling import advice_text, scaling_plots, sweep_results, sweep_text
-from control.sweep.scaling.design import run_name
+from control.sweep.scaling import advice_text, scaling_plots, sweep_results
 from control.sweep.scaling.fitting import Work
 from tests.unit.timing_samples import BYTES, lost, step, strong_step, timing, trials
 from trainer.common.errors import ConfigError
@@ -29,10 +29,8 @@ def drawn(monkeypatch):
         actual.append(path.name)
         path.write_bytes(b"a picture")
 
-    for name in ("time_median", "time_mean", "checkpoints", "split"):
-        monkeypatch.setattr(run_plots if name == "split" else scaling_plots, name, lambda _, path, *_about: put(path))
-    for name in ("speedup", "efficiency", "throughput"):
-        monkeypatch.setattr(scaling_plots, name, lambda _rows, _work, _fit, path: put(path))
+    for module, name in ((scaling_plots, "times"), (scaling_plots, "checkpoints"), (scaling_plots, "rates"), (run_plots, "split")):
+        monkeypatch.setattr(module, name, lambda *given: put(next(one for one in given if isinstance(one, Path))))
     return actual
 
 
@@ -50,7 +48,7 @@ def taken_apart(folder, row, hosts=None, images=64, **phases):
     """Steps of a trial profiled, on these hosts or all."""
     record = {"t": 1.0, "kind": "split", "epoch": 1, "step": 50, "step_seconds": 1.0, "images": images, **PARTS, **phases}
     for host in hosts or row.hosts.split():
-        path = folder / "trials" / run_name("pi", row.trial) / "workers" / host / "metrics.jsonl"
+        path = folder / "trials" / row.trial.run_name("pi") / "workers" / host / "metrics.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
@@ -78,39 +76,23 @@ def test_all_files_are_written_once(tmp_path):
     second = sweep_results.conclude(folder)
     assert (first.changed, second.changed) == (True, False)
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.png")} == before
-    assert (second.rows, second.studies, second.answer) == (first.rows, first.studies, first.answer)
+    assert (second.found.timings, second.found.studies, second.answer) == (first.found.timings, first.found.studies, first.answer)
 
 
-def test_a_further_trial_changes_them(tmp_path, drawn):
-    folder = made(tmp_path, weak())
-    assert sweep_results.conclude(folder).changed
-    assert sorted(drawn) == sorted(PICTURES)
-    assert not sweep_results.conclude(folder).changed
-    timings.put(folder / "timings.csv", timing(2, 3, 1000.0))
-    assert sweep_results.conclude(folder).changed
-
-
-def test_nothing_measured_yet(tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        sweep_results.conclude(made(tmp_path, []))
-    assert str(caught.value) == "sweep=pi: nothing is measured yet; measure: ansible-playbook sweep.yml -e sweep=pi"
-
-
-def test_nothing_measured_but_failures(tmp_path):
-    folder = made(tmp_path, [lost(row) for row in weak(counts=(1, 2), repeats=1)])
+@pytest.mark.parametrize(("failed", "words"), [(0, ""), (2, " (2 trials failed; their output is in pi/logs)")])
+def test_nothing_is_measured_yet(tmp_path, failed, words):
+    folder = made(tmp_path, [lost(timing(1, repeat, 1.0)) for repeat in range(failed)])
     with pytest.raises(ConfigError) as caught:
         sweep_results.conclude(folder)
-    assert str(caught.value) == (
-        "sweep=pi: nothing is measured yet (2 trials failed; their output is in pi/logs); measure: ansible-playbook sweep.yml -e sweep=pi"
-    )
-    assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "timings.csv"]
+    assert str(caught.value) == f"sweep=pi: nothing is measured yet{words}; measure: ansible-playbook sweep.yml -e sweep=pi"
+    assert not (folder / "analysis.md").exists()
 
 
 def test_failed_trials_are_counted_and_records_stay(tmp_path, drawn):
     folder = made(tmp_path, [*weak(), lost(timing(4, 1, 1.0)), lost(timing(4, 2, 1.0))])
     results = sweep_results.conclude(folder)
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["trials_measured"], summary["trials_failed"], len(results.rows)) == (6, 2, 8)
+    assert (summary["trials_measured"], summary["trials_failed"], len(results.found.timings)) == (6, 2, 8)
     assert {name: summary[name] for name in RECORD} == RECORD
     assert [row["workers"] for row in summary["analysis"]["failed"]] == [4, 4]
 
@@ -139,7 +121,7 @@ def test_pictures_of_one_scaling_have_plain_names(tmp_path, drawn):
 def test_energy_is_measured_where_the_meter_was(tmp_path, drawn):
     rows = weak()
     folder = made(tmp_path, rows)
-    path = folder / "trials" / run_name("pi", rows[-1].trial) / "energy.json"
+    path = folder / "trials" / rows[-1].trial.run_name("pi") / "energy.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"joules": 600.0}))
     sweep_results.conclude(folder, watts_per_node=5.0)
@@ -169,7 +151,7 @@ def test_phases_are_of_one_group_only(tmp_path, drawn):
     actual = analysis(folder)["split_ms"]
     assert list(actual) == ["1", "2", "3"]
     assert [phases["forward_backward"] for hosts in actual.values() for phases in hosts.values()] == pytest.approx([67] * 6)
-    assert [one.fit.own for one in results.studies] == [
+    assert [one.fit.own for one in results.found.studies] == [
         pytest.approx({1: 0.08, 2: 0.08, 3: 0.08}),
         pytest.approx({1: 0.4, 2: 0.2, 3: 0.4 / 3}),
     ]
@@ -180,7 +162,7 @@ def test_own_work_needs_samples_of_all_hosts(tmp_path, drawn):
     folder = made(tmp_path, rows)
     for row in rows:
         taken_apart(folder, row, hosts=None if row.workers < 3 else ["node1", "node2"])
-    made_fit = sweep_results.conclude(folder).studies[0].fit
+    made_fit = sweep_results.conclude(folder).found.studies[0].fit
     assert made_fit.own == pytest.approx({1: 0.083, 2: 0.083})
 
 
@@ -253,7 +235,7 @@ def test_saved_states_follow_the_answer(tmp_path, drawn):
 def test_a_sweep_of_saved_states_says_nothing_else(tmp_path, drawn):
     rows = weak(counts=(3,))
     results = sweep_results.conclude(made(tmp_path, [*rows, *(dataclasses.replace(row, checkpoint_every=50) for row in rows)]))
-    assert results.answer == advice_text.saved_states(results.rows)
+    assert results.answer == advice_text.answers(results.found)
     assert results.answer.startswith("Training time with the state saved, against at the end of an epoch: every 50 steps ")
 
 
@@ -342,14 +324,14 @@ def test_single_measurements_are_repeated_with_all_intervals(tmp_path, drawn):
 @pytest.mark.parametrize("counts", [(1, 2), (1, 2, 3)])
 def test_the_terminal_ends_with_one_command(tmp_path, drawn, counts):
     folder = made(tmp_path, weak(counts=counts), {**RECORD, "hosts": cluster(5)})
-    shown = sweep_text.results(sweep_results.conclude(folder), "sweeps/pi")
+    shown = sweep_results.conclude(folder).shown("sweeps/pi")
     assert shown.count("ansible-playbook ") == 1, shown
     assert shown.splitlines()[-2:][0] == "Next"
 
 
 def test_a_sweep_on_columns_counts_examples(tmp_path, drawn):
     folder = made(tmp_path, weak(), {**RECORD, "called": "example"})
-    shown = sweep_text.results(sweep_results.conclude(folder), "sweeps/pi")
+    shown = sweep_results.conclude(folder).shown("sweeps/pi")
     analysis = (folder / "analysis.md").read_text()
     assert "examples/s" in shown
     assert "64 examples per worker and step" in analysis
@@ -360,7 +342,7 @@ def test_medians_have_ranges_and_no_deviation(tmp_path, drawn):
     """A table of medians has the range beside them and no deviation of a mean."""
     rows = [timing(1, 1, 1000.0), timing(1, 2, 900.0), timing(2, 1, 1800.0)]
     rows = [dataclasses.replace(row, seconds_end_to_end=seconds) for row, seconds in zip(rows, (60.0, 66.5, 40.0), strict=True)]
-    shown = sweep_text.results(sweep_results.conclude(made(tmp_path, rows)), "sweeps/pi").splitlines()
+    shown = sweep_results.conclude(made(tmp_path, rows)).shown("sweeps/pi").splitlines()
     assert "end to end s  least to most" in shown[1]
     assert "60.0 to 66.5" in shown[2]
     assert shown[3].split()[:4] == ["2", "1", "40.0", "-"]

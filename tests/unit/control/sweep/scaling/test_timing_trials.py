@@ -14,12 +14,17 @@ from control.campaign.timings import Trial
 from control.common.child_playbooks import Interrupted, Playbook
 from control.sweep.scaling import timing_trials
 from control.sweep.scaling.timing_trials import TimingBench
+from control.sweep.scaling.trials import PlannedTrial
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json
 
 TRIAL = Trial("weak", 0, 3, 2, 1)
 NODES = ["node1", "node2", "node3"]
 GOOD = {"state": "SUCCEEDED", "seconds_end_to_end": 41.5, "seconds_training": 30.1, "images_per_s": 1310.0}
+
+
+def planned(trial):
+    return PlannedTrial(trial, trial.run_name("pi"), trial.label)
 
 
 def never():
@@ -72,7 +77,7 @@ def marks(bench):
 
 def test_trial_is_launch_with_sweeps_own_configuration(bench):
     bench.outcomes = [GOOD]
-    row = bench.measure(TRIAL, NODES, never)
+    row = bench.measure(planned(TRIAL), NODES, never)
     assert row == timings.Timing(2, 1, 3, 41.5, 30.1, 1310.0, 0, "weak", "SUCCEEDED", "node1 node2")
     ((path, variables),) = bench.played
     assert path == "playbooks/stages/trial.yml"
@@ -105,7 +110,7 @@ def test_the_speed_is_that_of_the_median_step():
 
 def test_strong_scaling_and_saved_states_are_overrides(bench):
     bench.outcomes = [GOOD]
-    bench.measure(Trial("strong", 50, 3, 2, 1), NODES, never)
+    bench.measure(planned(Trial("strong", 50, 3, 2, 1)), NODES, never)
     assert bench.played[0][1]["set"] == (
         "train.global_batch=192,checkpoint.every_steps=50,reduction.name=packed,recovery.max_restarts=0,recovery.elastic=false,"
         "train.patience=null"
@@ -114,7 +119,7 @@ def test_strong_scaling_and_saved_states_are_overrides(bench):
 
 def test_failed_trial_has_no_times_and_leaves_nothing(bench):
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
-    row = bench.measure(TRIAL, NODES, never)
+    row = bench.measure(planned(TRIAL), NODES, never)
     assert (row.state, row.seconds_end_to_end, row.images_per_s) == ("FAILED", None, None)
     assert [path for path, _ in bench.played] == ["playbooks/stages/trial.yml", "playbooks/stages/remove_trial.yml"]
     assert bench.played[1][1] == {"worker_port": "23456", "run": "pi.w2-e3-r1", "sweep": "pi", "workers": "node1,node2"}
@@ -124,14 +129,14 @@ def test_failed_trial_has_no_times_and_leaves_nothing(bench):
 def test_a_second_try_begins_anew(bench):
     """Files of the first try would make the second one a continuation."""
     bench.outcomes = [{**GOOD, "state": "FAILED"}, GOOD]
-    bench.measure(TRIAL, NODES, never)
-    assert bench.measure(TRIAL, NODES, never).measured
+    bench.measure(planned(TRIAL), NODES, never)
+    assert bench.measure(planned(TRIAL), NODES, never).measured
 
 
 def test_interrupted_trial_is_taken_away_by_next_command(bench):
     bench.outcomes = [Interrupted()]
     with pytest.raises(Interrupted):
-        bench.measure(TRIAL, NODES, never)
+        bench.measure(planned(TRIAL), NODES, never)
     assert marks(bench) == {"pi.w2-e3-r1": {"workers": "node1,node2"}}
     weights = bench.local("pi.w2-e3-r1") / "checkpoints"
     weights.mkdir(parents=True)
@@ -145,9 +150,9 @@ def test_interrupted_trial_is_taken_away_by_next_command(bench):
 
 def test_what_could_not_be_taken_away_is_remembered(bench):
     bench.outcomes, bench.removal = [{**GOOD, "state": "FAILED"}], 4
-    bench.measure(TRIAL, NODES, never)
+    bench.measure(planned(TRIAL), NODES, never)
     bench.outcomes = [{**GOOD, "state": "FAILED"}]
-    bench.measure(Trial("weak", 0, 3, 3, 1), NODES, never)
+    bench.measure(planned(Trial("weak", 0, 3, 3, 1)), NODES, never)
     assert marks(bench) == {"pi.w2-e3-r1": {"workers": "node1,node2"}, "pi.w3-e3-r1": {"workers": "node1,node2,node3"}}
     bench.removal = 0
     bench.clear_leftover()
@@ -168,7 +173,7 @@ def test_first_warm_up_decides_the_method_for_all(bench, line):
     for chosen in ("powersgd", "packed"):
         bench.outcomes = [{**GOOD, "reduction": {"name": chosen, "why": "measured", "sent_bytes": 126}}, GOOD]
         bench.prepare(line)
-        bench.measure(TRIAL, NODES, never)
+        bench.measure(planned(TRIAL), NODES, never)
         assert ",reduction.name=powersgd," in bench.played[-1][1]["set"]
     assert json.loads((bench.folder / "summary.json").read_text()) == {"name": "pi", "reduction": "powersgd", "sent_bytes": 126}
 
@@ -217,7 +222,7 @@ def test_energy_is_written_beside_trial_where_meter_answered(bench, monkeypatch,
         return GOOD
 
     bench.meter = "http://plug"
-    assert bench.measure(TRIAL, NODES, never).measured
+    assert bench.measure(planned(TRIAL), NODES, never).measured
     path = bench.folder / "trials" / "pi.w2-e3-r1" / "energy.json"
     assert path.is_file() is written
     assert not written or json.loads(path.read_text())["joules"] == 415.0

@@ -6,7 +6,8 @@ import pytest
 
 from control.common import configurations
 from control.sweep.settings import settings_plan, trial_settings
-from control.sweep.settings.trial_settings import MOST, Range
+from control.sweep.settings.settings_plan import Wanted
+from control.sweep.settings.trial_settings import MOST, Range, Settings
 from trainer.common.errors import ConfigError
 from trainer.host.claims import RUN_NAME
 
@@ -20,7 +21,9 @@ def refusal(function, *arguments):
 
 
 def trials(vary, count=None, seed=1, base=BASE, given=None):
-    return settings_plan.trials("pi", base, given or {}, trial_settings.combinations(trial_settings.parse(vary), count, seed))
+    space = trial_settings.parse(vary)
+    wanted = Wanted(space, count, Settings(given or {}), [["node1"]], [], "task_cnn")
+    return wanted.trials("pi", base, trial_settings.combinations(space, count, seed))
 
 
 # --- what is typed
@@ -106,7 +109,7 @@ def test_draws_come_from_the_seed_and_extend():
 
 def test_draws_stay_within_their_ranges():
     drawn = trial_settings.combinations(trial_settings.parse(SPACE), 400, 3)
-    assert len({trial_settings.as_json(one) for one in drawn}) == 400
+    assert len({one.json for one in drawn}) == 400
     rates = [one["optimizer.learning_rate"] for one in drawn]
     assert 0.0001 <= min(rates) < 0.0002
     assert 0.05 < max(rates) <= 0.1
@@ -219,10 +222,10 @@ def test_a_run_is_called_by_its_values():
 )
 def test_hostile_values_stay_in_the_configuration(value):
     one, other = ({"model.word": word, "train.batch_size": 32} for word in (value, f"{value} "))
-    names = [trial_settings.run_name("a" * 32, each) for each in (one, other)]
+    names = [Settings(each).run_name("a" * 32) for each in (one, other)]
     assert names[0] != names[1]
     assert all(RUN_NAME.fullmatch(name) for name in names)
-    assert trial_settings.label(one).isprintable()
+    assert Settings(one).label.isprintable()
     options = settings_plan.first({"set": "seed=2"}, one)
     assert configurations.parse_set(options["set"]) == {"seed": 2, **one}
 
@@ -248,7 +251,7 @@ HOSTS = ["node1", "node2", "node3", "node4", "node5"]
     ],
 )
 def test_each_trial_has_hosts_of_its_own(workers, groups, idle):
-    wanted = settings_plan.wanted({"vary": "seed=1,2", **workers}, HOSTS)
+    wanted = Wanted.of({"vary": "seed=1,2", **workers}, HOSTS)
     assert (wanted.groups, wanted.idle, wanted.workers) == (groups, idle, len(groups[0]))
 
 
@@ -262,7 +265,7 @@ def test_each_trial_has_hosts_of_its_own(workers, groups, idle):
     ],
 )
 def test_requests_that_are_refused(options, message):
-    assert refusal(settings_plan.wanted, {"vary": "seed=1", **options}, HOSTS).startswith(message)
+    assert refusal(Wanted.of, {"vary": "seed=1", **options}, HOSTS).startswith(message)
 
 
 @pytest.mark.parametrize("options", [{"trials": "4"}, {"weights": "a.keras"}])

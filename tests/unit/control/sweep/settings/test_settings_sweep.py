@@ -15,13 +15,12 @@ from control.common.child_playbooks import Playbook
 from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.planning import plan_command
-from control.sweep.scaling import sweep_text
-from control.sweep.settings import settings_results, settings_text, trial_settings
+from control.sweep.settings import settings_results, trial_settings
 from control.sweep.settings.settings_trials import SettingsBench
-from control.sweep.settings.trial_settings import Result
+from control.sweep.settings.trial_settings import Result, Settings
 from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks.conclude import conclude
-from control.sweep.tasks.run_trials import _run_all
+from control.sweep.tasks.run_trials import _run_all, _under_way
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_rows
 
@@ -81,7 +80,7 @@ def finish(folder, **changes):
     runs = sorted(path.stem for path in (folder / "configs").glob("*.yml"))
     for number, run in enumerate(runs):
         config = configurations.build(configurations.load(folder / "configs" / f"{run}.yml"))
-        values = trial_settings.values_of(config, read_json(folder / "summary.json")["varied"])
+        values = Settings.of(config, read_json(folder / "summary.json")["varied"])
         trial_settings.STORE.put(folder / trial_settings.FILE, row(run, values, value=0.5 + number / 10, **changes))
     return runs
 
@@ -196,23 +195,13 @@ def test_without_a_name_the_question_names_the_sweep(folder, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["task_cnn-lab-learning_rate-batch"]
 
 
-AT_104 = {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0}
-
-
-def earlier_run(summary):
+@pytest.mark.parametrize(("seconds", "time"), [({"seconds_end_to_end": 30.0, "seconds_training": 20.0}, "1:08"), ({}, "0:48")])
+def test_an_estimate_from_an_earlier_run(folder, seconds, time):
+    """The run of an earlier version may lack its seconds."""
     run = project.RUNS / "before"
-    write_json(run / "summary.json", summary)
+    write_json(run / "summary.json", {"state": "SUCCEEDED", "workers": 2, "images_per_s": 104.0, **seconds})
     (run / "config.yml").write_text(configurations.dump(configurations.build(configurations.load(configurations.find("task_cnn")))))
-
-
-def test_an_estimate_from_an_earlier_run(folder):
-    earlier_run({**AT_104, "seconds_end_to_end": 30.0, "seconds_training": 20.0})
-    assert "time         about 1:08 for 4 trials, at the speed of run before" in planned(VARY)["show"]
-
-
-def test_a_run_without_its_seconds_gives_estimate(folder):
-    earlier_run(AT_104)
-    assert "time         about 0:48 for 4 trials, at the speed of run before" in planned(VARY)["show"]
+    assert f"time         about {time} for 4 trials, at the speed of run before" in planned(VARY)["show"]
 
 
 # --- a trial
@@ -245,8 +234,8 @@ def bench(folder, monkeypatch):
 
 
 def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
-    run = bench.bench.trials[0]
-    result = bench.bench.measure(run, ["node3", "node4"], lambda: False)
+    trial = bench.bench.trials[0]
+    run, result = trial.run, bench.bench.measure(trial, ["node3", "node4"], lambda: False)
     ((path, variables),) = bench.played
     assert path == "playbooks/stages/trial.yml"
     assert variables == {
@@ -259,7 +248,7 @@ def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
     assert (result.state, result.metric, result.value, result.epoch, result.epochs) == ("SUCCEEDED", "val_accuracy", 0.7, 2, 3)
     assert (result.hosts, result.reason, result.values) == ("node3 node4", "", {"optimizer.learning_rate": 0.1, "train.batch_size": 32})
     assert bench.bench.outcome(result) == "validation accuracy 0.7000 in epoch 2, 0:41, 900 images/s"
-    assert bench.bench.label(run) == "learning_rate=0.1 batch_size=32"
+    assert trial.label == "learning_rate=0.1 batch_size=32"
 
 
 @pytest.mark.parametrize(
@@ -302,7 +291,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
     monkeypatch.setattr(UnderWay, "elapsed", 41.0)
     printed, shown = [], []
     line = SimpleNamespace(print=printed.append, update=shown.append, end=lambda: None)
-    play, bad = Playbook.run, bench.bench.trials[1]
+    play, bad = Playbook.run, bench.bench.trials[1].run
 
     def run(self, ended, meanwhile=lambda: None):
         code = play(self, ended, meanwhile)
@@ -311,7 +300,7 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
     monkeypatch.setattr(Playbook, "run", run)
     _run_all(bench.bench, line)
     rows = trial_settings.STORE.read(folder / trial_settings.FILE)
-    assert {one.run: one.state for one in rows} == {run: "FAILED" if run == bad else "SUCCEEDED" for run in bench.bench.trials}
+    assert {one.run: one.state for one in rows} == {one.run: "FAILED" if one.run == bad else "SUCCEEDED" for one in bench.bench.trials}
     assert {one.hosts for one in rows} <= {"node1 node2", "node3 node4"}
     assert len(printed) == 4
     assert any("trial 2 of 4: learning_rate=0.1 batch_size=64: FAILED: its command failed" in line for line in printed)
@@ -319,8 +308,8 @@ def test_disjoint_trials_all_run_though_one_fails(bench, folder, monkeypatch):
 
 def test_the_line_of_several_trials():
     jobs = [(3, "seed=1", 65.0, 100.0), (4, "seed=2", 5.0, 100.0)]
-    assert sweep_text.under_way(jobs, 9, 200.0, 2) == "trial 3 of 9: seed=1, 1:05; trial 4 of 9: seed=2, 0:05  about 2:45 left"
-    assert sweep_text.under_way(jobs[:1], 9, None, 2) == "trial 3 of 9: seed=1, 1:05"
+    assert _under_way(jobs, 9, 200.0, 2) == "trial 3 of 9: seed=1, 1:05; trial 4 of 9: seed=2, 0:05  about 2:45 left"
+    assert _under_way(jobs[:1], 9, None, 2) == "trial 3 of 9: seed=1, 1:05"
 
 
 # --- the results
@@ -350,7 +339,7 @@ def test_what_has_no_result_comes_last():
     ]
     actual = settings_results.rank(rows, RECORD, None)
     assert [one.run for one in actual.rows] == ["pi.1", "pi.0", "pi.o", "pi.a", "pi.b"]
-    assert settings_results.failures(actual) == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
+    assert actual.failures() == ["learning_rate=9: DIVERGED: node1: nan", "learning_rate=8: FAILED: node1: gone"]
     assert actual.commands == [
         ("train the best", "ansible-playbook train.yml -e config=sweeps/pi/configs/pi.1.yml -e workers=2"),
         ("curves", "ansible-playbook tensorboard.yml"),
@@ -406,4 +395,4 @@ def test_hostile_values_break_no_table(value):
     lines = [line for line in settings_results._analysis(actual).splitlines() if line.startswith("| ")]
     assert len(lines) == 4
     assert {line.replace("\\|", "").count("|") for line in lines} == {7}
-    assert len(settings_text.results(actual, "sweeps/pi").splitlines()[0]) < 140
+    assert len(actual.shown("sweeps/pi").splitlines()[0]) < 140

@@ -41,7 +41,8 @@ def sweep(tmp_path, monkeypatch):
     bench = Bench(actual, {}, lambda: False)
     made = SimpleNamespace(line=Line(), bench=bench, outcomes=[], cleared=0, prepared=0)
 
-    def measure(self, trial, hosts, ended):
+    def measure(self, planned, hosts, ended):
+        trial = planned.trial
         assert hosts == ["a", "b", "c"]
         outcome = made.outcomes.pop(0)
         if isinstance(outcome, BaseException):

@@ -1,45 +1,52 @@
-"""How accuracy changed, which epoch is best, and the results on the test examples. Pure functions.
+"""How accuracy, or a model's own metrics, changed, which epoch is best, and the results on the test examples. Pure functions.
 
-The verdict on the epochs is that of `control.runs.results.course`.
+The verdict on a classifier's epochs is that of `control.runs.results.course`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from control.common.text import count, listed
 from control.report.blocks import Block, Picture, Section, Table, Text, code, moment, percent, points
 from control.report.facts import Run
-from control.report.metrics import TIE
 from control.runs.results.course import OVERFITTING, Trend
+from control.runs.results.metric_text import metric_name
 from control.runs.results.next_steps import go_on
 from trainer.rundir.best_epoch import best_row
+from trainer.rundir.schemas import VALIDATION, metric_values
 
 RULE = (
     f"The rule: a run overfits when its last two validation losses are more than {OVERFITTING:g}% above its lowest, an earlier one, "
     "while the training loss kept falling after that epoch (Prechelt 1998, generalisation loss)."
 )
+TIE = "of equals the one with the lower loss, then the earliest, as in summary.json"
+"""Choice among epochs with equal best values, as part of a sentence."""
 PROMISE = f"The rule: the highest validation accuracy; {TIE}."
 
 
-def sections(run: Run, level: int, picture: str, mistakes: Sequence[Block] = ()) -> list[Section]:
-    """Course of the training, best epoch, test examples.
+Row = dict[str, Any]
+"""An epoch in history.csv, or its evaluation."""
+Column = tuple[str, Callable[[Row], str]]
+"""Title and cell of a column."""
 
-    Args:
-        run: the run.
-        level: of the headings.
-        picture: file of the curves.
-        mistakes: what the best epoch gets wrong.
-    """
+
+def sections(run: Run, mistakes: Sequence[Block] = ()) -> list[Section]:
+    """Course of the training, best epoch, test examples; `mistakes`: what the best epoch gets wrong."""
+    what = "accuracy and loss" if run.classifies else "the metrics"
+    alt = f"Curves of {what} over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked."
+    curves = Picture(run.picture("history"), alt)
+    if not run.classifies:
+        return [
+            Section("How the metrics changed", [Text(_course_of_metrics(run)), curves, _table_of_metrics(run)]),
+            Section("The most promising epoch", [Text(_best_by_metric(run))]),
+            Section("Test examples", [*_tested_metrics(run), *mistakes]),
+        ]
     losses = [Text([overfitting(run), RULE])] if len(run.history) > 1 else []
-    curves = Picture(
-        picture,
-        f"Curves of accuracy and loss over the {count(len(run.history), 'epoch')} of {run.name}; epoch {run.best['epoch']} is marked.",
-    )
     return [
-        Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)], level),
-        Section("The most promising epoch", [Text([*_promising(run), PROMISE])], level),
-        Section(f"Test {run.noun}s", [*_tested(run), *mistakes], level),
+        Section("How accuracy changed", [Text(course(run)), *losses, curves, _table(run)]),
+        Section("The most promising epoch", [Text([*_promising(run), PROMISE])]),
+        Section(f"Test {run.noun}s", [*_tested(run), *mistakes]),
     ]
 
 
@@ -115,12 +122,6 @@ def _named(row: dict[str, Any]) -> str:
     return f"epoch {row['epoch']}, {percent(row['val_accuracy'])}"
 
 
-def unfinished(run: Run) -> str:
-    """Sentence on the epochs in the report of a run without an outcome."""
-    done, asked = run.last["epoch"], run.cluster["counts"]["epochs"]
-    return f"{run.name}: no outcome is recorded yet, so the report covers {done} of its {count(asked, 'epoch')}"
-
-
 def _advice(run: Run) -> str:
     """Advice on training longer: one sentence that follows from the verdict."""
     course = run.course
@@ -155,22 +156,38 @@ def _table(run: Run) -> Table:
     if len(run.history) > 2:
         marks[half] = f"middle, {marks[half]}" if half in marks else "middle"
     rows = [row for row in run.history if row["epoch"] in marks]
-    header = ["epoch", "which", "loss", "accuracy", "validation loss", "validation accuracy", "learning rate", f"{run.noun}s/s"]
-    cells = [
-        [
-            str(row["epoch"]),
-            marks[row["epoch"]],
-            f"{row['loss']:.4f}",
-            percent(row["accuracy"]),
-            f"{row['val_loss']:.4f}",
-            percent(row["val_accuracy"]),
-            f"{row['learning_rate']:g}",
-            f"{row['images_per_s']:,.0f}",
-        ]
-        for row in rows
-    ]
     some = f"First, middle, best and last of {count(len(run.history), 'epoch')}; all are in history.csv"
-    return Table(some if len(rows) < len(run.history) else "All epochs, as in history.csv", header, cells)
+    losses, shares = ("loss", _number("loss")), ("accuracy", _share("accuracy"))
+    validation = [("validation loss", _number("val_loss")), ("validation accuracy", _share("val_accuracy"))]
+    columns = [losses, shares, *validation, *_speed(f"{run.noun}s/s")]
+    return _table_of(some if len(rows) < len(run.history) else "All epochs, as in history.csv", rows, marks, columns)
+
+
+def _table_of(caption: str, rows: Sequence[Row], marks: Mapping[int, str], columns: Sequence[Column]) -> Table:
+    """One row per epoch: its number, its marks, and these columns."""
+    cells = [[str(row["epoch"]), marks[row["epoch"]], *(cell(row) for _, cell in columns)] for row in rows]
+    return Table(caption, ["epoch", "which", *(title for title, _ in columns)], cells)
+
+
+def _number(name: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[name]:.4f}" if name in row else "-"
+
+
+def _share(name: str) -> Callable[[Row], str]:
+    return lambda row: percent(row[name])
+
+
+def _speed(unit: str) -> list[Column]:
+    return [("learning rate", lambda row: f"{row['learning_rate']:g}"), (unit, lambda row: f"{row['images_per_s']:,.0f}")]
+
+
+def _evaluated(noun: str) -> list[Column]:
+    return [(f"{noun}s", lambda row: f"{row['images']:,}"), ("evaluated at", lambda row: moment(row["evaluated_at"]))]
+
+
+def _test_rows(run: Run) -> list[Row]:
+    """Test results of the marked epochs."""
+    return [{"epoch": epoch, **run.tests[epoch]} for epoch in run.marked if epoch in run.tests]
 
 
 def _tested(run: Run) -> list[Block]:
@@ -209,22 +226,10 @@ def _against(one: float, other: float) -> str:
 
 
 def _test_table(run: Run) -> Table:
-    header = ["epoch", "which", "test loss", "test accuracy", "validation accuracy", f"{run.noun}s", "evaluated at"]
     validation = {row["epoch"]: row["val_accuracy"] for row in run.history}
-    rows = [
-        [
-            str(epoch),
-            mark,
-            f"{run.tests[epoch]['loss']:.4f}",
-            percent(run.tests[epoch]["accuracy"]),
-            percent(validation[epoch]),
-            f"{run.tests[epoch]['images']:,}",
-            moment(run.tests[epoch]["evaluated_at"]),
-        ]
-        for epoch, mark in run.marked.items()
-        if epoch in run.tests
-    ]
-    return Table(f"The test {run.noun}s", header, rows)
+    columns = [("test loss", _number("loss")), ("test accuracy", _share("accuracy"))]
+    columns += [("validation accuracy", lambda row: percent(validation[row["epoch"]])), *_evaluated(run.noun)]
+    return _table_of(f"The test {run.noun}s", _test_rows(run), run.marked, columns)
 
 
 def _untested(run: Run) -> list[str]:
@@ -234,13 +239,8 @@ def _untested(run: Run) -> list[str]:
         listed([f"{epoch} ({run.marked[epoch]})" for epoch in epochs])
         for epochs in (can, [epoch for epoch in run.untested() if epoch not in can])
     )
-    sentences = [f"Not evaluated on the test {run.noun}s yet: epoch {named}. To evaluate: {code(evaluation(run))}."] if named else []
+    sentences = [f"Not evaluated on the test {run.noun}s yet: epoch {named}. To evaluate: {code(run.evaluation_command)}."] if named else []
     return [*sentences, *([f"Epoch {lost} can't be evaluated: there is no snapshot of it in checkpoints/."] if lost else [])]
-
-
-def evaluation(run: Run) -> str:
-    """The command that evaluates the missing epochs."""
-    return f"ansible-playbook evaluate.yml -e run={run.name} -e epoch={','.join(map(str, run.testable()))}"
 
 
 def short(run: Run) -> list[str]:
@@ -254,3 +254,39 @@ def short(run: Run) -> list[str]:
             else "It does not overfit, by the rule stated below."
         )
     return sentences
+
+
+def _course_of_metrics(run: Run) -> list[str]:
+    """Each metric's first and last value, with that on the validation examples."""
+    values = metric_values(run.last)
+    sentences = []
+    for name in [name for name in values if not name.startswith(VALIDATION)]:
+        keys = [key for key in (name, VALIDATION + name) if key in values]
+        moved = [f"{metric_name(key)} went from {run.first.get(key, values[key]):.4f} to {values[key]:.4f}" for key in keys]
+        sentences.append(f"From epoch {run.first['epoch']} to {run.last['epoch']}, {listed(moved)}.")
+    return sentences or ["The model has no metrics."]
+
+
+def _best_by_metric(run: Run) -> list[str]:
+    """The best epoch, and the rule."""
+    decides = run.monitor
+    value = f", with a {decides.label} of {run.best[decides.metric]:.4f}" if decides.metric in run.best else ""
+    rule = f"The rule: {decides.rule}; {TIE}."
+    return [f"Epoch {run.best['epoch']} is the most promising{value}.", rule]
+
+
+def _tested_metrics(run: Run) -> list[Block]:
+    """Test results of the evaluated epochs."""
+    rows = _test_rows(run)
+    if not rows:
+        return [Text(["No epoch has been evaluated on the test examples yet."])]
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    columns = [*((metric_name(name), _number(name)) for name in names), *_evaluated("example")]
+    return [_table_of("The test examples", rows, run.marked, columns)]
+
+
+def _table_of_metrics(run: Run) -> Table:
+    rows = [row for row in run.history if row["epoch"] in run.marked]
+    columns = [*((metric_name(name), _number(name)) for name in metric_values(run.last)), *_speed("examples/s")]
+    caption = f"First, best and last of {count(len(run.history), 'epoch')}; all are in history.csv"
+    return _table_of(caption, rows, run.marked, columns)
