@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,24 +33,61 @@ SHARD_BYTES = 256 * 2**20
 Checked = tuple[bytes, str | None]
 
 
-def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] | None:
-    """The record of this unchanged source, if it is already published in `packs`.
+@dataclass(frozen=True)
+class PublishedData:
+    """A dataset as published, or as it will be, when it has no digests yet."""
 
-    Its `digest` and its `manifest`'s; how many images are in `train` and `test`, and how many of them it holds out itself (`held_out`,
-    or null); `excluded`, images that were left out.
-    """
+    digest: str | None
+    manifest: str | None
+    """Digest of the manifest's file."""
+    train: int
+    """Examples in `train` and `test`."""
+    test: int
+    held_out: int | None = None
+    """How many of `train` the dataset itself sets aside for validation; None: `data.validation_split` decides."""
+    excluded: Sequence[Sequence[str]] = ()
+    """Name and reason of each image that was left out."""
+
+    @classmethod
+    def of(cls, packed: Manifest) -> "PublishedData":
+        """The record of a manifest."""
+        return cls(packed.digest, packed.sha256, packed.count("train"), packed.count("test"), packed.held_out, packed.excluded)
+
+    @classmethod
+    def expected(cls, listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> "PublishedData":
+        """The record that publishing a source will give, as far as it is known before."""
+        return cls(None, None, listing.count("train"), listing.count("test"), listing.held_out, excluded)
+
+    @classmethod
+    def parsed(cls, raw: Mapping[str, Any]) -> "PublishedData":
+        """The record in JSON, or in a plan, beside other entries."""
+        return cls(**{one.name: raw[one.name] for one in dataclasses.fields(cls) if one.name in raw})
+
+
+def published(listing: Listing, packs: Path, allow_bad: bool) -> PublishedData | None:
+    """The record of this unchanged source, if it is already published in `packs`."""
     entry = _index(listing, packs, allow_bad)
     if not entry.is_file():
         return None
-    record: dict[str, Any] = read_json(entry)
-    earlier, dataset = record.pop("stamps"), place_of(packs, record["manifest"])
+    raw = read_json(entry)
+    record = PublishedData.parsed(raw)
+    dataset = _place(packs, record)
     current = _stamps(dataset.folder)
-    if current != earlier:
+    if current != raw["stamps"]:
         if _damaged_files(dataset):
             return None
         with contextlib.suppress(OSError):
-            write_json(entry, {**record, "stamps": current})
+            _write_record(entry, record, current)
     return record
+
+
+def _write_record(entry: Path, record: PublishedData, stamps: dict[str, list[int]]) -> None:
+    write_json(entry, {**dataclasses.asdict(record), "stamps": stamps})
+
+
+def _place(packs: Path, record: PublishedData) -> manifest.Published:
+    assert record.manifest is not None
+    return place_of(packs, record.manifest)
 
 
 def place_of(packs: Path, sha256: str) -> manifest.Published:
@@ -79,22 +118,9 @@ def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) ->
     listing = source.scan()
     record = published(listing, packs, allow_bad)
     if record is None:
-        record = record_of(_pack(source, listing, packs, allow_bad, progress))
-        stamps = _stamps(place_of(packs, record["manifest"]).folder)
-        write_json(_index(listing, packs, allow_bad), {**record, "stamps": stamps})
-    return dataclasses.replace(manifest.load(place_of(packs, record["manifest"])), excluded=record["excluded"])
-
-
-def record_of(packed: Manifest) -> dict[str, Any]:
-    """The record of a dataset that `published` returns."""
-    counts = {split: packed.count(split) for split in SPLITS}
-    return {"digest": packed.digest, "manifest": packed.sha256, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
-
-
-def bytes_of(packed: Manifest, packs: Path) -> int:
-    """Bytes of a dataset's examples."""
-    folder = place_of(packs, packed.sha256).folder
-    return sum(packed.shards) if packed.table is None else sum((folder / name).stat().st_size for name in packed.sums)
+        record = PublishedData.of(_pack(source, listing, packs, allow_bad, progress))
+        _write_record(_index(listing, packs, allow_bad), record, _stamps(_place(packs, record).folder))
+    return dataclasses.replace(manifest.load(_place(packs, record)), excluded=[list(one) for one in record.excluded])
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:

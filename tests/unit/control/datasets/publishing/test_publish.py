@@ -13,6 +13,7 @@ from control.__main__ import main
 from control.common import configurations
 from control.common.plan import Plan
 from control.datasets.publishing import publish
+from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources.folder import Folder
 from control.datasets.sources.idx import Idx
 from control.remote import trainer_process
@@ -93,8 +94,8 @@ def test_published_answers_without_reading(make_folder, packs):
     assert publish.published(Folder(str(root)).scan(), packs, False) is None
     made = put(root, packs)
     known = publish.published(Folder(str(root)).scan(), packs, False)
-    assert known == publish.record_of(made)
-    assert (known["digest"], known["train"], known["held_out"]) == (made.digest, len(made.train.files), None)
+    assert known == PublishedData.of(made)
+    assert (known.digest, known.train, known.held_out) == (made.digest, len(made.train.files), None)
     assert publish.published(Folder(str(root)).scan(), packs, True) is None
     (packs / made.sha256[:16] / "manifest.json").unlink()
     assert publish.published(Folder(str(root)).scan(), packs, False) is None
@@ -107,11 +108,11 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     made = put(root, packs, allow_bad=True)
     listing = Folder(str(root)).scan()
     known = publish.published(listing, packs, True)
-    assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
+    assert (known.train, known.test, len(known.excluded)) == (4, 2, 1)
     config = configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}}))
-    described = plan_dataset.describe(listing, plan_dataset.expected(listing))
+    described = plan_dataset.describe(listing, PublishedData.expected(listing))
     before = Plan(run="run", folder=Path("run"), config=config, hosts=[{}, {}], dataset=described)
-    after = publish_dataset.without(before, publish.record_of(made))
+    after = publish_dataset.without(before, PublishedData.of(made))
     assert (before.dataset["train"], before.dataset["left_out"]) == (5, 0)
     assert (after.dataset["train"], after.dataset["left_out"]) == (4, 1)
     assert after.counts["train_images"] + after.counts["validation_images"] == 4
@@ -134,8 +135,8 @@ def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
     monkeypatch.setattr(trainer_process, "run", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
     config = configurations.build({"data": {"source": "folder", "path": str(root), "test_split": 0.3}})
     record = publish_dataset._publish(configurations.to_dict(config)["data"], packs)
-    assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) | {"bytes": record["bytes"]} == record
-    assert (record["train"], record["test"]) == (14, 6)
+    assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) == record
+    assert (record.train, record.test) == (14, 6)
 
 
 def test_a_removed_pack_is_made_again(make_folder, packs):

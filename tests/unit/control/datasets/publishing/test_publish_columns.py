@@ -68,14 +68,7 @@ def test_arrays_are_published_and_gathered(file):
     x, y = splits["train"].gather(np.array([29, 0]))
     assert (x.tolist(), y.tolist()) == ([[116, 117, 118, 119], [0, 1, 2, 3]], [29, 0])
     assert sorted(packed.order.tolist()) == [*range(30)]
-    assert publish.record_of(packed) == {
-        "digest": packed.digest,
-        "manifest": packed.sha256,
-        "train": 30,
-        "test": 10,
-        "held_out": None,
-        "excluded": [],
-    }
+    assert publish.PublishedData.of(packed) == publish.PublishedData(packed.digest, packed.sha256, 30, 10, None, [])
 
 
 def test_equal_examples_have_equal_digests(file):
@@ -672,7 +665,7 @@ def test_published_table_is_repaired_only_when_damaged(file, monkeypatch):
     made, packs = table(file), file.parent / "packs"
     first = publish.publish(made, packs, False, lambda *_: None)
     place = publish.place_of(packs, first.sha256)
-    assert publish.published(made.scan(), packs, False)["manifest"] == first.sha256
+    assert publish.published(made.scan(), packs, False).manifest == first.sha256
     assert publish._damaged_files(place) == []
     (place.folder / "train-rows.npy").unlink()
     assert publish._damaged_files(place) == ["train-rows.npy"]
