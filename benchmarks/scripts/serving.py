@@ -187,7 +187,7 @@ def _alone(exported: Exported) -> Callable[[int], float]:
 
     def seconds(rows: int) -> float:
         body = _body(exported, rows, 0)
-        arrays = protocol.predict_request(protocol.parse(body), exported, protocol.Budget(len(body))).arrays
+        arrays = protocol.request_of("predict", body, exported).arrays
         (x,) = spec.inputs.pack([keras.ops.convert_to_tensor(arrays[leaf.name]) for leaf in exported.inputs])
         return statistics.median(script.in_turn({"predict": lambda: model.predict(x, verbose=0, batch_size=BLOCK)}, CALLS)["predict"])
 

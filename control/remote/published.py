@@ -1,4 +1,4 @@
-"""What a run's hosts read, published on this machine: the dataset, the trainer's code, a user's script, weights. The fact `published`."""
+"""Files that a run's hosts read, published on this machine: dataset, trainer's code, a user's script, weights. The fact `published`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -44,7 +44,7 @@ class Published:
 
     @classmethod
     def launched(cls, run: Mapping[str, Any], packs: Path) -> "Published":
-        """What hosts read of a launched run.
+        """The dataset and code of a launched run.
 
         Args:
             run: its name `run`, `dataset`, `code` and the code's digest; launches of an early version have no digest.
@@ -68,7 +68,7 @@ class Published:
 
     @classmethod
     def of(cls, fact: Mapping[str, Any]) -> "Published":
-        """What the fact says."""
+        """From the fact."""
         given = {one.name: fact[one.name] for one in fields(cls) if one.name in fact}
         return cls(**{**given, "others": {kind: PublishedFile(**file) for kind, file in fact.get("others", {}).items()}})
 

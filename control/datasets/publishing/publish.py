@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from control.datasets.listing import kept_columns, stratified, unfinished
+from control.datasets.listing import stratified, unfinished
+from control.datasets.listing.kept_columns import ColumnFolder
 from control.datasets.listing.registry import Listing, Source
 from control.datasets.listing.stratified import stratified_order
-from control.datasets.publishing import image_check
-from control.datasets.publishing.image_check import CHUNK, READING, Progress
+from control.datasets.publishing.image_check import CHUNK, READING, ImageCheck, Progress, Record, check_readable, refuse
 from trainer.common.errors import DatasetError
 from trainer.common.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.data import manifest
@@ -30,7 +30,6 @@ TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 
 
 SHARD_BYTES = 256 * 2**20
-Checked = tuple[bytes, str | None]
 
 
 @dataclass(frozen=True)
@@ -146,9 +145,8 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
 
 
 def _pack_images(source: Source, listing: Listing, part: Path, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
-    writer = _Writer(part, listing)
-    known = image_check.kept(listing, packs)
-    for done, (split, number, record) in enumerate(image_check.records(source, listing, known), 1):
+    writer, check = _Writer(part, listing), ImageCheck(source, listing, packs)
+    for done, (split, number, record) in enumerate(check.records(check.known), 1):
         writer.add(split, number, record)
         if done % CHUNK == 0:
             progress(done, writer.total)
@@ -159,7 +157,8 @@ def _pack_images(source: Source, listing: Listing, part: Path, packs: Path, allo
 def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
     """Copy a table's files, and write its manifest."""
     assert listing.table is not None
-    sums = kept_columns.copy_files(listing, part, progress)
+    assert listing.folder is not None
+    sums = ColumnFolder(listing.folder).copy(part, progress)
     content = json.dumps([listing.table.to_json(), listing.classes, listing.held_out, sorted(sums.items())])
     digest, empty = hashlib.sha256(content.encode()).hexdigest(), Records([], [], [])
     packed = Manifest(
@@ -184,7 +183,7 @@ class _Writer:
         self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
 
-    def add(self, split: str, number: int, record: Checked) -> None:
+    def add(self, split: str, number: int, record: Record) -> None:
         data, error = record
         name, label = self.listing.files[split][number], self.listing.labels[split][number]
         if error is not None:
@@ -219,8 +218,8 @@ class _Writer:
 
     def finish(self, allow_bad: bool) -> Manifest:
         self._close()
-        image_check.refuse(self._bad, allow_bad)
-        image_check.check_classes(self.listing.name, self.listing.classes, {split: one.labels for split, one in self._records.items()})
+        refuse(self._bad, allow_bad)
+        check_readable(self.listing.name, self.listing.classes, {split: one.labels for split, one in self._records.items()})
         for split, records in self._records.items():
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]

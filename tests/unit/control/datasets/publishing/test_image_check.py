@@ -16,7 +16,7 @@ def one_process(monkeypatch):
 
 def checked(root, packs, allow_bad=True, progress=lambda *_: None):
     source = Folder(str(root))
-    return image_check.checked(source, source.scan(), packs, allow_bad, progress)
+    return image_check.ImageCheck(source, source.scan(), packs).readable(allow_bad, progress)
 
 
 def test_listing_is_as_what_is_published(make_folder, tmp_path):

@@ -234,6 +234,6 @@ def test_hosts_together_have_every_row_once_in_order(here, hosts, count):
     stored = [Columns(here / "parts" / str(rank), spec, SPLIT, size).gather(np.arange(size))[0] for rank, size in enumerate(rows)]
     joined = []
     for first in range(0, count, BLOCK):
-        host, start = new_examples.place(first, hosts)
+        host, start = Parts.place(first, hosts)
         joined += stored[host][start : start + BLOCK].tolist()
     assert joined == list(range(count))

@@ -228,7 +228,7 @@ def test_image_larger_than_any_is_not_read(make_folder, place):
     with (source.path / "train" / "cat" / "large.jpg").open("wb") as stream:
         stream.truncate(2**40)
     with pytest.raises(DatasetError, match=r"train/cat/large.jpg: it has 1,099,511,627,776 bytes; at most 1,073,741,824 are read"):
-        image_check.checked(source, source.scan(), place, False, lambda *_: None)
+        image_check.ImageCheck(source, source.scan(), place).readable(False, lambda *_: None)
 
 
 def test_archive_of_many_members_is_refused(place):
