@@ -27,7 +27,7 @@ from PIL import Image
 from benchmarks.shared import script
 from control.common import project, text
 from control.serving import protocol
-from control.serving.signature import Exported, versions
+from control.serving.signature import Exported, VersionFolder
 from trainer.data.spec import STRING, Leaf
 from trainer.evaluation.predict import BLOCK
 
@@ -69,7 +69,7 @@ def main() -> None:
     line.add_argument("--rows", default="1,32,256")
     arguments = line.parse_args()
     folder = project.EXPORTS / str(arguments.model)
-    if not (every := versions(folder)):
+    if not (every := VersionFolder(folder).numbers):
         sys.exit(f"{folder} has no exported model: ansible-playbook export.yml")
     exported = Exported.read(folder / str(every[-1]))
     numbers = {name: [int(one) for one in getattr(arguments, name).split(",")] for name in ("clients", "rows")}

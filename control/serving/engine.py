@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import socket
 import traceback
@@ -16,8 +17,9 @@ from typing import Any
 from control.serving import frames, protocol
 from control.serving.batching import Batcher
 from control.serving.refusals import BadRequest, OutOfMemory, Overloaded
-from control.serving.versions import OLDER, Model, Version, tensorflow_loader
+from control.serving.versions import LONGEST, OLDER, Model, Version
 from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
 from trainer.data.spec import STRING, Leaf
 
 LARGE_BYTES, LARGE_VALUES = 64 * 1024, 8192
@@ -31,6 +33,8 @@ KILLED_FIRST = "500"
 """Added to the kernel's score of this process where memory runs out: it goes before the server and before trainings."""
 STATUS: dict[type[Exception], int] = {BadRequest: 400, LockstepError: 404, Overloaded: 503, OutOfMemory: 503, MemoryError: 503}
 """HTTP status of an error's answer; the first kind that fits."""
+FUNCTION = re.compile(r"\{\{[^}]*\}\}")
+"""Where in its graph TensorFlow was, in its words."""
 Answer = tuple[int, bytes]
 
 
@@ -216,7 +220,7 @@ class _Limited:
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             self._later[folder] = MODEL_BYTES + MODEL_COPIES * size
             self._limit()
-        signatures = tensorflow_loader(folder)
+        signatures = _loaded(folder)
         # No request is computed before the first version is there.
         self._first = self._first or _data_bytes()
         self._limit()
@@ -233,3 +237,31 @@ def _data_bytes() -> int:
     """Private memory that this process may write, without stacks, as RLIMIT_DATA counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
+
+
+def _loaded(folder: Path) -> dict[str, protocol.Call]:
+    """A SavedModel's signatures, from arrays to arrays. Imports TensorFlow."""
+    import tensorflow as tf
+
+    from control.serving import saved_model
+
+    refused = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.UnimplementedError, tf.errors.FailedPreconditionError)
+
+    def calling(signature: Any) -> protocol.Call:
+        def call(arrays: protocol.Arrays) -> protocol.Arrays:
+            try:
+                outputs = signature(**{name: tf.constant(value) for name, value in arrays.items()})
+                return {name: output.numpy() for name, output in outputs.items()}
+            except refused as error:
+                # A line that can't be parsed, or a number that the model's own tables do not have.
+                words = FUNCTION.sub("", error.message).strip() or type(error).__name__
+                raise BadRequest(printable(words.splitlines()[0], LONGEST)) from None
+            except UnicodeDecodeError as error:
+                # TensorFlow quotes the input in its words.
+                raise BadRequest(f"the model refuses the input {printable(str(error.object, 'utf-8', 'replace'), LONGEST)}") from None
+            except tf.errors.ResourceExhaustedError:
+                raise OutOfMemory from None
+
+        return call
+
+    return {name: calling(signature) for name, signature in saved_model.load(folder).items()}

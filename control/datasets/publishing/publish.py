@@ -24,7 +24,7 @@ from control.datasets.publishing.image_check import CHUNK, READING, ImageCheck, 
 from trainer.common.errors import DatasetError
 from trainer.common.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.data import manifest
-from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Records
+from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Published, Records
 
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 
@@ -62,6 +62,11 @@ class PublishedData:
         """The record in JSON, or in a plan, beside other entries."""
         return cls(**{one.name: raw[one.name] for one in dataclasses.fields(cls) if one.name in raw})
 
+    def place(self, packs: Path) -> Published:
+        """Its folder in that of published datasets."""
+        assert self.manifest is not None
+        return place_of(packs, self.manifest)
+
 
 def published(listing: Listing, packs: Path, allow_bad: bool) -> PublishedData | None:
     """The record of this unchanged source, if it is already published in `packs`."""
@@ -70,7 +75,7 @@ def published(listing: Listing, packs: Path, allow_bad: bool) -> PublishedData |
         return None
     raw = read_json(entry)
     record = PublishedData.parsed(raw)
-    dataset = _place(packs, record)
+    dataset = record.place(packs)
     current = _stamps(dataset.folder)
     if current != raw["stamps"]:
         if _damaged_files(dataset):
@@ -84,14 +89,9 @@ def _write_record(entry: Path, record: PublishedData, stamps: dict[str, list[int
     write_json(entry, {**dataclasses.asdict(record), "stamps": stamps})
 
 
-def _place(packs: Path, record: PublishedData) -> manifest.Published:
-    assert record.manifest is not None
-    return place_of(packs, record.manifest)
-
-
-def place_of(packs: Path, sha256: str) -> manifest.Published:
+def place_of(packs: Path, sha256: str) -> Published:
     """The folder of the dataset whose manifest has that digest."""
-    return manifest.Published(packs / sha256[:16], sha256)
+    return Published(packs / sha256[:16], sha256)
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
@@ -99,7 +99,7 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     return {path.name: stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
-def _damaged_files(dataset: manifest.Published) -> list[str]:
+def _damaged_files(dataset: Published) -> list[str]:
     """Files of a published dataset that are missing or changed; reads all of them."""
     try:
         sums = manifest.load(dataset).sums
@@ -118,8 +118,8 @@ def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) ->
     record = published(listing, packs, allow_bad)
     if record is None:
         record = PublishedData.of(_pack(source, listing, packs, allow_bad, progress))
-        _write_record(_index(listing, packs, allow_bad), record, _stamps(_place(packs, record).folder))
-    return dataclasses.replace(manifest.load(_place(packs, record)), excluded=[list(one) for one in record.excluded])
+        _write_record(_index(listing, packs, allow_bad), record, _stamps(record.place(packs).folder))
+    return dataclasses.replace(manifest.load(record.place(packs)), excluded=[list(one) for one in record.excluded])
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:

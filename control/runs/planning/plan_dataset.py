@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from control.datasets.listing.registry import Listing, Source, open_source
-from control.datasets.publishing import class_counts, publish
+from control.datasets.publishing import class_counts
 from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources import fashion_mnist, idx
 from control.runs.planning.resolve import with_keys
@@ -19,7 +19,7 @@ def with_class_counts(config: Config, listing: Listing, published: PublishedData
     if config.train.class_weight != configs.BALANCED:
         return with_keys(config, {"train.class_counts": None})
     if published.excluded and published.manifest:
-        counts = class_counts.of_images(manifest.load(publish.place_of(packs, published.manifest)), sizes)
+        counts = class_counts.of_images(manifest.load(published.place(packs)), sizes)
     else:
         counts = class_counts.of_listing(listing, sizes)
     return with_keys(config, {"train.class_counts": counts})

@@ -9,7 +9,7 @@ from control.common import configurations, text
 from control.common.plan import Plan
 from control.common.task import Task
 from control.datasets.publishing import class_counts
-from control.datasets.publishing.publish import PublishedData, place_of
+from control.datasets.publishing.publish import PublishedData
 from control.remote import trainer_process
 from control.remote.published import Published, PublishedFile
 from control.runs.hosts.inventory_hosts import trains
@@ -33,8 +33,7 @@ def publish(task: Task) -> dict[str, Any]:
     already_published = bool(plan.dataset["digest"])
     record = PublishedData.parsed(plan.dataset) if already_published else _publish(plan.config["data"], packs)
     assert record.digest is not None
-    assert record.manifest is not None
-    dataset = place_of(packs, record.manifest)
+    dataset = record.place(packs)
     replanned = {"plan": _recounted(without(plan, record), dataset).fact} if record.excluded else {}
     if plan.expected_digest not in (None, record.digest):
         raise LockstepError(
@@ -44,7 +43,7 @@ def publish(task: Task) -> dict[str, Any]:
     left_out = [printable(name) for name, _ in record.excluded]
     shown = {"show": f"left out {text.count(len(left_out), 'image')} that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
     others = {"weights": _copied_weights(plan.weights, beside)} if plan.weights else {}
-    published = dataclasses.replace(code, digest=record.digest, folder=str(dataset.folder), manifest=record.manifest, others=others)
+    published = dataclasses.replace(code, digest=record.digest, folder=str(dataset.folder), manifest=dataset.sha256, others=others)
     return {"changed": not already_published, "ansible_facts": {"published": published.fact, **replanned}, **shown}
 
 

@@ -6,18 +6,16 @@ import http.client
 import json
 import shutil
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import uvicorn
 
 from control.serving import app, server
-from control.serving.server import Prompt, _engine_command
+from control.serving.server import _engine_command
 from tests.project import await_until
-from tests.unit.control.serving.conftest import SIZE
-from tests.unit.control.serving.test_saved_model import png, snapshot
+from tests.unit.control.serving.conftest import SIZE, Running, png
+from tests.unit.control.serving.test_saved_model import snapshot
 from trainer.data.spec import of_images
 
 
@@ -29,16 +27,11 @@ def _idle():
         yield
 
 
-class Served:
+class Served(Running):
     """A model that is served."""
 
     def __init__(self, folder):
-        """Start a server on a free port."""
-        served = app.application(folder.name, _engine_command(folder, 2**31), 60)
-        settings = uvicorn.Config(served, http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1)
-        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
+        super().__init__(app.application(folder.name, _engine_command(folder, 2**31), 60), timeout_keep_alive=1)
         await_until(lambda: self.ask("/healthz")[0] == 200, 60, "the first version")
 
     def ask(self, path, body=None, method=None, headers=None):
@@ -52,19 +45,12 @@ class Served:
         is_json = response.headers.get("Content-Type", "").startswith("application/json")
         return response.status, json.loads(answer) if is_json else answer.decode()
 
-    def stop(self):
-        """End it."""
-        self.server.should_exit = True
-        self.thread.join(30)
-        self.socket.close()
-
 
 def serving(folder):
     """A server for a test."""
     served = Served(folder)
     yield served
     served.stop()
-    assert not served.thread.is_alive()
 
 
 @pytest.fixture(scope="module")

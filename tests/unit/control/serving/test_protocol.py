@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from control.serving import protocol
 from control.serving.protocol import BadRequest
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from tests.unit.control.serving.conftest import features, png
 from trainer.data.spec import STRING, Leaf
 
 
@@ -34,10 +34,12 @@ def arrays(body, of):
     return {name: array.tolist() for name, array in request(body, of).arrays.items()}
 
 
+def row(text):
+    return {"b64": base64.b64encode(text).decode()}
+
+
 def encoded(side=2):
-    stream = io.BytesIO()
-    Image.new("RGB", (side, side), (255, 0, 0)).save(stream, "PNG")
-    return {"b64": base64.b64encode(stream.getvalue()).decode()}
+    return row(png(np.full((side, side, 3), (255, 0, 0), np.uint8)))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def jpeg(side, scans):
     stream = io.BytesIO()
     Image.new("L", (side, side)).save(stream, "JPEG", progressive=True)
     whole = stream.getvalue()
-    return {"b64": base64.b64encode(whole[:-2] + whole[whole.rindex(protocol.SCAN) : -2] * scans + whole[-2:]).decode()}
+    return row(whole[:-2] + whole[whole.rindex(protocol.SCAN) : -2] * scans + whole[-2:])
 
 
 def test_jpeg_of_many_scans_is_not_decoded(monkeypatch):
@@ -246,18 +248,9 @@ PAIR = model(Leaf("a", "float32", (2, 2)), Leaf("b", "bool", ()))
 SERIALIZED_IMAGES = model(*PICTURES.inputs, size=PICTURES.image_size, signatures=(EXAMPLES,))
 
 
-def example(**features):
+def example(**values):
     """Serialized, as a row of a body."""
-    kinds = {bytes: ("bytes_list", tf.train.BytesList), float: ("float_list", tf.train.FloatList), int: ("int64_list", tf.train.Int64List)}
-    made = {}
-    for name, values in features.items():
-        kind, values_of = kinds[type(values[0])]
-        made[name] = tf.train.Feature(**{kind: values_of(value=values)})
-    return row(tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString())
-
-
-def row(text):
-    return {"b64": base64.b64encode(text).decode()}
+    return row(features(**values))
 
 
 def parsed(of, *rows):

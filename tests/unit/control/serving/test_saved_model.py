@@ -1,17 +1,14 @@
 """An exported model answers as its snapshot does, in every signature."""
 
-import io
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from control.common import configurations
 from control.serving import onnx_file, saved_model
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
-from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, VersionFolder, arguments
+from tests.unit.control.serving.conftest import PAIR, ROW, SIZE, features, png
 from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file
 from trainer.data.spec import Leaf, of_images
@@ -24,23 +21,6 @@ def snapshot(run, spec, classes):
     made = predict.build(configurations.build(configurations.load(run / "config.yml")), classes, spec)
     made.model.load_weights(snapshot_path(run, 3))
     return made
-
-
-def features(**values):
-    """A serialized tf.Example."""
-    kinds = {
-        float: lambda v: tf.train.Feature(float_list=tf.train.FloatList(value=v)),
-        int: lambda v: tf.train.Feature(int64_list=tf.train.Int64List(value=v)),
-        bytes: lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)),
-    }
-    made = {name: kinds[type(value[0])](value) for name, value in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
-
-
-def png(image):
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "PNG")
-    return stream.getvalue()
 
 
 def test_rows_as_arrays_lines_and_examples(runs, exports):
@@ -114,17 +94,18 @@ def test_images_as_arrays_and_encoded(runs, exports):
 def test_versions_count_up_and_leftovers_go(runs, tmp_path):
     """Versions count up and what a killed command left goes."""
     folder = tmp_path / "rows"
+    versions = VersionFolder(folder)
     digest = sha256_file(snapshot_path(runs["rows"], 3))
-    assert newest_holds(folder, "rows", 3, digest) is None
+    assert versions.newest_holds("rows", 3, digest) is None
     (folder / ".part-1").mkdir(parents=True)
     (folder / "7").mkdir()
-    assert versions(folder) == [], "neither what was left half written nor another's folder"
+    assert versions.numbers == [], "neither what was left half written nor another's folder"
     assert saved_model.export(str(runs["rows"]), 3, str(folder)) == {"folder": str(folder / "8")}
     assert sorted(path.name for path in folder.iterdir()) == ["7", "8"]
-    assert newest_holds(folder, "rows", 3, digest).epoch == 3
-    assert newest_holds(folder, "rows", 3, "another") is newest_holds(folder, "rows", 2, digest) is None
+    assert versions.newest_holds("rows", 3, digest).epoch == 3
+    assert versions.newest_holds("rows", 3, "another") is versions.newest_holds("rows", 2, digest) is None
     (folder / "8" / "lockstep.json").write_text("{")
-    assert newest_holds(folder, "rows", 3, digest) is None, "it is exported again"
+    assert versions.newest_holds("rows", 3, digest) is None, "it is exported again"
 
 
 def test_a_folder_that_holds_no_model_is_refused(tmp_path):

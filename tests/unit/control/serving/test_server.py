@@ -4,10 +4,8 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -15,14 +13,14 @@ from starlette.routing import Route
 from control.serving import app, server
 from control.serving.app import Account, Held
 from control.serving.refusals import Overloaded
-from control.serving.server import Prompt
 from tests.project import await_until
+from tests.unit.control.serving.conftest import Running
 
 LARGE = 16 * 2**20
 """Bytes of an answer; the kernel takes a part of them."""
 
 
-class Served:
+class Served(Running):
     """An application with a large answer, and a small one."""
 
     def __init__(self):
@@ -32,11 +30,7 @@ class Served:
             Route("/small", lambda _: PlainTextResponse("ok")),
             Route("/body", self.body, methods=["POST"]),
         ]
-        settings = uvicorn.Config(Starlette(routes=routes), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
-        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
-        await_until(lambda: self.server.started, 20, "the server")
+        super().__init__(Starlette(routes=routes))
 
     async def body(self, http):
         return PlainTextResponse(str(len(await http.body())))
@@ -64,10 +58,7 @@ class Served:
 def served():
     one = Served()
     yield one
-    one.server.should_exit = True
-    one.thread.join(30)
-    one.socket.close()
-    assert not one.thread.is_alive()
+    one.stop()
 
 
 def ask(path, more=b""):

@@ -352,30 +352,24 @@ ATTACKS = [
 ]
 
 
-@pytest.mark.parametrize("limit", [100, 0])
+@pytest.mark.parametrize(("limit", "keeps_time"), [(100, True), (0, False)])
 @pytest.mark.parametrize(("attack", "message"), ATTACKS)
-def test_a_changed_dataset_is_not_used(attack, message, limit, place, tmp_path):
-    attack(place.folder)
-    with pytest.raises(DatasetError, match=message) as caught:
-        image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, quiet)[1]["train"].pixels(np.arange(5))
-    assert "Fix: run the same command again" in str(caught.value)
-    assert not [path for path in (tmp_path / "caches").rglob("*") if path.is_dir()]
-
-
-@pytest.mark.parametrize("keeps_time", [True, False])
-@pytest.mark.parametrize(("attack", "message"), ATTACKS)
-def test_a_changed_dataset_is_published_again(attack, message, keeps_time, place, tmp_path):
-    root, packs = tmp_path / "pets", place.folder.parent
+def test_a_changed_dataset_is_refused_and_published_again(attack, message, limit, keeps_time, place, tmp_path):
+    root, packs, caches = tmp_path / "pets", place.folder.parent, tmp_path / "caches"
     before = {path: path.stat().st_mtime_ns for path in place.folder.iterdir()}
     attack(place.folder)
     for path in place.folder.iterdir() if keeps_time else ():
         os.utime(path, ns=(before[path], before[path]))
+    with pytest.raises(DatasetError, match=message) as caught:
+        image_cache.open_images(place, caches, (6, 6, 3), limit, quiet)[1]["train"].pixels(np.arange(5))
+    assert "Fix: run the same command again" in str(caught.value)
+    assert not [path for path in caches.rglob("*") if path.is_dir()]
     listing = scanned(root)
     assert publish.published(listing, packs, False) is None
     put(root, packs)
     assert publish._damaged_files(place) == []
     assert publish.published(listing, packs, False) is not None
-    assert_pixels(root, manifest.load(place), image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
+    assert_pixels(root, manifest.load(place), image_cache.open_images(place, caches, (6, 6, 3), 0, quiet)[1], (6, 6, 3))
 
 
 def quiet(*_):
