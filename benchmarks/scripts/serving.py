@@ -27,7 +27,7 @@ from PIL import Image
 from benchmarks.shared import script
 from control.common import project, text
 from control.serving import protocol
-from control.serving.signature import Exported, VersionFolder
+from control.serving.signature import ExportedModel, VersionFolder
 from trainer.data.spec import STRING, Leaf
 from trainer.evaluation.predict import BLOCK
 
@@ -71,7 +71,7 @@ def main() -> None:
     folder = project.EXPORTS / str(arguments.model)
     if not (every := VersionFolder(folder).numbers):
         sys.exit(f"{folder} has no exported model: ansible-playbook export.yml")
-    exported = Exported.read(folder / str(every[-1]))
+    exported = ExportedModel.read(folder / str(every[-1]))
     numbers = {name: [int(one) for one in getattr(arguments, name).split(",")] for name in ("clients", "rows")}
     cells = []
     for rows in numbers["rows"]:
@@ -149,14 +149,14 @@ def _post(connection: http.client.HTTPConnection, name: str, body: bytes) -> int
     return response.status
 
 
-def _body(exported: Exported, rows: int, seed: int) -> bytes:
+def _body(exported: ExportedModel, rows: int, seed: int) -> bytes:
     generator = np.random.default_rng(seed)
     if exported.image_size:
         return json.dumps({"instances": [{"b64": _png(generator, exported.image_size)} for _ in range(rows)]}).encode()
     return json.dumps({"instances": [_example(exported, generator) for _ in range(rows)]}).encode()
 
 
-def _example(exported: Exported, generator: np.random.Generator) -> Any:
+def _example(exported: ExportedModel, generator: np.random.Generator) -> Any:
     row = {leaf.name: _value(leaf, generator) for leaf in exported.inputs}
     return row if len(row) > 1 else next(iter(row.values()))
 
@@ -176,7 +176,7 @@ def _png(generator: np.random.Generator, size: Sequence[int]) -> str:
     return base64.b64encode(stream.getvalue()).decode()
 
 
-def _alone(exported: Exported) -> Callable[[int], float]:
+def _alone(exported: ExportedModel) -> Callable[[int], float]:
     """A function from a number of rows to the median seconds that Keras' own `predict` of the snapshot takes for them."""
     import keras
 

@@ -128,7 +128,7 @@ class Service:
 
     def _response(self, status: int, body: bytes) -> Response:
         self.answers.check(_counted(len(body)))
-        return Held(self.answers, body, status, BUSY if status == 503 else None)
+        return CountedResponse(self.answers, body, status, BUSY if status == 503 else None)
 
     @contextlib.asynccontextmanager
     async def _body(self, http: Http) -> AsyncIterator[bytearray]:
@@ -171,7 +171,7 @@ class Service:
         return HTMLResponse(text, headers={"Content-Security-Policy": CONTENT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 
-class Held(Response):
+class CountedResponse(Response):
     """An answer that is sent in parts, as the client takes them, and counts until then."""
 
     media_type = "application/json"

@@ -12,7 +12,7 @@ import numpy as np
 
 from control.datasets.listing.image_headers import stated_size
 from control.serving.refusals import BadRequest
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel
 from trainer.common.safe_text import printable
 from trainer.data.images import decode, fit
 from trainer.data.spec import STRING, Leaf
@@ -112,7 +112,7 @@ def _most(body_bytes: int, most: int, free: int, per_byte: int) -> int:
     return min(most, max(free, per_byte * body_bytes))
 
 
-def request_of(method: str, body: bytes | bytearray, model: Exported) -> Request:
+def request_of(method: str, body: bytes | bytearray, model: ExportedModel) -> Request:
     """The rows of a request to `predict`, `classify` or `regress`; BadRequest says what is wrong with its body."""
     parsed, budget = _parsed(body), _Budget(len(body))
     return _rows_or_columns(parsed, model, budget, "instances") if method == "predict" else _examples(parsed, model, budget)
@@ -136,7 +136,7 @@ def _parsed(body: bytes | bytearray) -> dict[str, Any]:
     return value
 
 
-def _rows_or_columns(body: Mapping[str, Any], model: Exported, budget: _Budget, where: str) -> Request:
+def _rows_or_columns(body: Mapping[str, Any], model: ExportedModel, budget: _Budget, where: str) -> Request:
     """The request of a body with `instances` or `inputs`, and perhaps `signature_name`; messages call the rows `where`."""
     asked = _signature(body.get("signature_name", ""), model)
     given = [name for name in ("instances", "inputs") if name in body]
@@ -161,7 +161,7 @@ def _block(arrays: Arrays) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // max(1, row)))
 
 
-def _examples(body: Mapping[str, Any], model: Exported, budget: _Budget) -> Request:
+def _examples(body: Mapping[str, Any], model: ExportedModel, budget: _Budget) -> Request:
     """The request of `:classify` and `:regress`: `examples`, each with its features, over those in `context`."""
     given, context = body.get("examples"), body.get("context", {})
     if not isinstance(given, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in given):
@@ -222,7 +222,7 @@ def _nested(flat: list[Any], shape: Sequence[int | None]) -> Any:
     return [_nested(flat[start : start + step], shape[1:]) for start in range(0, len(flat), step)]
 
 
-def _signature(asked: Any, model: Exported) -> str:
+def _signature(asked: Any, model: ExportedModel) -> str:
     name = asked or TENSORS
     if name not in model.signatures:
         why = model.left_out.get(str(name), "")
@@ -369,7 +369,7 @@ def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
     return f"row {place[0]}, {leaf.name}{''.join(f'[{index}]' for index in place[1:])}"
 
 
-def _images(values: Sequence[Any], model: Exported, name: str, budget: _Budget) -> np.ndarray:
+def _images(values: Sequence[Any], model: ExportedModel, name: str, budget: _Budget) -> np.ndarray:
     """Images `[n, height, width, channels]` of arrays, or of encoded ones as `{"b64": ...}`."""
     size = model.image_size
     assert size is not None
@@ -397,7 +397,7 @@ def check_answer(shapes: Mapping[str, Sequence[int]]) -> None:
         raise BadRequest(f"{rows:,} rows give {count:,} values; an answer has at most {MOST_ANSWER_VALUES:,}; send fewer rows per request")
 
 
-def answer_of(method: str, outputs: Arrays, model: Exported, by_row: bool = True) -> dict[str, Any]:
+def answer_of(method: str, outputs: Arrays, model: ExportedModel, by_row: bool = True) -> dict[str, Any]:
     """The answer to a request.
 
     `predict`: with one output its values, with several an object. `classify`: for each row its classes and their scores, in the order
@@ -423,7 +423,7 @@ def answer_of(method: str, outputs: Arrays, model: Exported, by_row: bool = True
     return {"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]}
 
 
-def _classes(outputs: Arrays, model: Exported) -> list[list[list[Any]]]:
+def _classes(outputs: Arrays, model: ExportedModel) -> list[list[list[Any]]]:
     scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]
     if not model.classes or len(scores) != 1:
         raise BadRequest("this model has no classes; use :predict")

@@ -21,7 +21,7 @@ VERSION = re.compile(r"[1-9]\d{0,8}")
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModel:
     """A version of an exported model."""
 
     run: str
@@ -44,7 +44,7 @@ class Exported:
         write_json(folder / FILE, asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> "Exported":
+    def read(cls, folder: Path) -> "ExportedModel":
         """Read a version's folder; LockstepError if `export.yml` did not write it."""
         try:
             raw: dict[str, Any] = read_json(folder / FILE)
@@ -116,10 +116,10 @@ class VersionFolder:
         """The number after every entry that is one, complete or not."""
         return max(self._entries(), default=0) + 1
 
-    def newest_holds(self, run: str, epoch: int, digest: str) -> Exported | None:
+    def newest_holds(self, run: str, epoch: int, digest: str) -> ExportedModel | None:
         """The newest version, if it holds this snapshot; not one that can't be read."""
         with contextlib.suppress(LockstepError):
-            newest = Exported.read(self.path / str(self.numbers[-1])) if self.numbers else None
+            newest = ExportedModel.read(self.path / str(self.numbers[-1])) if self.numbers else None
             return newest if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from control.serving.protocol import Call
-from control.serving.signature import Exported, VersionFolder
+from control.serving.signature import ExportedModel, VersionFolder
 from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 
@@ -26,7 +26,7 @@ class Version:
     """A loaded version."""
 
     number: int
-    exported: Exported
+    exported: ExportedModel
     signatures: dict[str, Call]
     identity: Identity
     """Identity of the loaded files."""
@@ -119,7 +119,7 @@ class Model:
         folder = self.folder / str(number)
         before = _identity(folder)
         try:
-            exported, signatures = Exported.read(folder), self._loader(folder)
+            exported, signatures = ExportedModel.read(folder), self._loader(folder)
             if missing := sorted({*exported.signatures} - {*signatures}):
                 raise LockstepError(f"its lockstep.json names the signature {missing[0]}, which its model lacks; export it again")
         except Exception as error:  # whatever is wrong with it, other versions go on

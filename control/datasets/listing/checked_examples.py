@@ -47,7 +47,7 @@ class Column:
 
 
 @dataclass
-class Checked:
+class ExampleChecker:
     """Turns nests into the values of one spec, which the first batch decides; errors name the dataset, the split and the batch."""
 
     called: str

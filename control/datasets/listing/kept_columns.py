@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.datasets.listing import unfinished
-from control.datasets.listing.checked_examples import Checked, shown
+from control.datasets.listing.checked_examples import ExampleChecker, shown
 from control.datasets.listing.column_writer import Writer
 from control.datasets.listing.registry import Listing, ordered_classes
 from control.datasets.listing.specs import checked_table
@@ -74,7 +74,7 @@ class ColumnFolder:
             targets=index["targets"],
         )
 
-    def write(self, checked: Checked, batches: Iterable[Batch], classes: Sequence[str] | None = None) -> None:
+    def write(self, checked: ExampleChecker, batches: Iterable[Batch], classes: Sequence[str] | None = None) -> None:
         """Write the columns.
 
         Args:
@@ -83,7 +83,7 @@ class ColumnFolder:
             classes: names of the classes if `y` is their number; a `y` of strings has them itself.
 
         Raises:
-            DatasetError: what `Checked` refuses, an empty split, a class that `train` lacks.
+            DatasetError: what `ExampleChecker` refuses, an empty split, a class that `train` lacks.
         """
         with unfinished.folder_in(KEPT) as part:
             columns = _Columns(part, checked, classes)
@@ -131,7 +131,7 @@ class ColumnFolder:
 class _Columns:
     """Writers of both splits, opened by the first batch; validation examples are the last of `train`."""
 
-    def __init__(self, part: Path, checked: Checked, classes: Sequence[str] | None):
+    def __init__(self, part: Path, checked: ExampleChecker, classes: Sequence[str] | None):
         self._part, self._checked, self._given = part, checked, classes
         self._writers: dict[str, Writer] = {}
         self._numbers: dict[str, int] = {}

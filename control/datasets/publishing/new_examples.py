@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.common import user_files
-from control.datasets.listing.checked_examples import Checked, batches, declared_shapes, listed, shown
+from control.datasets.listing.checked_examples import ExampleChecker, batches, declared_shapes, listed, shown
 from control.datasets.listing.column_writer import Writer
 from control.datasets.listing.image_headers import EXTENSIONS, read_image
 from control.datasets.listing.registry import alone, detect, is_table, open_source
@@ -106,7 +106,7 @@ def write(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, p
             parts.append([block])
             progress(parts.count)
         return []
-    checked = Checked(called, spec=spec.inputs, first="training", casting="same_kind")
+    checked = ExampleChecker(called, spec=spec.inputs, first="training", casting="same_kind")
     for where, nest in _columns(given, called, spec, checked):
         for values in checked.slices((_as_trained(nest, spec.structure[0], called),), "the input", where):
             parts.append(values)
@@ -170,7 +170,7 @@ def _fitted(pictures: Pictures, size: tuple[int, ...], called: str) -> Iterator[
             yield np.stack(list(threads.map(load, range(start, min(start + BLOCK, len(pictures.names))))))
 
 
-def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[tuple[str, Any]]:
+def _columns(given: str, called: str, spec: Spec, checked: ExampleChecker) -> Iterator[tuple[str, Any]]:
     """Blocks of `x` with their names in messages."""
     if ".py:" in given:
         yield from _of_function(user_files.find("input", given), called, checked)
@@ -188,7 +188,7 @@ def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[
     yield from tables.rows(path, types, called)
 
 
-def _of_function(function: user_function.Function, called: str, checked: Checked) -> Iterator[tuple[str, Any]]:
+def _of_function(function: user_function.Function, called: str, checked: ExampleChecker) -> Iterator[tuple[str, Any]]:
     """Results of the user's function, called without arguments or, as one of a dataset, for the test examples."""
     parameters, call = user_files.parameters("input", function), user_function.load("input", function)
     with user_function.explaining_errors("input", function):

@@ -28,7 +28,7 @@ from PIL import Image
 from control.common import user_files
 from control.datasets.listing import checked_examples, unfinished
 from control.datasets.listing.checked_examples import HOW as HOW_COLUMNS
-from control.datasets.listing.checked_examples import Checked, ColumnChoice, declared_shapes, noted, shown
+from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, declared_shapes, noted, shown
 from control.datasets.listing.image_headers import read_image
 from control.datasets.listing.kept_columns import Batch, ColumnFolder
 from control.datasets.listing.registry import Listing, check_classes, fingerprint, ordered_classes, source
@@ -52,7 +52,7 @@ SETTINGS = re.compile(r"[\w-][\w .-]{0,99}\.(ya?ml|toml|json|ini)")
 
 
 @source("own", "FILE.py:FUNCTION", takes=("target", "features"))
-class Own:
+class PythonFunction:
     """The images, or columns, that a function returned."""
 
     def __init__(self, path: str, target: str | None = None, features: Sequence[str] | None = None):
@@ -109,7 +109,7 @@ class Own:
 
     def _keep_columns(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
         called = self._choice.called
-        checked = Checked(called, caught=caught)
+        checked = ExampleChecker(called, caught=caught)
 
         def batches() -> Iterator[Batch]:
             for split in ("train", "validation", "test"):

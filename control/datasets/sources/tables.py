@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from control.datasets.listing.checked_examples import Checked, ColumnChoice, listed
+from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, listed
 from control.datasets.listing.kept_columns import Batch, ColumnFolder
 from control.datasets.listing.registry import TABLES, Listing, fingerprint, source
 from control.datasets.listing.stratified import SPLIT_SEED
@@ -58,7 +58,7 @@ class Tables:
         identity = (stamp, choice.target, choice.features, share)
         folder = ColumnFolder.of("tables", *identity)
         if not folder.exists:
-            checked = Checked(choice.called)
+            checked = ExampleChecker(choice.called)
             folder.write(checked, self._batches(files, choice.target, checked))
         digest = hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()
         if share is None:
@@ -89,7 +89,7 @@ class Tables:
             raise DatasetError(f"dataset={self.path}: {' and '.join(sorted(kinds)) or 'no tables'} in it; give {LAYOUT}")
         return files
 
-    def _batches(self, files: dict[str, list[Path]], target: str, checked: Checked) -> Iterator[Batch]:
+    def _batches(self, files: dict[str, list[Path]], target: str, checked: ExampleChecker) -> Iterator[Batch]:
         choice, every = self._choice, [file for some in files.values() for file in some]
         # Before all files are read.
         choice.check(_names(every[0]))

@@ -10,7 +10,7 @@ from control.runs.planning import script_plan
 from control.runs.results import run_summary, snapshot_choice
 from control.runs.results.run_names import latest_run
 from control.serving import onnx_file
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, VersionFolder
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder
 from trainer.common.errors import ConfigError
 from trainer.common.files import sha256_file
 from trainer.rundir import layout
@@ -38,7 +38,7 @@ def export(task: Task) -> dict[str, Any]:
 
 
 def _shown(run: Path, folder: Path, changed: bool) -> str:
-    exported = Exported.read(folder)
+    exported = ExportedModel.read(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     pairs = [
         ("folder", f"{project.relative(folder)} ({size / 1e6:,.1f} MB)"),

@@ -12,7 +12,7 @@ from control.common import command_line, project, text
 from control.common.operator_variables import check_state, integer
 from control.common.task import Task
 from control.common.web_server import WebServer, at, get, tunnel
-from control.serving.signature import Exported, VersionFolder
+from control.serving.signature import ExportedModel, VersionFolder
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
 from trainer.common.suggest import nearest
@@ -83,7 +83,7 @@ def _shown(folder: Path, address: str, port: int) -> str:
     base = f"http://{at(address, port)}"
     asked = f"{base}/v1/models/{folder.name}:predict"
     served, behind = _served(folder, address, port)
-    exported = Exported.read(folder / str(served))
+    exported = ExportedModel.read(folder / str(served))
     pairs = [
         (
             "model",
@@ -121,7 +121,7 @@ def _served(folder: Path, address: str, port: int) -> tuple[int, str]:
     raise LockstepError(f"the server answers with no version of {folder.name}; see {project.relative(SERVER.log)}")
 
 
-def _request(exported: Exported, address: str) -> str:
+def _request(exported: ExportedModel, address: str) -> str:
     """A shell command that asks for a picture, or for a row of zeros."""
     if exported.image_size is not None:
         return f'echo \'{{"instances": [{{"b64": "\'$(base64 -w0 PICTURE.png)\'"}}]}}\' | curl -d @- {address}'

@@ -10,13 +10,13 @@ from PIL import Image
 
 from control.serving import protocol
 from control.serving.protocol import BadRequest
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel
 from tests.unit.control.serving.conftest import features, png
 from trainer.data.spec import STRING, Leaf
 
 
 def model(*inputs, size=None, signatures=(TENSORS, CSV, EXAMPLES), classes=()):
-    return Exported("one", 3, "d", "t", inputs, (Leaf("y", "float32", (1,)),), classes, size, signatures, {})
+    return ExportedModel("one", 3, "d", "t", inputs, (Leaf("y", "float32", (1,)),), classes, size, signatures, {})
 
 
 ROWS = model(Leaf("miles", "float32", ()), Leaf("company", STRING, ()))

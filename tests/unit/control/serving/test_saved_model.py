@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from control.common import configurations
 from control.serving import onnx_file, saved_model
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, VersionFolder, arguments
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder, arguments
 from tests.unit.control.serving.conftest import PAIR, ROW, SIZE, features, png
 from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file
@@ -25,7 +25,7 @@ def snapshot(run, spec, classes):
 
 def test_rows_as_arrays_lines_and_examples(runs, exports):
     loaded = saved_model.load(exports["rows"] / "1")
-    exported = Exported.read(exports["rows"] / "1")
+    exported = ExportedModel.read(exports["rows"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["miles float32", "company string"]
     assert (exported.signatures, exported.classes, exported.image_size) == ((TENSORS, CSV, EXAMPLES), (), None)
     miles, company = np.array([1.5, -2.0], np.float32), np.array([b"taxi", b"bus"], object)
@@ -41,7 +41,7 @@ def test_rows_as_arrays_lines_and_examples(runs, exports):
 
 
 def test_arrays_are_padded_in_examples_not_lines(runs, exports):
-    exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
+    exported, loaded = ExportedModel.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
     assert exported.left_out[CSV] == "a line has one value per input, and x_0 is an array"
     a, words = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 0]])
@@ -73,7 +73,7 @@ def test_any_column_is_an_argument(columns, names, tmp_path):
 
 
 def test_images_as_arrays_and_encoded(runs, exports):
-    exported, loaded = Exported.read(exports["pictures"] / "1"), saved_model.load(exports["pictures"] / "1")
+    exported, loaded = ExportedModel.read(exports["pictures"] / "1"), saved_model.load(exports["pictures"] / "1")
     assert (exported.classes, exported.image_size) == (("cat", "dog", "emu"), SIZE)
     image = np.random.default_rng(0).integers(0, 255, SIZE, dtype=np.uint8)
     (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((image[None],))
@@ -111,13 +111,13 @@ def test_versions_count_up_and_leftovers_go(runs, tmp_path):
 def test_a_folder_that_holds_no_model_is_refused(tmp_path):
     (tmp_path / "lockstep.json").write_text('{"run": "one"}')
     with pytest.raises(LockstepError, match=r"lockstep.json is missing, or was not written by export.yml"):
-        Exported.read(tmp_path)
+        ExportedModel.read(tmp_path)
     with pytest.raises(LockstepError):
         saved_model.load(tmp_path)
 
 
 def test_onnx_says_why_there_is_none(exports, monkeypatch):
-    assert Exported.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
+    assert ExportedModel.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
     monkeypatch.setattr(onnx_file, "is_installed", lambda: False)
     assert onnx_file.write(None, (), exports["rows"]) == onnx_file.INSTALL
 

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from control.serving import app, server
-from control.serving.app import Account, Held
+from control.serving.app import Account, CountedResponse
 from control.serving.refusals import Overloaded
 from tests.project import await_until
 from tests.unit.control.serving.conftest import Running
@@ -26,7 +26,7 @@ class Served(Running):
     def __init__(self):
         self.account = Account("answers")
         routes = [
-            Route("/large", lambda _: Held(self.account, bytes(LARGE), 200, None)),
+            Route("/large", lambda _: CountedResponse(self.account, bytes(LARGE), 200, None)),
             Route("/small", lambda _: PlainTextResponse("ok")),
             Route("/body", self.body, methods=["POST"]),
         ]

@@ -36,7 +36,7 @@ def source(file, body, target=None, features=None, before=""):
     """The source of a function `data(split)` with that body, in which `n` is 30 for train and 10 for test."""
     lines = "\n    ".join(["n = {'train': 30, 'validation': 8, 'test': 10}[split]", *body.split("\n")])
     file.write_text(f"import numpy as np\n{before}\ndef data(split):\n    {lines}\n")
-    return python_function.Own("mine.py:data", target, features)
+    return python_function.PythonFunction("mine.py:data", target, features)
 
 
 NO_VALIDATION = "if split == 'validation': return None\n"
@@ -141,7 +141,7 @@ def test_a_function_names_the_classes_of_numbers(classes, y, message, file):
     def named(classes, y):
         source(file, f"{NO_VALIDATION}return np.arange(n), {y}\n")
         file.write_text(f"{file.read_text()}\ndata.classes = {classes}\n")
-        return python_function.Own("mine.py:data")
+        return python_function.PythonFunction("mine.py:data")
 
     assert named("['no', 'yes']", "np.arange(n) % 2").scan().classes == ["no", "yes"]
     assert message in refused(named(classes, y).scan)
@@ -154,8 +154,8 @@ def test_function_runs_once_until_file_or_settings_change(file):
     seen, ran = set(), 0
     for changed in (file.parent / "rules.yml", file):
         changed.write_text(f"{changed.read_text()}# changed\n")
-        listing, ran = python_function.Own("mine.py:data").scan(), ran + 1
-        assert python_function.Own("mine.py:data").scan() == listing
+        listing, ran = python_function.PythonFunction("mine.py:data").scan(), ran + 1
+        assert python_function.PythonFunction("mine.py:data").scan() == listing
         assert (file.parent / "ran.txt").read_text() == "tt" * ran
         seen.add(listing.fingerprint)
     assert len(seen) == 2
@@ -196,7 +196,7 @@ def test_what_function_warns_of_is_shown_by_plan(file):
     warned = made.scan().warnings
     assert [text.partition("is")[0] for text in warned] == [f"dataset=mine.py:data: train: row {k} " for k in range(5)]
     assert all("\x1b" not in text and len(text) < 350 for text in warned)
-    assert python_function.Own("mine.py:data").scan().warnings == warned
+    assert python_function.PythonFunction("mine.py:data").scan().warnings == warned
     # A mean of the data, say, which the model's function, too, reads at the top of the file.
     made = source(file, NO_VALIDATION + "global MEAN\nMEAN = 3\nreturn np.arange(n), np.arange(n)", before="MEAN = 0\n")
     assert "it sets MEAN at the top of the file, which models on hosts do not see. Fix: compute it" in made.scan().warnings[0]
@@ -292,16 +292,16 @@ def test_untrainable_table_is_refused_and_nothing_is_kept(body, message, file):
 def test_a_function_may_not_know_validation(file):
     text = "import numpy as np\ndef data(split):\n    n = {'train': 30, 'TEST': 10}[split]\n    return np.arange(n), np.arange(n)\n"
     file.write_text(text.replace("TEST", "test"))
-    assert python_function.Own("mine.py:data").scan().held_out is None
+    assert python_function.PythonFunction("mine.py:data").scan().held_out is None
     file.write_text(text)
-    assert "line 3: KeyError: 'test'" in refused(python_function.Own("mine.py:data").scan)
+    assert "line 3: KeyError: 'test'" in refused(python_function.PythonFunction("mine.py:data").scan)
 
 
 @pytest.mark.parametrize(("key", "given"), [("target", ("y", None)), ("features", (None, ["a"]))])
 def test_images_have_no_columns_to_name(key, given, file):
     file.write_text("import numpy as np\ndef data(split):\n    return [(np.zeros((3, 3), np.uint8), k % 2) for k in range(4)]\n")
     assert f"data.{key}={given[key == 'features']}: dataset=mine.py:data has images with classes" in refused(
-        python_function.Own("mine.py:data", *given).scan
+        python_function.PythonFunction("mine.py:data", *given).scan
     )
     assert f"data.{key}={given[key == 'features']}: the source `folder` has images" in refused(open_source, "folder", ".", *given)
 
@@ -385,7 +385,7 @@ results = {}
 for name, text in CASES.items():
     Path("m.py").write_text(HEAD + text + "\\n")
     try:
-        listing = python_function.Own("m.py:data").scan()
+        listing = python_function.PythonFunction("m.py:data").scan()
         spec = [str(leaf) for leaf in listing.table.spec.leaves] if listing.table else len(listing.labels["train"])
         results[name] = [spec, listing.count("train"), listing.classes]
     except LockstepError as error:

@@ -113,7 +113,7 @@ def test_nearest_name_is_looked_for_among_some():
 
 def test_slices_are_as_large_as_strings_are(monkeypatch):
     monkeypatch.setattr(checked_examples, "SLICE_BYTES", 1000)
-    checked = checked_examples.Checked("dataset=t")
+    checked = checked_examples.ExampleChecker("dataset=t")
     texts = np.array(["x" * 600] * 3 + ["x"] * 3 + ["x" * 5000], object)
     assert [len(values[0]) for values in checked.slices({"a": texts}, "train", "the data")] == [1, 1, 4, 1]
 

@@ -201,7 +201,7 @@ def images(split):
 
 def written(file, image="np.full((4, 5, 3), number, np.uint8)", label="number % 2", count=4):
     file.write_text(IMAGES.format(image=image, label=label, count=count))
-    return data.Own("mine.py:images")
+    return data.PythonFunction("mine.py:images")
 
 
 def test_images_of_function_are_listed_read_and_published(file, capsys, tmp_path):
@@ -218,12 +218,12 @@ def test_images_of_function_are_listed_read_and_published(file, capsys, tmp_path
 def test_a_function_runs_once_until_its_file_changes(file):
     text = "import warnings\n" + IMAGES.format(image="np.zeros((4, 4), np.uint8)", label="number % 2", count=4)
     file.write_text(text.replace('print("chatter")', "open('ran', 'a').write('x')\n    warnings.warn('blurred ones are left out')"))
-    first = data.Own("mine.py:images").scan()
+    first = data.PythonFunction("mine.py:images").scan()
     assert first.warnings == ["dataset=mine.py:images: blurred ones are left out"]
-    assert data.Own("mine.py:images").scan() == first
+    assert data.PythonFunction("mine.py:images").scan() == first
     assert (file.parent / "ran").read_text() == "xx", "for training and for testing"
     file.write_text(file.read_text() + "# changed\n")
-    assert data.Own("mine.py:images").scan().fingerprint != first.fingerprint
+    assert data.PythonFunction("mine.py:images").scan().fingerprint != first.fingerprint
     assert (file.parent / "ran").read_text() == "xxxx"
 
 
@@ -274,7 +274,7 @@ def test_images_are_taken_one_at_a_time(file):
         "def images(split):\n    global alive\n    for number in range(20):\n        alive += 1\n        assert alive < 4\n"
         f"        yield Image({image_bytes(1)!r}), number % 2\n"
     )
-    assert data.Own("mine.py:images").scan().labels["train"] == [0, 1] * 10
+    assert data.PythonFunction("mine.py:images").scan().labels["train"] == [0, 1] * 10
 
 
 def test_file_finds_its_neighbours_and_copies_differ(file, tmp_path):
@@ -286,11 +286,11 @@ def test_file_finds_its_neighbours_and_copies_differ(file, tmp_path):
         (tmp_path / folder / "mine.py").write_text(text)
         (tmp_path / folder / "a.png").write_bytes(image_bytes(number))
         (tmp_path / folder / "b.png").write_bytes(image_bytes(number))
-    sources = [data.Own(f"{folder}/mine.py:images") for folder in ("one", "other")]
+    sources = [data.PythonFunction(f"{folder}/mine.py:images") for folder in ("one", "other")]
     listings = [source.scan() for source in sources]
     assert [source.read("train", 0) for source in sources] == [image_bytes(0), image_bytes(1)]
     assert listings[0].fingerprint != listings[1].fingerprint
 
 
 def test_a_missing_file_is_named():
-    assert refused(data.Own, "nowhere.py:f").startswith("dataset=nowhere.py:f: no such file")
+    assert refused(data.PythonFunction, "nowhere.py:f").startswith("dataset=nowhere.py:f: no such file")
