@@ -172,7 +172,7 @@ def test_jpeg_of_many_scans_is_not_decoded(monkeypatch):
         arrays({"instances": [jpeg(64, 50)]}, PICTURES)
 
 
-def test_answer_of_too_many_values_or_texts_is_refused(monkeypatch):
+def test_answer_of_too_many_values_is_refused(monkeypatch):
     protocol.check_answer({"y": (4096, 1000)})
     with pytest.raises(BadRequest, match="4,096 rows give 8,192,000 values; an answer has at most 4,194,304; send fewer rows"):
         protocol.check_answer({"y": (4096, 1000), "z": (4096, 1000)})

@@ -62,7 +62,7 @@ def scanned(root):
     return Folder(str(root)).scan()
 
 
-def test_the_manifest_is_complete_and_records_are_the_files(make_folder, packs):
+def test_manifest_is_complete_and_records_are_the_files(make_folder, packs):
     root, progress = make_folder(), []
     made = put(root, packs, progress=lambda done, total: progress.append((done, total)))
     assert (made.classes, made.shape, made.excluded, progress[-1]) == (["cat", "dog"], None, [], (7, 7))
