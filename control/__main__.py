@@ -65,7 +65,9 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 
 def _publish(arguments: argparse.Namespace) -> int:
-    """Publish a dataset; print progress lines, then the digest and what was left out as JSON."""
+    """Publish a dataset; print progress lines, then its record as JSON."""
+    from dataclasses import asdict
+
     from control.datasets.listing.registry import open_source
     from control.datasets.publishing import publish as publishing
     from trainer.data.spec import noun
@@ -75,8 +77,8 @@ def _publish(arguments: argparse.Namespace) -> int:
 
     source = open_source(arguments.source, arguments.path, arguments.target, arguments.feature, arguments.test_split)
     called = noun(source.scan().table)
-    manifest = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
-    print(json.dumps({**publishing.record_of(manifest), "bytes": publishing.bytes_of(manifest, arguments.packs)}))
+    made = publishing.publish(source, arguments.packs, arguments.allow_bad_images, progress)
+    print(json.dumps(asdict(publishing.PublishedData.of(made))))
     return DONE
 
 

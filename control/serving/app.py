@@ -113,7 +113,7 @@ class Service:
         async with self._body(http) as body:
             return self._response(*await self._asked(method, number, body))
 
-    async def tell(self, method: str, http: Http) -> Response:
+    async def describe(self, method: str, http: Http) -> Response:
         """Answer `status` (the versions) or `metadata` (inputs and outputs of each signature)."""
         return self._response(*await self._asked(method, _number(http)))
 
@@ -128,7 +128,7 @@ class Service:
 
     def _response(self, status: int, body: bytes) -> Response:
         self.answers.check(_counted(len(body)))
-        return Held(self.answers, body, status, BUSY if status == 503 else None)
+        return CountedResponse(self.answers, body, status, BUSY if status == 503 else None)
 
     @contextlib.asynccontextmanager
     async def _body(self, http: Http) -> AsyncIterator[bytearray]:
@@ -171,7 +171,7 @@ class Service:
         return HTMLResponse(text, headers={"Content-Security-Policy": CONTENT_POLICY, "X-Content-Type-Options": "nosniff"})
 
 
-class Held(Response):
+class CountedResponse(Response):
     """An answer that is sent in parts, as the client takes them, and counts until then."""
 
     media_type = "application/json"
@@ -206,15 +206,15 @@ def application(name: str, command: Callable[[int], Sequence[str]], seconds: flo
     meters = Meters()
     service, base = Service(name, EngineProcess(command, seconds, meters.note), meters), f"/v1/models/{name}"
     routes = [
-        Route("/", _guarded(service.page)),
+        Route("/", partial(_answered, service.page)),
         Route("/healthz", service.health),
         *(Route(path, service.metrics) for path in ("/metrics", "/monitoring/prometheus/metrics")),
     ]
     for place in (base, f"{base}/versions/{{number}}"):
         methods = ("predict", "classify", "regress")
-        routes += [Route(f"{place}:{method}", _measured(service, method), methods=["POST"]) for method in methods]
-        routes += [Route(f"{place}/metadata", _guarded(partial(service.tell, "metadata")))]
-        routes += [Route(place, _guarded(partial(service.tell, "status")))]
+        routes += [Route(f"{place}:{method}", partial(_measured, service, method), methods=["POST"]) for method in methods]
+        for path, method in ((f"{place}/metadata", "metadata"), (place, "status")):
+            routes += [Route(path, partial(_answered, partial(service.describe, method)))]
     return Starlette(
         routes=routes,
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
@@ -223,24 +223,13 @@ def application(name: str, command: Callable[[int], Sequence[str]], seconds: flo
     )
 
 
-def _measured(service: Service, method: str) -> Callable[[Http], Awaitable[Response]]:
-    """Handler of `:method`, counted and timed."""
-
-    async def handle(http: Http) -> Response:
-        begun = time.perf_counter()
-        response = await _answered(partial(service.compute, method), http)
-        service.meters.seconds.labels(method).observe(time.perf_counter() - begun)
-        service.meters.requests.labels(method, str(response.status_code)).inc()
-        return response
-
-    return handle
-
-
-def _guarded(answer: Callable[[Http], Awaitable[Response]]) -> Callable[[Http], Awaitable[Response]]:
-    async def handle(http: Http) -> Response:
-        return await _answered(answer, http)
-
-    return handle
+async def _measured(service: Service, method: str, http: Http) -> Response:
+    """The answer of `:method`, counted and timed."""
+    begun = time.perf_counter()
+    response = await _answered(partial(service.compute, method), http)
+    service.meters.seconds.labels(method).observe(time.perf_counter() - begun)
+    service.meters.requests.labels(method, str(response.status_code)).inc()
+    return response
 
 
 async def _answered(answer: Callable[[Http], Awaitable[Response]], http: Http) -> Response:

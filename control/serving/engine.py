@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import socket
 import traceback
@@ -15,11 +16,10 @@ from typing import Any
 
 from control.serving import frames, protocol
 from control.serving.batching import Batcher
-from control.serving.protocol import Arrays
 from control.serving.refusals import BadRequest, OutOfMemory, Overloaded
-from control.serving.signature import Exported
-from control.serving.versions import OLDER, Model, Version, tensorflow_loader
+from control.serving.versions import LONGEST, OLDER, Model, Version
 from trainer.common.errors import LockstepError
+from trainer.common.safe_text import printable
 from trainer.data.spec import STRING, Leaf
 
 LARGE_BYTES, LARGE_VALUES = 64 * 1024, 8192
@@ -33,6 +33,8 @@ KILLED_FIRST = "500"
 """Added to the kernel's score of this process where memory runs out: it goes before the server and before trainings."""
 STATUS: dict[type[Exception], int] = {BadRequest: 400, LockstepError: 404, Overloaded: 503, OutOfMemory: 503, MemoryError: 503}
 """HTTP status of an error's answer; the first kind that fits."""
+FUNCTION = re.compile(r"\{\{[^}]*\}\}")
+"""Where in its graph TensorFlow was, in its words."""
 Answer = tuple[int, bytes]
 
 
@@ -61,7 +63,7 @@ class Engine:
     async def answer(self, method: str, number: int, body: bytes) -> Answer:
         """Status and JSON; an error as TensorFlow Serving words it."""
         try:
-            return 200, await getattr(self, f"_{method}")(number or None, body)
+            return 200, await self._answer(method, number or None, body)
         except tuple(STATUS) as error:
             status = next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
             return status, _json({"error": str(error) or str(OutOfMemory())})
@@ -69,79 +71,54 @@ class Engine:
             self._tell({"log": f":{method} failed\n{''.join(traceback.format_exception(error))}"})
             return 500, _json({"error": "the model failed on this request; the server's log says why"})
 
-    async def _version(self, number: int | None) -> Version:
-        current = self.model.current(number)
-        version: Version = current or await _on(self.loading, partial(self.model.version, number))
-        return version
+    async def _answer(self, method: str, number: int | None, body: bytes) -> bytes:
+        if method == "status":
+            return _json(self._status(number))
+        version: Version = self.model.current(number) or await _on(self.loading, partial(self.model.version, number))
+        if method == "metadata":
+            return _json(self._metadata(version))
+        return _json(self._page(version)) if method == "page" else await self._computed(method, version, body)
 
-    async def _predict(self, number: int | None, body: bytes) -> bytes:
-        version = await self._version(number)
-        request = await self._parsed(body, protocol.predict_request, version)
-        return await self._computed(version, request, partial(protocol.predict_answer, by_row=request.by_row))
-
-    async def _classify(self, number: int | None, body: bytes) -> bytes:
-        version = await self._version(number)
-        request = await self._parsed(body, protocol.examples_request, version)
-        return await self._computed(version, request, partial(protocol.classify_answer, model=version.exported))
-
-    async def _regress(self, number: int | None, body: bytes) -> bytes:
-        version = await self._version(number)
-        request = await self._parsed(body, protocol.examples_request, version)
-        return await self._computed(version, request, protocol.regress_answer)
-
-    async def _parsed(
-        self, body: bytes, convert: Callable[[Mapping[str, Any], Exported, protocol.Budget], protocol.Request], version: Version
-    ) -> protocol.Request:
-        """The request of a body; what may take long is converted beside other requests."""
-
-        def work() -> protocol.Request:
-            return convert(protocol.parse(body), version.exported, protocol.Budget(len(body)))
-
-        inputs = version.exported.inputs
-        quick = convert is protocol.predict_request and not version.exported.image_size and not any(leaf.varies for leaf in inputs)
-        request: protocol.Request = work() if quick and len(body) <= LARGE_BYTES else await _on(self.converting, work)
-        return request
-
-    async def _computed(self, version: Version, request: protocol.Request, convert: Callable[[Arrays], dict[str, Any]]) -> bytes:
-        protocol.check_answer({leaf.name: [request.rows, *(side or 1 for side in leaf.shape)] for leaf in version.exported.outputs})
+    async def _computed(self, method: str, version: Version, body: bytes) -> bytes:
+        """The answer to `predict`, `classify` or `regress`; what may take long is converted beside other requests."""
+        exported = version.exported
+        quick = method == "predict" and not exported.image_size and not any(leaf.varies for leaf in exported.inputs)
+        read = partial(protocol.request_of, method, body, exported)
+        request: protocol.Request = read() if quick and len(body) <= LARGE_BYTES else await _on(self.converting, read)
+        protocol.check_answer({leaf.name: [request.rows, *(side or 1 for side in leaf.shape)] for leaf in exported.outputs})
         outputs = await self.batcher.submit(version.signatures[request.signature], request.arrays, request.block)
 
-        def work() -> bytes:
-            protocol.check_outputs(outputs)
-            return _json(convert(outputs))
+        def encode() -> bytes:
+            return _json(protocol.answer_of(method, outputs, exported, request.by_row))
 
         large = sum(output.size for output in outputs.values()) > LARGE_VALUES
-        encoded: bytes = await _on(self.converting, work) if large else work()
+        encoded: bytes = await _on(self.converting, encode) if large else encode()
         return encoded
 
-    async def _status(self, number: int | None, _: bytes) -> bytes:
+    def _status(self, number: int | None) -> dict[str, Any]:
         shown = [_state(one, why) for one, why in self.model.states().items() if number in (None, one)]
         if not shown:
             raise LockstepError(f"there is no version of {self.model.name}")
-        return _json({"model_version_status": shown})
+        return {"model_version_status": shown}
 
-    async def _metadata(self, number: int | None, _: bytes) -> bytes:
-        version = await self._version(number)
+    def _metadata(self, version: Version) -> dict[str, Any]:
         spec = {"name": self.model.name, "signature_name": "", "version": str(version.number)}
         definitions = {name: _definition(name, version) for name in version.exported.signatures}
-        return _json({"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}})
+        return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": definitions}}}
 
-    async def _page(self, number: int | None, _: bytes) -> bytes:
-        """Data for the page, as JSON."""
-        version = await self._version(number)
+    def _page(self, version: Version) -> dict[str, Any]:
+        """Data for the page."""
         exported = version.exported
-        return _json(
-            {
-                "name": self.model.name,
-                "version": version.number,
-                "run": exported.run,
-                "epoch": exported.epoch,
-                "image": exported.image_size,
-                "classes": exported.classes,
-                "inputs": [{"name": leaf.name, "dtype": leaf.dtype, "shape": leaf.shape} for leaf in exported.inputs],
-                "outputs": [leaf.name for leaf in exported.outputs],
-            }
-        )
+        return {
+            "name": self.model.name,
+            "version": version.number,
+            "run": exported.run,
+            "epoch": exported.epoch,
+            "image": exported.image_size,
+            "classes": exported.classes,
+            "inputs": [{"name": leaf.name, "dtype": leaf.dtype, "shape": leaf.shape} for leaf in exported.inputs],
+            "outputs": [leaf.name for leaf in exported.outputs],
+        }
 
 
 async def _on(pool: ThreadPoolExecutor, work: Callable[[], Any]) -> Any:
@@ -243,7 +220,7 @@ class _Limited:
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             self._later[folder] = MODEL_BYTES + MODEL_COPIES * size
             self._limit()
-        signatures = tensorflow_loader(folder)
+        signatures = _loaded(folder)
         # No request is computed before the first version is there.
         self._first = self._first or _data_bytes()
         self._limit()
@@ -260,3 +237,31 @@ def _data_bytes() -> int:
     """Private memory that this process may write, without stacks, as RLIMIT_DATA counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
+
+
+def _loaded(folder: Path) -> dict[str, protocol.Call]:
+    """A SavedModel's signatures, from arrays to arrays. Imports TensorFlow."""
+    import tensorflow as tf
+
+    from control.serving import saved_model
+
+    refused = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.UnimplementedError, tf.errors.FailedPreconditionError)
+
+    def calling(signature: Any) -> protocol.Call:
+        def call(arrays: protocol.Arrays) -> protocol.Arrays:
+            try:
+                outputs = signature(**{name: tf.constant(value) for name, value in arrays.items()})
+                return {name: output.numpy() for name, output in outputs.items()}
+            except refused as error:
+                # A line that can't be parsed, or a number that the model's own tables do not have.
+                words = FUNCTION.sub("", error.message).strip() or type(error).__name__
+                raise BadRequest(printable(words.splitlines()[0], LONGEST)) from None
+            except UnicodeDecodeError as error:
+                # TensorFlow quotes the input in its words.
+                raise BadRequest(f"the model refuses the input {printable(str(error.object, 'utf-8', 'replace'), LONGEST)}") from None
+            except tf.errors.ResourceExhaustedError:
+                raise OutOfMemory from None
+
+        return call
+
+    return {name: calling(signature) for name, signature in saved_model.load(folder).items()}

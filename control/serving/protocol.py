@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from control.datasets.listing.image_headers import stated_size
-from control.serving import examples
 from control.serving.refusals import BadRequest
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel
 from trainer.common.safe_text import printable
 from trainer.data.images import decode, fit
 from trainer.data.spec import STRING, Leaf
@@ -71,11 +70,10 @@ class Request:
         return len(next(iter(self.arrays.values())))
 
 
-class Budget:
+class _Budget:
     """Resources left to a request, in proportion to its body."""
 
     def __init__(self, body_bytes: int):
-        """`body_bytes`: size of the body."""
         self._bytes = self.most_bytes = _most(body_bytes, MOST_ARRAY_BYTES, FREE_ARRAY_BYTES, ARRAY_BYTES_PER_BYTE)
         self._pixels = self.most_pixels = _most(body_bytes, MOST_PIXELS_AT_ONCE, FREE_PIXELS, PIXELS_PER_BYTE)
         self._scanned = MOST_SCANNED
@@ -114,8 +112,14 @@ def _most(body_bytes: int, most: int, free: int, per_byte: int) -> int:
     return min(most, max(free, per_byte * body_bytes))
 
 
-def parse(body: bytes | bytearray) -> dict[str, Any]:
-    """The object of a body; BadRequest says what it is instead."""
+def request_of(method: str, body: bytes | bytearray, model: ExportedModel) -> Request:
+    """The rows of a request to `predict`, `classify` or `regress`; BadRequest says what is wrong with its body."""
+    parsed, budget = _parsed(body), _Budget(len(body))
+    return _rows_or_columns(parsed, model, budget, "instances") if method == "predict" else _examples(parsed, model, budget)
+
+
+def _parsed(body: bytes | bytearray) -> dict[str, Any]:
+    """The object of a body."""
     lists, objects = body.count(b"["), body.count(b"{")
     size = VALUE_BYTES * (body.count(b",") + lists + objects) + LIST_BYTES * lists + OBJECT_BYTES * objects
     if size > MOST_PARSED_BYTES:
@@ -132,7 +136,7 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
     return value
 
 
-def predict_request(body: Mapping[str, Any], model: Exported, budget: Budget, where: str = "instances") -> Request:
+def _rows_or_columns(body: Mapping[str, Any], model: ExportedModel, budget: _Budget, where: str) -> Request:
     """The request of a body with `instances` or `inputs`, and perhaps `signature_name`; messages call the rows `where`."""
     asked = _signature(body.get("signature_name", ""), model)
     given = [name for name in ("instances", "inputs") if name in body]
@@ -143,7 +147,8 @@ def predict_request(body: Mapping[str, Any], model: Exported, budget: Budget, wh
     columns = _of_rows(body["instances"], leaves, where) if by_row else _of_columns(body["inputs"], leaves)
     if asked == EXAMPLES:
         texts = [_text(value, leaves[0], (number,), budget) for number, value in enumerate(columns[leaves[0].name])]
-        leaves, columns, asked = *examples.columns(texts, model), TENSORS
+        leaves, asked = (TEXTS[IMAGES],) if model.image_size else model.inputs, TENSORS
+        columns = _features_of(texts, leaves)
     if model.image_size:
         # Decoded as for training, which TensorFlow's own decoder does not do to the last bit.
         return Request(TENSORS, {model.inputs[0].name: _images(columns[leaves[0].name], model, leaves[0].name, budget)}, by_row)
@@ -156,7 +161,7 @@ def _block(arrays: Arrays) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // max(1, row)))
 
 
-def examples_request(body: Mapping[str, Any], model: Exported, budget: Budget) -> Request:
+def _examples(body: Mapping[str, Any], model: ExportedModel, budget: _Budget) -> Request:
     """The request of `:classify` and `:regress`: `examples`, each with its features, over those in `context`."""
     given, context = body.get("examples"), body.get("context", {})
     if not isinstance(given, list) or not isinstance(context, dict) or not all(isinstance(one, dict) for one in given):
@@ -171,7 +176,7 @@ def examples_request(body: Mapping[str, Any], model: Exported, budget: Budget) -
     if model.image_size:
         rows = [row[IMAGES] if set(row) == {IMAGES} else row for row in rows]
     rows = [_scalars(row, model.inputs) if isinstance(row, dict) else row for row in rows]
-    return predict_request({"instances": rows}, model, budget, "examples")
+    return _rows_or_columns({"instances": rows}, model, budget, "examples")
 
 
 def _scalars(row: dict[str, Any], inputs: Sequence[Leaf]) -> dict[str, Any]:
@@ -180,7 +185,44 @@ def _scalars(row: dict[str, Any], inputs: Sequence[Leaf]) -> dict[str, Any]:
     return {name: value[0] if name in plain and isinstance(value, list) and len(value) == 1 else value for name, value in row.items()}
 
 
-def _signature(asked: Any, model: Exported) -> str:
+def _features_of(texts: Sequence[bytes], leaves: Sequence[Leaf]) -> dict[str, list[Any]]:
+    """Values by row of serialized tf.Example. TensorFlow's own parser pads them before it can say how large they become."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.example.example_pb2 import Example
+
+    made: dict[str, list[Any]] = {leaf.name: [] for leaf in leaves}
+    for number, text in enumerate(texts):
+        try:
+            features = Example.FromString(text).features.feature
+        except DecodeError:
+            raise BadRequest(f"row {number}: {len(text):,} bytes that are no serialized tf.Example") from None
+        for leaf in leaves:
+            made[leaf.name].append(_feature(features, leaf, number))
+    return made
+
+
+def _feature(features: Any, leaf: Leaf, number: int) -> Any:
+    wanted = "bytes_list" if leaf.dtype == STRING else "float_list" if leaf.dtype.startswith("float") else "int64_list"
+    kind = features[leaf.name].WhichOneof("kind") if leaf.name in features else None
+    if kind not in (None, wanted) or (kind is None and not leaf.varies):
+        raise BadRequest(f"row {number}: its tf.Example needs the feature {leaf.name}, a {wanted}; {kind or 'it has none'}")
+    flat = list(getattr(features[leaf.name], wanted).value) if kind else []
+    count = math.prod(side for side in leaf.shape if side is not None)
+    if not leaf.varies and len(flat) != count:
+        raise BadRequest(f"row {number}: the feature {leaf.name} of its tf.Example has {len(flat):,} values; {leaf} needs {count:,}")
+    return _nested([bool(one) for one in flat] if leaf.dtype == "bool" else flat, leaf.shape)
+
+
+def _nested(flat: list[Any], shape: Sequence[int | None]) -> Any:
+    if not shape:
+        return flat[0]
+    if len(shape) == 1 or not flat:
+        return flat
+    step = len(flat) // (shape[0] or 1)
+    return [_nested(flat[start : start + step], shape[1:]) for start in range(0, len(flat), step)]
+
+
+def _signature(asked: Any, model: ExportedModel) -> str:
     name = asked or TENSORS
     if name not in model.signatures:
         why = model.left_out.get(str(name), "")
@@ -237,7 +279,7 @@ def _kind(value: Any) -> str:
     return "an empty list" if value == [] else names.get(type(value), "null")
 
 
-def _array(leaf: Leaf, values: Sequence[Any], budget: Budget) -> np.ndarray:
+def _array(leaf: Leaf, values: Sequence[Any], budget: _Budget) -> np.ndarray:
     """Values of an input as `[n, *shape]` in its type; sides that vary are padded with 0 or empty texts, as for training.
 
     Raises:
@@ -260,7 +302,7 @@ def _side(values: Any, axis: int) -> int:
     return max((len(value) for value in level if isinstance(value, list)), default=0)
 
 
-def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shape: tuple[int | None, ...], budget: Budget) -> None:
+def _fill(made: np.ndarray, place: tuple[int, ...], value: Any, leaf: Leaf, shape: tuple[int | None, ...], budget: _Budget) -> None:
     if not shape:
         made[place] = _scalar(value, leaf, place, budget)
         return
@@ -289,7 +331,7 @@ def _fills_at_once(made: np.ndarray, place: tuple[int, ...], value: list[Any], l
     return True
 
 
-def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...], budget: Budget) -> Any:
+def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...], budget: _Budget) -> Any:
     if leaf.dtype == STRING:
         return _text(value, leaf, place, budget)
     if leaf.dtype == "bool":
@@ -305,7 +347,7 @@ def _scalar(value: Any, leaf: Leaf, place: tuple[int, ...], budget: Budget) -> A
     raise BadRequest(f"{_at(leaf, place)}: {shown} is not of type {leaf.dtype}")
 
 
-def _text(value: Any, leaf: Leaf, place: tuple[int, ...], budget: Budget) -> bytes:
+def _text(value: Any, leaf: Leaf, place: tuple[int, ...], budget: _Budget) -> bytes:
     if isinstance(value, bytes):
         budget.take_text(leaf.name, len(value))
         return value
@@ -327,7 +369,7 @@ def _at(leaf: Leaf, place: tuple[int, ...]) -> str:
     return f"row {place[0]}, {leaf.name}{''.join(f'[{index}]' for index in place[1:])}"
 
 
-def _images(values: Sequence[Any], model: Exported, name: str, budget: Budget) -> np.ndarray:
+def _images(values: Sequence[Any], model: ExportedModel, name: str, budget: _Budget) -> np.ndarray:
     """Images `[n, height, width, channels]` of arrays, or of encoded ones as `{"b64": ...}`."""
     size = model.image_size
     assert size is not None
@@ -355,16 +397,23 @@ def check_answer(shapes: Mapping[str, Sequence[int]]) -> None:
         raise BadRequest(f"{rows:,} rows give {count:,} values; an answer has at most {MOST_ANSWER_VALUES:,}; send fewer rows per request")
 
 
-def check_outputs(outputs: Arrays) -> None:
-    """Refuse an answer of too many values, or of too long texts."""
+def answer_of(method: str, outputs: Arrays, model: ExportedModel, by_row: bool = True) -> dict[str, Any]:
+    """The answer to a request.
+
+    `predict`: with one output its values, with several an object. `classify`: for each row its classes and their scores, in the order
+    of the classes. `regress`: a number per row.
+
+    Raises:
+        BadRequest: too many values, or too long texts; a model without classes, or without one number per row.
+    """
     check_answer({name: output.shape for name, output in outputs.items()})
     size = sum(len(text) for output in outputs.values() if output.dtype == object for text in output.flat)
     if size > MOST_ANSWER_TEXT:
         raise BadRequest(f"the answer's texts take more than {MOST_ANSWER_TEXT // 2**20} MiB; send fewer rows per request")
-
-
-def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
-    """The answer to `:predict`: with one output its values, with several an object."""
+    if method == "classify":
+        return {"results": _classes(outputs, model)}
+    if method == "regress":
+        return {"results": _numbers(outputs)}
     values = {name: _plain(name, output) for name, output in outputs.items()}
     (first, *more) = values
     if not by_row:
@@ -372,6 +421,20 @@ def predict_answer(outputs: Arrays, by_row: bool) -> dict[str, Any]:
     if not more:
         return {"predictions": values[first]}
     return {"predictions": [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]}
+
+
+def _classes(outputs: Arrays, model: ExportedModel) -> list[list[list[Any]]]:
+    scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]
+    if not model.classes or len(scores) != 1:
+        raise BadRequest("this model has no classes; use :predict")
+    return [[list(pair) for pair in zip(model.classes, row, strict=True)] for row in _plain("", scores[0])]
+
+
+def _numbers(outputs: Arrays) -> Any:
+    (values, *more) = outputs.values()
+    if more or values.dtype == object or values.size != len(values):
+        raise BadRequest("this model does not give one number per row; use :predict")
+    return _plain("", values.reshape(-1))
 
 
 def _plain(name: str, output: np.ndarray) -> Any:
@@ -386,19 +449,3 @@ def _plain(name: str, output: np.ndarray) -> Any:
         (lambda one: {"b64": base64.b64encode(one).decode()}) if name.endswith("_bytes") else lambda one: one.decode("utf-8", "replace")
     )
     return np.vectorize(encode, otypes=[object])(output).tolist()
-
-
-def classify_answer(outputs: Arrays, model: Exported) -> dict[str, Any]:
-    """The answer to `:classify`: for each row its classes and their scores, in the order of the classes."""
-    scores = [output for output in outputs.values() if output.ndim == 2 and output.shape[1] == len(model.classes)]
-    if not model.classes or len(scores) != 1:
-        raise BadRequest("this model has no classes; use :predict")
-    return {"results": [[list(pair) for pair in zip(model.classes, row, strict=True)] for row in _plain("", scores[0])]}
-
-
-def regress_answer(outputs: Arrays) -> dict[str, Any]:
-    """The answer to `:regress`: a number per row."""
-    (values, *more) = outputs.values()
-    if more or values.dtype == object or values.size != len(values):
-        raise BadRequest("this model does not give one number per row; use :predict")
-    return {"results": _plain("", values.reshape(-1))}

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from control.runs.predict.trained_model import Trained
 from control.serving import onnx_file, protocol
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, named, next_version
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder, arguments, named
 from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file
 from trainer.data.spec import STRING, Leaf
@@ -50,7 +50,7 @@ def export(run: str, epoch: int, into: str) -> dict[str, Any]:
         _write(source, epoch, sha256_file(snapshot_path(source, epoch)), part)
         part.chmod(0o750)
         _sync(part)
-        version = next_version(folder)
+        version = VersionFolder(folder).next_number
         part.rename(folder / str(version))
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -92,7 +92,7 @@ def _write(run: Path, epoch: int, digest: str, folder: Path) -> None:
     if why := onnx_file.write(tensors, inputs, folder):
         left_out[onnx_file.NAME] = why
     ours = [output for output in outputs if output.shape == (len(trained.classes),)]
-    exported = Exported(
+    exported = ExportedModel(
         run=run.name,
         epoch=epoch,
         snapshot_sha256=digest,

@@ -21,7 +21,7 @@ VERSION = re.compile(r"[1-9]\d{0,8}")
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedModel:
     """A version of an exported model."""
 
     run: str
@@ -44,7 +44,7 @@ class Exported:
         write_json(folder / FILE, asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> "Exported":
+    def read(cls, folder: Path) -> "ExportedModel":
         """Read a version's folder; LockstepError if `export.yml` did not write it."""
         try:
             raw: dict[str, Any] = read_json(folder / FILE)
@@ -100,23 +100,28 @@ def _argument(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) or name == "self" else name
 
 
-def newest_holds(folder: Path, run: str, epoch: int, digest: str) -> Exported | None:
-    """The newest version, if it holds this snapshot; not one that can't be read."""
-    every = versions(folder)
-    with contextlib.suppress(LockstepError):
-        newest = Exported.read(folder / str(every[-1])) if every else None
-        return newest if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
-    return None
+@dataclass(frozen=True)
+class VersionFolder:
+    """The versions of one model, each in a folder named by its number."""
 
+    path: Path
 
-def next_version(folder: Path) -> int:
-    """The number after every entry that is one, complete or not."""
-    taken = [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)] if folder.is_dir() else []
-    return max(taken, default=0) + 1
+    @property
+    def numbers(self) -> list[int]:
+        """Complete versions, the oldest first."""
+        return sorted(number for number in self._entries() if (self.path / str(number) / FILE).is_file())
 
+    @property
+    def next_number(self) -> int:
+        """The number after every entry that is one, complete or not."""
+        return max(self._entries(), default=0) + 1
 
-def versions(folder: Path) -> list[int]:
-    """Complete versions of a model's folder, the oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and (path / FILE).is_file())
+    def newest_holds(self, run: str, epoch: int, digest: str) -> ExportedModel | None:
+        """The newest version, if it holds this snapshot; not one that can't be read."""
+        with contextlib.suppress(LockstepError):
+            newest = ExportedModel.read(self.path / str(self.numbers[-1])) if self.numbers else None
+            return newest if newest and (newest.run, newest.epoch, newest.snapshot_sha256) == (run, epoch, digest) else None
+        return None
+
+    def _entries(self) -> list[int]:
+        return [int(path.name) for path in self.path.iterdir() if VERSION.fullmatch(path.name)] if self.path.is_dir() else []

@@ -1,23 +1,18 @@
 """The versions of a model that are served: those on disk, as they are there now. The newest is loaded, older ones on request."""
 
 import os
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from control.serving.protocol import Arrays, Call
-from control.serving.refusals import BadRequest, OutOfMemory
-from control.serving.signature import Exported, versions
+from control.serving.protocol import Call
+from control.serving.signature import ExportedModel, VersionFolder
 from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 
-FUNCTION = re.compile(r"\{\{[^}]*\}\}")
-"""Where in its graph TensorFlow was."""
 LONGEST = 300
-"""Characters of TensorFlow's words on a request."""
+"""Characters of TensorFlow's words."""
 OLDER = 2
 """Older versions that stay in memory."""
 Loader = Callable[[Path], dict[str, Call]]
@@ -31,7 +26,7 @@ class Version:
     """A loaded version."""
 
     number: int
-    exported: Exported
+    exported: ExportedModel
     signatures: dict[str, Call]
     identity: Identity
     """Identity of the loaded files."""
@@ -65,7 +60,7 @@ class Model:
     def _renew(self) -> None:
         self._forget()
         served = self.newest.number if self.newest else 0
-        for number in reversed([one for one in versions(self.folder) if one > served]):
+        for number in reversed([one for one in VersionFolder(self.folder).numbers if one > served]):
             if self._is_bad(number):
                 continue
             try:
@@ -104,7 +99,7 @@ class Model:
                 return self.newest
             if number in self._older:
                 return self._older[number]
-            if number not in versions(self.folder) or self._is_bad(number):
+            if number not in VersionFolder(self.folder).numbers or self._is_bad(number):
                 raise LockstepError(f"Servable not found for request: Specific({self.name}, {number}); {self._there()}")
             older = self._load(number)
             self._keep(older)
@@ -113,10 +108,10 @@ class Model:
     def states(self) -> dict[int, str]:
         """Version -> why it can't be loaded, as far as is known; empty if it can."""
         with self._lock:
-            return {number: self._bad[number][1] if self._is_bad(number) else "" for number in versions(self.folder)}
+            return {number: self._bad[number][1] if self._is_bad(number) else "" for number in VersionFolder(self.folder).numbers}
 
     def _there(self) -> str:
-        every = versions(self.folder)
+        every = VersionFolder(self.folder).numbers
         bad = "".join(f"; version {number}: {self._bad[number][1]}" for number in every if self._is_bad(number))
         return f"versions: {', '.join(str(one) for one in every if not self._is_bad(one)) or 'none'}{bad}"
 
@@ -124,7 +119,7 @@ class Model:
         folder = self.folder / str(number)
         before = _identity(folder)
         try:
-            exported, signatures = Exported.read(folder), self._loader(folder)
+            exported, signatures = ExportedModel.read(folder), self._loader(folder)
             if missing := sorted({*exported.signatures} - {*signatures}):
                 raise LockstepError(f"its lockstep.json names the signature {missing[0]}, which its model lacks; export it again")
         except Exception as error:  # whatever is wrong with it, other versions go on
@@ -159,31 +154,3 @@ def _identity(folder: Path) -> Identity:
                 continue
             found.append((os.path.join(path, name), state.st_ino, state.st_size, state.st_ctime_ns))
     return tuple(sorted(found))
-
-
-def tensorflow_loader(folder: Path) -> dict[str, Call]:
-    """A SavedModel's signatures, from arrays to arrays. Imports TensorFlow."""
-    import tensorflow as tf
-
-    from control.serving import saved_model
-
-    refused = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError, tf.errors.UnimplementedError, tf.errors.FailedPreconditionError)
-
-    def calling(signature: Any) -> Call:
-        def call(arrays: Arrays) -> Arrays:
-            try:
-                outputs = signature(**{name: tf.constant(value) for name, value in arrays.items()})
-                return {name: output.numpy() for name, output in outputs.items()}
-            except refused as error:
-                # A line that can't be parsed, or a number that the model's own tables do not have.
-                words = FUNCTION.sub("", error.message).strip() or type(error).__name__
-                raise BadRequest(printable(words.splitlines()[0], LONGEST)) from None
-            except UnicodeDecodeError as error:
-                # TensorFlow quotes the input in its words.
-                raise BadRequest(f"the model refuses the input {printable(str(error.object, 'utf-8', 'replace'), LONGEST)}") from None
-            except tf.errors.ResourceExhaustedError:
-                raise OutOfMemory from None
-
-        return call
-
-    return {name: calling(signature) for name, signature in saved_model.load(folder).items()}

@@ -11,11 +11,12 @@ from control.common import project
 from control.common.child_playbooks import heeding_signals
 from control.remote import modules
 from control.remote.follow import HostUnreachable
+from control.remote.published import Published
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
 from control.runs.results import evaluations, run_summary, snapshot_choice
-from plugins.action.distribute import distribute, published_for
+from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
@@ -45,8 +46,9 @@ class ActionModule(Action):
         if self._task.check_mode:
             return {"changed": True}
         if not published:
-            published = published_for(plan, Path(packs))
-            distribute(self, published, path, host)
+            launched = Published.launched(plan, Path(packs))
+            distribute(self, launched, path, host)
+            published = launched.fact
         SharedFolder(self, host).agree([_snapshot(into, run_folder, epoch) for epoch in epochs])
         arguments = self.evaluate("worker_arguments + worker_manifest", published=published)
         job = ["-m", "trainer", "evaluate", *arguments, "--epochs", ",".join(map(str, epochs)), "--out", folder]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from control.remote.published import Published
 from control.runs.tasks import prediction
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
@@ -17,7 +18,7 @@ class ActionModule(Action):
             return planned
         facts = planned["ansible_facts"]
         try:
-            return {**planned, "changed": distribute(self, facts["published"], path, host)}
+            return {**planned, "changed": distribute(self, Published.of(facts["published"]), path, host)}
         except BaseException:
             prediction.discard(facts["prediction"])
             raise

@@ -15,6 +15,7 @@ from control.common.plan import Plan
 from control.common.progress_line import Line
 from control.remote import log_lines, modules, worker_files
 from control.remote.follow import HostUnreachable
+from control.remote.published import Published
 from control.remote.worker_access import Worker
 from control.remote.worker_files import read_records
 from control.runs.launch import launches, reservations
@@ -134,7 +135,7 @@ class ActionModule(Action):
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
         hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
-        launches.write(self.local, self.plan, launches.record(self.plan, published, hosts, id=self._identity(), slurm=job))
+        launches.write(self.local, self.plan, launches.record(self.plan, Published.of(published), hosts, id=self._identity(), slurm=job))
 
     def _follow(self, number: str, how: str) -> None:
         called, asked = noun(self.plan.dataset.get("spec")), snapshots_policy(self.local)[1]

@@ -47,7 +47,7 @@ class Column:
 
 
 @dataclass
-class Checked:
+class ExampleChecker:
     """Turns nests into the values of one spec, which the first batch decides; errors name the dataset, the split and the batch."""
 
     called: str
@@ -270,36 +270,54 @@ def declared_shapes(result: Any, place: str) -> dict[str, tuple[int | None, ...]
     return {name: tuple(shape)[1:] for name, shape in shapes.items() if shape is not None and shape.rank}
 
 
-def with_target(nest: Any, target: str | None, features: Sequence[str] | None, called: str) -> Any:
-    """A frame or dict of columns as `(x, y)`: `y` is the column `target`, `x` the other ones, or `features`."""
-    if target is None and features is None:
-        return nest
-    if _is_frame(nest):
-        nest = _by_column(nest, called)
-    if not isinstance(nest, dict):
-        raise DatasetError(f"{called}: data.target and data.features name columns, and it gives {shown(nest)}; leave them out")
-    check_columns(list(nest), target, features, called)
-    kept = [name for name in (features or nest) if name != target]
-    x = {name: nest[name] for name in kept}
-    return x if target is None else (x, nest[target])
+@dataclass(frozen=True)
+class ColumnChoice:
+    """The columns of a dataset that a model gets: `data.target` and `data.features`."""
+
+    target: str | None
+    """The column that becomes `y`."""
+    features: Sequence[str] | None
+    """Columns of `x`; None: all but the target."""
+    called: str
+    """The dataset, as the user typed it."""
+
+    def divided(self, nest: Any) -> Any:
+        """A frame or dict of columns as `(x, y)`."""
+        if self.target is None and self.features is None:
+            return nest
+        if _is_frame(nest):
+            nest = _by_column(nest, self.called)
+        if not isinstance(nest, dict):
+            raise DatasetError(f"{self.called}: data.target and data.features name columns, and it gives {shown(nest)}; leave them out")
+        self.check(list(nest))
+        x = {name: nest[name] for name in self._of_x(nest)}
+        return x if self.target is None else (x, nest[self.target])
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a target or features that are no columns (DatasetError, with the nearest one), and no column for `x`, or too many."""
+        known = set(names)
+        for key, name in [("data.target", self.target), *(("data.features", feature) for feature in self.features or ())]:
+            if name is not None and name not in known:
+                raise DatasetError(f"{key}={name}: {self.called} has no such column{nearest(name, names)}; there are: {listed(names)}")
+        x = self._of_x(names)
+        if not x:
+            raise DatasetError(f"{self.called}: there is no column besides data.target={self.target}; a model needs at least one")
+        if len(x) + (self.target is not None) > MOST_LEAVES:
+            some = printable(",".join(map(str, x[:2])), 100)
+            raise DatasetError(
+                f"{self.called} has {len(x):,} columns for a model; with the target, at most {MOST_LEAVES:,} are read. Fix: name those "
+                f"that it needs, as in -e 'set=data.features=[{some}]', or put columns of one type into one array [examples, columns] in a "
+                "function: -e dataset=FILE.py:FUNCTION"
+            )
+
+    def _of_x(self, names: Iterable[str]) -> list[str]:
+        return [name for name in (self.features or names) if name != self.target]
 
 
-def check_columns(names: Sequence[str], target: str | None, features: Sequence[str] | None, called: str) -> None:
-    """Refuse a target or features that are no columns (DatasetError, with the nearest one), and no column for `x`, or too many."""
-    known = set(names)
-    for key, name in [("data.target", target), *(("data.features", feature) for feature in features or ())]:
-        if name is not None and name not in known:
-            listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
-            raise DatasetError(f"{key}={name}: {called} has no such column{nearest(name, names)}; there are: {listed}")
-    kept = [name for name in (features or names) if name != target]
-    if not kept:
-        raise DatasetError(f"{called}: there is no column besides data.target={target}; a model needs at least one")
-    if len(kept) + (target is not None) > MOST_LEAVES:
-        raise DatasetError(
-            f"{called} has {len(kept):,} columns for a model; with the target, at most {MOST_LEAVES:,} are read. "
-            f"Fix: name those that it needs, as in -e 'set=data.features=[{printable(','.join(map(str, kept[:2])), 100)}]', or put columns "
-            "of one type into one array [examples, columns] in a function: -e dataset=FILE.py:FUNCTION"
-        )
+def listed(names: Iterable[Any]) -> str:
+    """The first names of columns, for a message."""
+    first = list(map(str, itertools.islice(names, 21)))
+    return printable(", ".join(first[:20]) + (", ..." if len(first) > 20 else ""), 1000)
 
 
 def _column(value: Any, name: str, place: str, declared: tuple[int | None, ...] | None) -> Column:

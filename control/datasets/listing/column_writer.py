@@ -12,7 +12,7 @@ from trainer.data.columns import part_name, parts_of, row_dtype, rows_name
 from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
 
 
-class Appended:
+class GrowingFile:
     """A file in NumPy's format that grows; its header is right once it is closed."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], inner: tuple[int, ...] = ()):
@@ -46,13 +46,13 @@ class Writer:
     def __init__(self, folder: Path, spec: Spec, split: str):
         self.spec, self.count = spec, 0
         self._dtype = row_dtype(spec)
-        self._rows = Appended(folder / rows_name(split), self._dtype) if self._dtype.names else None
-        self._files: dict[int, dict[str, Appended]] = {}
+        self._rows = GrowingFile(folder / rows_name(split), self._dtype) if self._dtype.names else None
+        self._files: dict[int, dict[str, GrowingFile]] = {}
         for number, leaf in enumerate(spec.leaves):
             kinds = {"values": stored_dtype(leaf) if leaf.dtype != STRING else None, "text": np.dtype("u1")}
             for part in parts_of(leaf):
                 inner = (len(leaf.shape),) if part == "shapes" else ()
-                file = Appended(folder / part_name(split, number, part), kinds.get(part) or np.dtype("<i8"), inner)
+                file = GrowingFile(folder / part_name(split, number, part), kinds.get(part) or np.dtype("<i8"), inner)
                 self._files.setdefault(number, {})[part] = file
             for part in ("starts", "ends"):
                 if part in self._files.get(number, {}):

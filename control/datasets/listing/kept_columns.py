@@ -7,15 +7,16 @@ Source `columns`: CSV and Parquet files, `control.datasets.sources.tables`; func
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from control.datasets.listing import unfinished
-from control.datasets.listing.checked_examples import Checked, shown
+from control.datasets.listing.checked_examples import ExampleChecker, shown
 from control.datasets.listing.column_writer import Writer
-from control.datasets.listing.registry import Listing
+from control.datasets.listing.registry import Listing, ordered_classes
 from control.datasets.listing.specs import checked_table
 from trainer.common.errors import DatasetError
 from trainer.common.files import read_json, sha256_file, sync, write_json
@@ -34,60 +35,103 @@ Batch = tuple[str, str, Any]
 """Its split (`train`, then `validation`, and `test`), its name in messages, what `fit` takes."""
 
 
-def kept_at(*identity: object) -> Path:
-    """The folder for the columns of a source with that identity."""
-    key = "\0".join(map(str, (WRITTEN, *identity)))
-    return KEPT.resolve() / hashlib.sha256(key.encode()).hexdigest()[:16]
+@dataclass(frozen=True)
+class ColumnFolder:
+    """Columns of a source on this machine, in a folder that is complete or absent."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, *identity: object) -> "ColumnFolder":
+        """That of a source with that identity."""
+        key = "\0".join(map(str, (WRITTEN, *identity)))
+        return cls(KEPT.resolve() / hashlib.sha256(key.encode()).hexdigest()[:16])
+
+    @property
+    def exists(self) -> bool:
+        """True if it has the columns, in all of their files."""
+        return (self.path / INDEX).is_file() and all(file.is_file() for file in self._files())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the columns' files."""
+        return sum(file.stat().st_size for file in self._files())
+
+    def listing(self, name: str, fingerprint: str, note: str = "") -> Listing:
+        """Listing of the columns."""
+        index = self._index()
+        return Listing(
+            name,
+            index["classes"],
+            {},
+            {},
+            fingerprint,
+            held_out=index["held_out"],
+            note="; ".join(text for text in (index["note"], note) if text),
+            table=checked_table(index["table"]),
+            folder=self.path,
+            warnings=index["warnings"],
+            targets=index["targets"],
+        )
+
+    def write(self, checked: ExampleChecker, batches: Iterable[Batch], classes: Sequence[str] | None = None) -> None:
+        """Write the columns.
+
+        Args:
+            checked: names the dataset in messages.
+            batches: the source's.
+            classes: names of the classes if `y` is their number; a `y` of strings has them itself.
+
+        Raises:
+            DatasetError: what `ExampleChecker` refuses, an empty split, a class that `train` lacks.
+        """
+        with unfinished.folder_in(KEPT) as part:
+            columns = _Columns(part, checked, classes)
+            try:
+                for split, where, nest in batches:
+                    for values in checked.slices(nest, split, where):
+                        columns.add(split, values)
+            finally:
+                columns.close()
+            index = columns.index()
+            write_json(part / INDEX, {**index, "sums": {path.name: sha256_file(path) for path in sorted(part.iterdir())}})
+            shutil.rmtree(self.path, ignore_errors=True)
+            part.rename(self.path)
+
+    def copy(self, target: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
+        """Copy the files into a folder; their SHA-256 by name.
+
+        Copied, not linked: who can write to a shared folder must not reach the files here.
+
+        Raises:
+            DatasetError: a file has changed since it was written.
+        """
+        table, sums, size, done = self._table(), self._index()["sums"], self.size or 1, 0
+        total, files = table.train + table.test, self._files()
+        for file in files:
+            shutil.copyfile(file, target / file.name)
+            sync(target / file.name)
+            if sha256_file(target / file.name) != sums[file.name]:
+                why = "the disk is damaged, or somebody wrote there"
+                raise DatasetError(f"{file} has changed since it was written: {why}. Fix: rm -r {self.path}")
+            done += file.stat().st_size
+            progress(total * done // size, total)
+        return {file.name: sums[file.name] for file in files}
+
+    def _index(self) -> dict[str, Any]:
+        return dict(read_json(self.path / INDEX))
+
+    def _table(self) -> Table:
+        return checked_table(self._index()["table"])
+
+    def _files(self) -> list[Path]:
+        return [self.path / name for name in file_names(self._table().spec)]
 
 
-def listing(folder: Path, name: str, fingerprint: str, note: str = "") -> Listing:
-    """Listing of columns kept in a folder."""
-    index = read_json(folder / INDEX)
-    notes = [text for text in (index["note"], note) if text]
-    made = Listing(name, index["classes"], {}, {}, fingerprint, held_out=index["held_out"], note="; ".join(notes))
-    made.table, made.folder, made.warnings = checked_table(index["table"]), folder, index["warnings"]
-    made.targets = index["targets"]
-    return made
-
-
-def is_kept(folder: Path) -> bool:
-    """Return whether a folder has kept columns, with all of their files."""
-    if not (folder / INDEX).is_file():
-        return False
-    table = checked_table(read_json(folder / INDEX)["table"])
-    return all((folder / name).is_file() for name in file_names(table.spec))
-
-
-def keep(folder: Path, checked: Checked, batches: Iterable[Batch], classes: Sequence[str] | None = None) -> None:
-    """Write columns into a folder that is complete or absent.
-
-    Args:
-        folder: from `kept_at`.
-        checked: names the dataset in messages.
-        batches: the source's.
-        classes: names of the classes if `y` is their number; a `y` of strings has them itself.
-
-    Raises:
-        DatasetError: what `Checked` refuses, an empty split, a class that `train` lacks.
-    """
-    with unfinished.folder_in(KEPT) as part:
-        kept = _Kept(part, checked, classes)
-        try:
-            for split, where, nest in batches:
-                for values in checked.slices(nest, split, where):
-                    kept.add(split, values)
-        finally:
-            kept.close()
-        index = kept.index()
-        write_json(part / INDEX, {**index, "sums": {path.name: sha256_file(path) for path in sorted(part.iterdir())}})
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
-
-
-class _Kept:
+class _Columns:
     """Writers of both splits, opened by the first batch; validation examples are the last of `train`."""
 
-    def __init__(self, part: Path, checked: Checked, classes: Sequence[str] | None):
+    def __init__(self, part: Path, checked: ExampleChecker, classes: Sequence[str] | None):
         self._part, self._checked, self._given = part, checked, classes
         self._writers: dict[str, Writer] = {}
         self._numbers: dict[str, int] = {}
@@ -201,7 +245,7 @@ class _Kept:
                 f"{self._checked.called}: the class {shown(name)} is not in train; validation and test may only have its classes. "
                 "Fix: leave such examples out, or move some into train"
             )
-        ordered = in_order(set(self._numbers))
+        ordered = ordered_classes(set(self._numbers))
         assert self._spec is not None
         places = np.empty(len(ordered), np.int32)
         for place, text in enumerate(ordered):
@@ -213,46 +257,6 @@ class _Kept:
                 labels[:] = places[labels]
             rows.flush()
         return ordered
-
-
-def in_order(classes: set[str]) -> list[str]:
-    """Names alphabetically; numbers, if all are, by value."""
-    numbers = all(name.isdecimal() for name in classes)
-    return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
-
-
-def _kept_files(made: Listing) -> dict[str, Path]:
-    """The files of a listing, by name."""
-    assert made.table is not None
-    assert made.folder is not None
-    return {name: made.folder / name for name in file_names(made.table.spec)}
-
-
-def copy_files(made: Listing, target: Path, progress: Callable[[int, int], None]) -> dict[str, str]:
-    """Copy a listing's files into a folder; their SHA-256 by name.
-
-    Copied, not linked: who can write to a shared folder must not reach the files here.
-
-    Raises:
-        DatasetError: a file has changed since it was written.
-    """
-    files, total, done = _kept_files(made), sum(map(made.count, SPLITS)), 0
-    assert made.folder is not None
-    sums, size = dict(read_json(made.folder / INDEX)["sums"]), bytes_of(made) or 1
-    for name, path in files.items():
-        shutil.copyfile(path, target / name)
-        sync(target / name)
-        if sha256_file(target / name) != sums[name]:
-            why = "the disk is damaged, or somebody wrote there"
-            raise DatasetError(f"{path} has changed since it was written: {why}. Fix: rm -r {made.folder}")
-        done += path.stat().st_size
-        progress(total * done // size, total)
-    return {name: sums[name] for name in files}
-
-
-def bytes_of(made: Listing) -> int | None:
-    """Bytes of a listing's files; None for images."""
-    return None if made.table is None else sum(path.stat().st_size for path in _kept_files(made).values())
 
 
 def _contents(value: Any) -> Iterator[bytes]:

@@ -186,6 +186,12 @@ def class_names(dataset: str, labels: Mapping[str, Sequence[int]], names: Sequen
     return classes
 
 
+def ordered_classes(classes: set[str]) -> list[str]:
+    """Names alphabetically; numbers, if all are, by value."""
+    numbers = all(name.isdecimal() for name in classes)
+    return sorted(classes, key=lambda name: (int(name), name) if numbers else (0, name))
+
+
 def check_classes(dataset: str, labels: Mapping[str, Sequence[int]], classes: Sequence[str]) -> None:
     """Refuse a split that lacks a class, and a dataset with fewer than two."""
     for split in SPLITS:

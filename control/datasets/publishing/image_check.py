@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,56 +29,90 @@ Progress = Callable[[int, int], None]
 Errors = dict[str, dict[str, str]]
 """By split and name, why an image can't be read."""
 
+Record = tuple[bytes, str | None]
+"""A record's bytes, and why it can't be read."""
+
 _reader: Source | None = None
 
 
-def checked(source: Source, listing: Listing, packs: Path, allow_bad: bool, progress: Progress) -> tuple[Listing, list[list[str]]]:
-    """The listing without images that can't be read, and name and reason of each; decodes all, unless this source was checked before.
+@dataclass(frozen=True)
+class ImageCheck:
+    """The images of a source, and which of them can't be read."""
 
-    Args:
-        source: opened, and scanned.
-        listing: what it lists.
-        packs: folder of published datasets, where the result is kept.
-        allow_bad: whether images may be left out.
-        progress: called with the number of images checked so far, and their total.
+    source: Source
+    """Opened, and scanned."""
+    listing: Listing
+    packs: Path
+    """Folder of published datasets, where the result is kept."""
 
-    Raises:
-        DatasetError: which images can't be read, unless they may be left out; or a class that has none left.
-    """
-    if listing.table is not None or listing.shape is not None:
-        return listing, []
-    found = kept(listing, packs)
-    if found is None:
-        found = _errors(source, listing, progress)
-        # A file that may not be read now may be so later, and looks as it did.
-        if allow_bad or not found:
-            _file(listing, packs).parent.mkdir(parents=True, exist_ok=True)
-            write_json(_file(listing, packs), found)
-    bad = [[name, why] for split in SPLITS for name, why in found.get(split, {}).items()]
-    refuse(bad, allow_bad)
-    return (_without(listing, found) if bad else listing), bad
+    def readable(self, allow_bad: bool, progress: Progress) -> tuple[Listing, list[list[str]]]:
+        """The listing without images that can't be read, and name and reason of each; decodes all, unless that was done before.
 
+        Args:
+            allow_bad: whether images may be left out.
+            progress: called with the number of images checked so far, and their total.
 
-def _errors(source: Source, listing: Listing, progress: Progress) -> Errors:
-    total, found = sum(map(len, listing.files.values())), Errors()
-    for done, (split, number, (_, why)) in enumerate(records(source, listing, keeps=False), 1):
-        if why is not None:
-            found.setdefault(split, {})[listing.files[split][number]] = why
-        if done % CHUNK == 0 or done == total:
-            progress(done, total)
-    return found
+        Raises:
+            DatasetError: which images can't be read, unless they may be left out; or a class that has none left.
+        """
+        if self.listing.table is not None or self.listing.shape is not None:
+            return self.listing, []
+        found = self.known
+        if found is None:
+            found = self._errors(progress)
+            # A file that may not be read now may be so later, and looks as it did.
+            if allow_bad or not found:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(self._file, found)
+        bad = [[name, why] for split in SPLITS for name, why in found.get(split, {}).items()]
+        refuse(bad, allow_bad)
+        return (_without(self.listing, found) if bad else self.listing), bad
 
+    @property
+    def known(self) -> Errors | None:
+        """Earlier result for this unchanged source; None if there is none."""
+        return dict(read_json(self._file)) if self._file.is_file() else None
 
-def kept(listing: Listing, packs: Path) -> Errors | None:
-    """Earlier result of `checked` for this unchanged source; None if there is none."""
-    return dict(read_json(_file(listing, packs))) if _file(listing, packs).is_file() else None
+    @property
+    def _file(self) -> Path:
+        key = hashlib.sha256(f"{self.listing.name}\0{self.listing.fingerprint}\0{READING}".encode()).hexdigest()
+        return self.packs / "index" / f"errors-{key[:16]}.json"
+
+    def _errors(self, progress: Progress) -> Errors:
+        total, found = sum(map(len, self.listing.files.values())), Errors()
+        for done, (split, number, (_, why)) in enumerate(self.records(None, keeps=False), 1):
+            if why is not None:
+                found.setdefault(split, {})[self.listing.files[split][number]] = why
+            if done % CHUNK == 0 or done == total:
+                progress(done, total)
+        return found
+
+    def records(self, known: Errors | None, keeps: bool = True) -> Iterator[tuple[str, int, Record]]:
+        """Split, number, bytes and error of each record, in order; image files are read on all cores.
+
+        Args:
+            known: what can't be read; None: each image is decoded to find out.
+            keeps: whether the bytes of image files are wanted.
+        """
+        for split, names in ((split, self.listing.files[split]) for split in SPLITS):
+            if self.listing.shape is not None:
+                yield from ((split, number, (self.source.read(split, number), None)) for number in range(len(names)))
+                continue
+            wrong = None if known is None else [known.get(split, {}).get(name) for name in names]
+            chunks = [
+                _Chunk(split, range(start, min(start + CHUNK, len(names))), None if wrong is None else wrong[start : start + CHUNK], keeps)
+                for start in range(0, len(names), CHUNK)
+            ]
+            with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(self.source,)) as pool:
+                read = itertools.chain.from_iterable(in_order(pool, _read, chunks, AHEAD * (os.cpu_count() or 1)))
+                yield from ((split, number, record) for number, record in enumerate(read))
 
 
 def _without(listing: Listing, found: Errors) -> Listing:
     left = {split: [at for at, name in enumerate(names) if name not in found.get(split, {})] for split, names in listing.files.items()}
     files = {split: [listing.files[split][at] for at in numbers] for split, numbers in left.items()}
     labels = {split: [listing.labels[split][at] for at in numbers] for split, numbers in left.items()}
-    check_classes(listing.name, listing.classes, labels)
+    check_readable(listing.name, listing.classes, labels)
     held = listing.held_out and sum(at < listing.held_out for at in left["train"])
     return dataclasses.replace(listing, files=files, labels=labels, held_out=held)
 
@@ -92,40 +127,11 @@ def refuse(bad: list[list[str]], allow_bad: bool) -> None:
     raise DatasetError("\n".join([*lines, "  Fix or remove them, or leave them out with -e set=data.allow_bad_images=true."]))
 
 
-def check_classes(name: str, classes: list[str], labels: dict[str, list[int]]) -> None:
+def check_readable(name: str, classes: list[str], labels: dict[str, list[int]]) -> None:
     """Refuse a class of which a split has no readable image."""
     for split in SPLITS:
-        there = set(labels[split])
-        for label, one in enumerate(classes):
-            if label not in there:
-                raise DatasetError(f"dataset {name}: class {split}/{printable(one)} has no readable image")
-
-
-def records(
-    source: Source, listing: Listing, known: Errors | None = None, keeps: bool = True
-) -> Iterator[tuple[str, int, tuple[bytes, str | None]]]:
-    """Split, number, bytes and error of each record, in order; image files are read on all cores.
-
-    Args:
-        source: opened, and scanned.
-        listing: what it lists.
-        known: what can't be read; by default each image is decoded to find out.
-        keeps: whether the bytes of image files are wanted.
-    """
-    for split in SPLITS:
-        total = len(listing.files[split])
-        if listing.shape is not None:
-            for number in range(total):
-                yield split, number, (source.read(split, number), None)
-            continue
-        wrong = None if known is None else [known.get(split, {}).get(name) for name in listing.files[split]]
-        chunks = [
-            _Chunk(split, start, min(start + CHUNK, total), None if wrong is None else wrong[start : start + CHUNK], keeps)
-            for start in range(0, total, CHUNK)
-        ]
-        with ProcessPoolExecutor(os.cpu_count(), initializer=_keep_reader, initargs=(source,)) as pool:
-            read = itertools.chain.from_iterable(in_order(pool, _read, chunks, AHEAD * (os.cpu_count() or 1)))
-            yield from ((split, number, record) for number, record in enumerate(read))
+        if missing := sorted({*range(len(classes))}.difference(labels[split])):
+            raise DatasetError(f"dataset {name}: class {split}/{printable(classes[missing[0]])} has no readable image")
 
 
 def _keep_reader(source: Source) -> None:
@@ -137,26 +143,22 @@ class _Chunk(NamedTuple):
     """Images that are read together; `wrong`: why each can't be, if that is known."""
 
     split: str
-    start: int
-    stop: int
+    numbers: range
     wrong: list[str | None] | None
     keeps: bool
 
 
-def _read(chunk: _Chunk) -> list[tuple[bytes, str | None]]:
-    known = chunk.wrong or [None] * (chunk.stop - chunk.start)
+def _read(chunk: _Chunk) -> list[Record]:
     decodes = chunk.wrong is None
-    tried = [
-        (b"", why) if why is not None else _one(chunk.split, index, decodes)
-        for index, why in zip(range(chunk.start, chunk.stop), known, strict=True)
-    ]
+    known = chunk.wrong or itertools.repeat(None)
+    tried = [_one(chunk.split, number, decodes) if why is None else (b"", why) for number, why in zip(chunk.numbers, known, strict=False)]
     return tried if chunk.keeps else [(b"", why) for _, why in tried]
 
 
-def _one(split: str, index: int, decodes: bool) -> tuple[bytes, str | None]:
+def _one(split: str, number: int, decodes: bool) -> Record:
     assert _reader is not None
     try:
-        data = _reader.read(split, index)
+        data = _reader.read(split, number)
         if decodes:
             decode(data)
     except OSError as error:
@@ -164,8 +166,3 @@ def _one(split: str, index: int, decodes: bool) -> tuple[bytes, str | None]:
     except ValueError as error:
         return b"", str(error)
     return data, None
-
-
-def _file(listing: Listing, packs: Path) -> Path:
-    key = hashlib.sha256(f"{listing.name}\0{listing.fingerprint}\0{READING}".encode()).hexdigest()
-    return packs / "index" / f"errors-{key[:16]}.json"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from control.common import user_files
-from control.datasets.listing.checked_examples import Checked, batches, declared_shapes, shown
+from control.datasets.listing.checked_examples import ExampleChecker, batches, declared_shapes, listed, shown
 from control.datasets.listing.column_writer import Writer
 from control.datasets.listing.image_headers import EXTENSIONS, read_image
 from control.datasets.listing.registry import alone, detect, is_table, open_source
@@ -73,11 +73,16 @@ class Parts:
             writer.close()
         return [writer.count for writer in self._writers]
 
+    def write_jobs(self, spec: Spec, classes: int) -> None:
+        """Write the rest of each host's job beside its rows: the spec of the training's examples, and how many classes there are."""
+        for rank, writer in enumerate(self._writers):
+            write_json(self.folder / str(rank) / JOB, {"spec": spec.to_json(), "classes": classes, "rows": writer.count})
 
-def place(row: int, hosts: int) -> tuple[int, int]:
-    """The host of the block that begins with a row, and the row's number there."""
-    block = row // BLOCK
-    return block % hosts, block // hosts * BLOCK
+    @staticmethod
+    def place(row: int, hosts: int) -> tuple[int, int]:
+        """The host of the block that begins with a row, and the row's number there."""
+        block = row // BLOCK
+        return block % hosts, block // hosts * BLOCK
 
 
 def write(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, parts: Parts, progress: Progress) -> list[str]:
@@ -101,7 +106,7 @@ def write(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, p
             parts.append([block])
             progress(parts.count)
         return []
-    checked = Checked(called, spec=spec.inputs, first="training", casting="same_kind")
+    checked = ExampleChecker(called, spec=spec.inputs, first="training", casting="same_kind")
     for where, nest in _columns(given, called, spec, checked):
         for values in checked.slices((_as_trained(nest, spec.structure[0], called),), "the input", where):
             parts.append(values)
@@ -110,12 +115,6 @@ def write(given: str, called: str, spec: Spec, images: tuple[int, ...] | None, p
         raise DatasetError(f"{called} has no rows; {HOW_COLUMNS}")
     most = ", ".join(f"{name} {count:,}" for name, count in list(checked.not_finite.items())[:SHOWN])
     return [f"{called} has values that are missing (NaN) or infinite: {printable(most, 500)}"] if most else []
-
-
-def write_jobs(parts: Parts, rows: list[int], spec: Spec, classes: int) -> None:
-    """Write what each host needs to know beside its rows."""
-    for rank, count in enumerate(rows):
-        write_json(parts.folder / str(rank) / JOB, {"spec": spec.to_json(), "classes": classes, "rows": count})
 
 
 def _pictures(given: str, called: str) -> Pictures:
@@ -171,7 +170,7 @@ def _fitted(pictures: Pictures, size: tuple[int, ...], called: str) -> Iterator[
             yield np.stack(list(threads.map(load, range(start, min(start + BLOCK, len(pictures.names))))))
 
 
-def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[tuple[str, Any]]:
+def _columns(given: str, called: str, spec: Spec, checked: ExampleChecker) -> Iterator[tuple[str, Any]]:
     """Blocks of `x` with their names in messages."""
     if ".py:" in given:
         yield from _of_function(user_files.find("input", given), called, checked)
@@ -189,7 +188,7 @@ def _columns(given: str, called: str, spec: Spec, checked: Checked) -> Iterator[
     yield from tables.rows(path, types, called)
 
 
-def _of_function(function: user_function.Function, called: str, checked: Checked) -> Iterator[tuple[str, Any]]:
+def _of_function(function: user_function.Function, called: str, checked: ExampleChecker) -> Iterator[tuple[str, Any]]:
     """Results of the user's function, called without arguments or, as one of a dataset, for the test examples."""
     parameters, call = user_files.parameters("input", function), user_function.load("input", function)
     with user_function.explaining_errors("input", function):
@@ -214,8 +213,8 @@ def _as_trained(nest: Any, structure: Any, called: str) -> Any:
         keys = list(nest)
         for key in structure:
             if key not in keys:
-                listed = printable(", ".join(map(str, keys[:20])), 1000)
-                raise DatasetError(f"{called}: it has no {key}, which the model takes{nearest(key, map(str, keys))}; it has: {listed}")
+                why = f"it has no {key}, which the model takes{nearest(key, map(str, keys))}; it has: {listed(keys[:20])}"
+                raise DatasetError(f"{called}: {why}")
         return {key: _as_trained(nest[key], part, called) for key, part in structure.items()}
     if isinstance(structure, list) and isinstance(nest, list | tuple) and len(nest) == len(structure):
         return [_as_trained(part, one, called) for part, one in zip(nest, structure, strict=True)]

@@ -9,51 +9,89 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from control.datasets.listing import kept_columns, stratified, unfinished
+from control.datasets.listing import stratified, unfinished
+from control.datasets.listing.kept_columns import ColumnFolder
 from control.datasets.listing.registry import Listing, Source
 from control.datasets.listing.stratified import stratified_order
-from control.datasets.publishing import image_check
-from control.datasets.publishing.image_check import CHUNK, READING, Progress
+from control.datasets.publishing.image_check import CHUNK, READING, ImageCheck, Progress, Record, check_readable, refuse
 from trainer.common.errors import DatasetError
 from trainer.common.files import FOLDER, read_json, sha256_file, stamp, sync, write_json
 from trainer.data import manifest
-from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Records
+from trainer.data.manifest import FILE, FORMAT, SPLITS, TABLE_FORMAT, Manifest, Published, Records
 
 TABLE_KEYS = ("digest", "classes", "sums", "split_seed", "held_out")
 
 
 SHARD_BYTES = 256 * 2**20
-Checked = tuple[bytes, str | None]
 
 
-def published(listing: Listing, packs: Path, allow_bad: bool) -> dict[str, Any] | None:
-    """The record of this unchanged source, if it is already published in `packs`.
+@dataclass(frozen=True)
+class PublishedData:
+    """A dataset as published, or as it will be, when it has no digests yet."""
 
-    Its `digest` and its `manifest`'s; how many images are in `train` and `test`, and how many of them it holds out itself (`held_out`,
-    or null); `excluded`, images that were left out.
-    """
+    digest: str | None
+    manifest: str | None
+    """Digest of the manifest's file."""
+    train: int
+    """Examples in `train` and `test`."""
+    test: int
+    held_out: int | None = None
+    """How many of `train` the dataset itself sets aside for validation; None: `data.validation_split` decides."""
+    excluded: Sequence[Sequence[str]] = ()
+    """Name and reason of each image that was left out."""
+
+    @classmethod
+    def of(cls, packed: Manifest) -> "PublishedData":
+        """The record of a manifest."""
+        return cls(packed.digest, packed.sha256, packed.count("train"), packed.count("test"), packed.held_out, packed.excluded)
+
+    @classmethod
+    def expected(cls, listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> "PublishedData":
+        """The record that publishing a source will give, as far as it is known before."""
+        return cls(None, None, listing.count("train"), listing.count("test"), listing.held_out, excluded)
+
+    @classmethod
+    def parsed(cls, raw: Mapping[str, Any]) -> "PublishedData":
+        """The record in JSON, or in a plan, beside other entries."""
+        return cls(**{one.name: raw[one.name] for one in dataclasses.fields(cls) if one.name in raw})
+
+    def place(self, packs: Path) -> Published:
+        """Its folder in that of published datasets."""
+        assert self.manifest is not None
+        return place_of(packs, self.manifest)
+
+
+def published(listing: Listing, packs: Path, allow_bad: bool) -> PublishedData | None:
+    """The record of this unchanged source, if it is already published in `packs`."""
     entry = _index(listing, packs, allow_bad)
     if not entry.is_file():
         return None
-    record: dict[str, Any] = read_json(entry)
-    earlier, dataset = record.pop("stamps"), place_of(packs, record["manifest"])
+    raw = read_json(entry)
+    record = PublishedData.parsed(raw)
+    dataset = record.place(packs)
     current = _stamps(dataset.folder)
-    if current != earlier:
+    if current != raw["stamps"]:
         if _damaged_files(dataset):
             return None
         with contextlib.suppress(OSError):
-            write_json(entry, {**record, "stamps": current})
+            _write_record(entry, record, current)
     return record
 
 
-def place_of(packs: Path, sha256: str) -> manifest.Published:
+def _write_record(entry: Path, record: PublishedData, stamps: dict[str, list[int]]) -> None:
+    write_json(entry, {**dataclasses.asdict(record), "stamps": stamps})
+
+
+def place_of(packs: Path, sha256: str) -> Published:
     """The folder of the dataset whose manifest has that digest."""
-    return manifest.Published(packs / sha256[:16], sha256)
+    return Published(packs / sha256[:16], sha256)
 
 
 def _stamps(folder: Path) -> dict[str, list[int]]:
@@ -61,7 +99,7 @@ def _stamps(folder: Path) -> dict[str, list[int]]:
     return {path.name: stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
-def _damaged_files(dataset: manifest.Published) -> list[str]:
+def _damaged_files(dataset: Published) -> list[str]:
     """Files of a published dataset that are missing or changed; reads all of them."""
     try:
         sums = manifest.load(dataset).sums
@@ -79,22 +117,9 @@ def publish(source: Source, packs: Path, allow_bad: bool, progress: Progress) ->
     listing = source.scan()
     record = published(listing, packs, allow_bad)
     if record is None:
-        record = record_of(_pack(source, listing, packs, allow_bad, progress))
-        stamps = _stamps(place_of(packs, record["manifest"]).folder)
-        write_json(_index(listing, packs, allow_bad), {**record, "stamps": stamps})
-    return dataclasses.replace(manifest.load(place_of(packs, record["manifest"])), excluded=record["excluded"])
-
-
-def record_of(packed: Manifest) -> dict[str, Any]:
-    """The record of a dataset that `published` returns."""
-    counts = {split: packed.count(split) for split in SPLITS}
-    return {"digest": packed.digest, "manifest": packed.sha256, **counts, "held_out": packed.held_out, "excluded": packed.excluded}
-
-
-def bytes_of(packed: Manifest, packs: Path) -> int:
-    """Bytes of a dataset's examples."""
-    folder = place_of(packs, packed.sha256).folder
-    return sum(packed.shards) if packed.table is None else sum((folder / name).stat().st_size for name in packed.sums)
+        record = PublishedData.of(_pack(source, listing, packs, allow_bad, progress))
+        _write_record(_index(listing, packs, allow_bad), record, _stamps(record.place(packs).folder))
+    return dataclasses.replace(manifest.load(record.place(packs)), excluded=[list(one) for one in record.excluded])
 
 
 def _index(listing: Listing, packs: Path, allow_bad: bool) -> Path:
@@ -120,9 +145,8 @@ def _pack(source: Source, listing: Listing, packs: Path, allow_bad: bool, progre
 
 
 def _pack_images(source: Source, listing: Listing, part: Path, packs: Path, allow_bad: bool, progress: Progress) -> Manifest:
-    writer = _Writer(part, listing)
-    known = image_check.kept(listing, packs)
-    for done, (split, number, record) in enumerate(image_check.records(source, listing, known), 1):
+    writer, check = _Writer(part, listing), ImageCheck(source, listing, packs)
+    for done, (split, number, record) in enumerate(check.records(check.known), 1):
         writer.add(split, number, record)
         if done % CHUNK == 0:
             progress(done, writer.total)
@@ -133,7 +157,8 @@ def _pack_images(source: Source, listing: Listing, part: Path, packs: Path, allo
 def _pack_table(listing: Listing, part: Path, progress: Progress) -> Manifest:
     """Copy a table's files, and write its manifest."""
     assert listing.table is not None
-    sums = kept_columns.copy_files(listing, part, progress)
+    assert listing.folder is not None
+    sums = ColumnFolder(listing.folder).copy(part, progress)
     content = json.dumps([listing.table.to_json(), listing.classes, listing.held_out, sorted(sums.items())])
     digest, empty = hashlib.sha256(content.encode()).hexdigest(), Records([], [], [])
     packed = Manifest(
@@ -158,7 +183,7 @@ class _Writer:
         self._stream: BinaryIO | None = None
         self._digest = hashlib.sha256("\0".join(listing.classes).encode() + repr(listing.shape).encode())
 
-    def add(self, split: str, number: int, record: Checked) -> None:
+    def add(self, split: str, number: int, record: Record) -> None:
         data, error = record
         name, label = self.listing.files[split][number], self.listing.labels[split][number]
         if error is not None:
@@ -193,8 +218,8 @@ class _Writer:
 
     def finish(self, allow_bad: bool) -> Manifest:
         self._close()
-        image_check.refuse(self._bad, allow_bad)
-        image_check.check_classes(self.listing.name, self.listing.classes, {split: one.labels for split, one in self._records.items()})
+        refuse(self._bad, allow_bad)
+        check_readable(self.listing.name, self.listing.classes, {split: one.labels for split, one in self._records.items()})
         for split, records in self._records.items():
             records.offsets.append(self._offset if split == "test" else (self._records["test"].offsets or [self._offset])[0])
         train = self._records["train"]

@@ -26,11 +26,12 @@ import numpy as np
 from PIL import Image
 
 from control.common import user_files
-from control.datasets.listing import checked_examples, kept_columns, unfinished
+from control.datasets.listing import checked_examples, unfinished
 from control.datasets.listing.checked_examples import HOW as HOW_COLUMNS
-from control.datasets.listing.checked_examples import Checked, declared_shapes, noted, shown, with_target
+from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, declared_shapes, noted, shown
 from control.datasets.listing.image_headers import read_image
-from control.datasets.listing.registry import Listing, check_classes, fingerprint, source
+from control.datasets.listing.kept_columns import Batch, ColumnFolder
+from control.datasets.listing.registry import Listing, check_classes, fingerprint, ordered_classes, source
 from trainer.common.errors import ConfigError, DatasetError
 from trainer.common.files import read_json, sync, write_json
 from trainer.data.manifest import SPLITS
@@ -51,34 +52,36 @@ SETTINGS = re.compile(r"[\w-][\w .-]{0,99}\.(ya?ml|toml|json|ini)")
 
 
 @source("own", "FILE.py:FUNCTION", takes=("target", "features"))
-class Own:
+class PythonFunction:
     """The images, or columns, that a function returned."""
 
     def __init__(self, path: str, target: str | None = None, features: Sequence[str] | None = None):
         self._function = user_files.find("dataset", path)
-        self._target, self._features = target, features
+        self._choice = ColumnChoice(target, features, f"dataset={self._function.called}")
         # A copy of the file beside other images is another dataset.
         given = (self._function.path, self._function.name, self._function.source, *sum(self._function.modules.items(), ()))
         texts = {self._function.file: self._function.source, **self._function.modules}
         given += (*_environment(texts), *_beside(texts, Path(self._function.path or self._function.file).parent))
         self._digest = hashlib.sha256("\0".join(map(str, given)).encode()).hexdigest()
         self._kept = KEPT.resolve() / self._digest[:16]
-        self._columns = kept_columns.kept_at("own", self._digest, target, features)
+        self._columns = ColumnFolder.of("own", self._digest, target, features)
 
     def scan(self) -> Listing:
         """Run the function once, and list its result."""
-        if not kept_columns.is_kept(self._columns) and not (self._kept / "index.json").is_file():
+        if not self._columns.exists and not (self._kept / "index.json").is_file():
             self._run()
-        if kept_columns.is_kept(self._columns):
-            return kept_columns.listing(self._columns, Path(self._function.file).stem, self._columns.name)
-        self._refuse_names()
+        if self._columns.exists:
+            return self._columns.listing(Path(self._function.file).stem, self._columns.path.name)
+        for key, value in (("target", self._choice.target), ("features", self._choice.features)):
+            if value is not None:
+                raise DatasetError(f"data.{key}={value}: {self._choice.called} has images with classes; leave data.{key} out")
         index = read_json(self._kept / "index.json")
         self._records = index["records"]
-        classes = kept_columns.in_order({record[0] for split in SPLITS for record in self._records[split]})
+        classes = ordered_classes({record[0] for split in SPLITS for record in self._records[split]})
         numbers = {name: number for number, name in enumerate(classes)}
         labels = {split: [numbers[record[0]] for record in self._records[split]] for split in SPLITS}
         files = {split: [f"{split}/{record[0]}/{number:07d}" for number, record in enumerate(self._records[split])] for split in SPLITS}
-        check_classes(f"dataset={self._function.called}", labels, classes)
+        check_classes(self._choice.called, labels, classes)
         return Listing(Path(self._function.file).stem, classes, files, labels, self._digest, warnings=index.get("warnings", []))
 
     def read(self, split: str, index: int) -> bytes:
@@ -98,22 +101,17 @@ class Own:
                 result = function("train")
                 first, result = _first(result, self._next)
             if first is END:
-                raise DatasetError(f"dataset={self._function.called}: train is empty; it needs at least one example. {HOW_EMPTY}")
+                raise DatasetError(f"{self._choice.called}: train is empty; it needs at least one example. {HOW_EMPTY}")
             if _is_image_pair(first):
                 self._keep_images(function, result, caught)
             else:
                 self._keep_columns(function, result, caught)
 
-    def _refuse_names(self) -> None:
-        for key, value in (("target", self._target), ("features", self._features)):
-            if value is not None:
-                raise DatasetError(f"data.{key}={value}: dataset={self._function.called} has images with classes; leave data.{key} out")
-
     def _keep_columns(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
-        called = f"dataset={self._function.called}"
-        checked = Checked(called, caught=caught)
+        called = self._choice.called
+        checked = ExampleChecker(called, caught=caught)
 
-        def batches() -> Iterator[kept_columns.Batch]:
+        def batches() -> Iterator[Batch]:
             for split in ("train", "validation", "test"):
                 result = train if split == "train" else self._call(function, split)
                 if result is None and split != "validation":
@@ -122,9 +120,9 @@ class Own:
                     continue
                 checked.shapes |= declared_shapes(result, f"{called}: {split}")
                 for where, nest in self._each(checked_examples.batches(result, called, split)):
-                    yield split, where, with_target(nest, self._target, self._features, called)
+                    yield split, where, self._choice.divided(nest)
 
-        kept_columns.keep(self._columns, checked, batches(), self._named_classes(function))
+        self._columns.write(checked, batches(), self._named_classes(function))
 
     def _call(self, function: Callable[..., Any], split: str) -> Any:
         """The function's result; None if it has no validation split of its own: it may say so with a KeyError."""
@@ -142,9 +140,7 @@ class Own:
         if names is None:
             return None
         if not isinstance(names, list | tuple) or len(names) < 2 or not all(isinstance(name, str) for name in names):
-            raise DatasetError(
-                f"dataset={self._function.called}: its attribute classes is {shown(names)}; it must be a list of at least two names"
-            )
+            raise DatasetError(f"{self._choice.called}: its attribute classes is {shown(names)}; it must be a list of at least two names")
         return list(names)
 
     def _keep_images(self, function: Callable[..., Any], train: Any, caught: list[WarningMessage]) -> None:
@@ -157,12 +153,12 @@ class Own:
                         records[split].append((name, stream.tell(), stream.tell() + len(data)))
                         stream.write(data)
             sync(part / "images")
-            write_json(part / "index.json", {"records": records, "warnings": noted(f"dataset={self._function.called}", caught)})
+            write_json(part / "index.json", {"records": records, "warnings": noted(self._choice.called, caught)})
             shutil.rmtree(self._kept, ignore_errors=True)
             part.rename(self._kept)
 
     def _pairs(self, result: Any, split: str) -> Iterator[tuple[str, bytes]]:
-        called = f"dataset={self._function.called}"
+        called = self._choice.called
         for number, pair in enumerate(self._each(result)):
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise DatasetError(f"{called}: number {number} of {split} is {_shown(pair)}; {HOW}")

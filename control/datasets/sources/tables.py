@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from control.datasets.listing import kept_columns
-from control.datasets.listing.checked_examples import Checked, check_columns, with_target
+from control.datasets.listing.checked_examples import ColumnChoice, ExampleChecker, listed
+from control.datasets.listing.kept_columns import Batch, ColumnFolder
 from control.datasets.listing.registry import TABLES, Listing, fingerprint, source
 from control.datasets.listing.stratified import SPLIT_SEED
 from control.datasets.sources import csv_rows, parquet_rows
@@ -43,31 +43,28 @@ class Tables:
     """The rows of CSV or Parquet files."""
 
     def __init__(self, path: str, target: str | None, features: Sequence[str] | None, test_split: float = Data.test_split):
-        self.path = Path(path).expanduser().resolve()
-        self._target, self._features, self._test_split = target, features, test_split
+        self.path, self._test_split = Path(path).expanduser().resolve(), test_split
+        self._choice = ColumnChoice(target, features, f"dataset={self.path.name}")
 
     def scan(self) -> Listing:
         """Convert the files once, and list the result."""
-        files = self._files()
-        called = f"dataset={self.path.name}"
-        if self._target is None:
+        files, choice = self._files(), self._choice
+        if choice.target is None:
             names = _names(files["train"][0])
-            listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
-            raise DatasetError(
-                f"{called}: data.target must name the column to predict. Fix: -e set=data.target={names[-1]}; there are: {listed}"
-            )
+            how = f"Fix: -e set=data.target={names[-1]}; there are: {listed(names)}"
+            raise DatasetError(f"{choice.called}: data.target must name the column to predict. {how}")
         stamp = fingerprint(file for some in files.values() for file in some)
         share = None if "test" in files else self._test_split
-        identity = (stamp, self._target, self._features, share)
-        folder = kept_columns.kept_at("tables", *identity)
-        if not kept_columns.is_kept(folder):
-            checked = Checked(called)
-            kept_columns.keep(folder, checked, self._batches(files, checked))
+        identity = (stamp, choice.target, choice.features, share)
+        folder = ColumnFolder.of("tables", *identity)
+        if not folder.exists:
+            checked = ExampleChecker(choice.called)
+            folder.write(checked, self._batches(files, choice.target, checked))
         digest = hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()
         if share is None:
-            return kept_columns.listing(folder, self.path.stem, digest)
+            return folder.listing(self.path.stem, digest)
         note = f"there are no files for testing, so data.test_split={share:g} of the rows is held out, drawn by their numbers"
-        return dataclasses.replace(kept_columns.listing(folder, self.path.stem, digest, note), draws_test=True)
+        return dataclasses.replace(folder.listing(self.path.stem, digest, note), draws_test=True)
 
     def read(self, split: str, index: int) -> bytes:
         """Columns have no records."""
@@ -92,49 +89,42 @@ class Tables:
             raise DatasetError(f"dataset={self.path}: {' and '.join(sorted(kinds)) or 'no tables'} in it; give {LAYOUT}")
         return files
 
-    def _batches(self, files: dict[str, list[Path]], checked: Checked) -> Iterator[kept_columns.Batch]:
-        called = checked.called
-        every = [file for some in files.values() for file in some]
+    def _batches(self, files: dict[str, list[Path]], target: str, checked: ExampleChecker) -> Iterator[Batch]:
+        choice, every = self._choice, [file for some in files.values() for file in some]
         # Before all files are read.
-        check_columns(_names(every[0]), self._target, self._features, called)
-        wanted = None if self._features is None else {*self._features, *([self._target] if self._target else [])}
-        read = Read(parquet_rows.reader(every, wanted)) if _is_parquet(every[0]) else _of_text(every, wanted)
-        texts = _texts_of(every, read.texts, self._target) if read.texts else {}
-        if self._target is not None and self._target in texts:
-            _check_numbers(texts.pop(self._target), self._target, called)
-        checked.nearly_numbers += [f"{name}: {one.described}" for name, one in texts.items() if one.nearly_numbers]
+        choice.check(_names(every[0]))
+        wanted = None if choice.features is None else {*choice.features, target}
+        if _is_parquet(every[0]):
+            tables = parquet_rows.reader(every, wanted)
+        else:
+            tables, strings = _of_text(every, wanted)
+            texts = _texts_of(every, strings, target)
+            if target in texts:
+                _check_numbers(texts.pop(target), target, choice.called)
+            checked.nearly_numbers += [f"{name}: {one.described}" for name, one in texts.items() if one.nearly_numbers]
         draws, held, rows = np.random.Generator(np.random.Philox(key=[SPLIT_SEED, 2])), 0, 0
         for split in ("train", "validation", "test"):
             for file in files.get(split, []):
-                for first, table in read.tables(file):
+                for first, table in tables(file):
                     where = f"rows {first:,} onwards of {file.name}"
-                    if split == "train" and "test" not in files:
-                        drawn = draws.random(len(next(iter(table.values())))) < self._test_split
-                        held, rows = held + int(drawn.sum()), rows + len(drawn)
-                        yield from self._divided(table, drawn, where, called)
-                    else:
-                        yield split, where, with_target(table, self._target, self._features, called)
+                    if split != "train" or "test" in files:
+                        yield split, where, choice.divided(table)
+                        continue
+                    drawn = draws.random(len(next(iter(table.values())))) < self._test_split
+                    held, rows = held + int(drawn.sum()), rows + len(drawn)
+                    for part, chosen in (("train", ~drawn), ("test", drawn)):
+                        if chosen.any():
+                            yield part, where, choice.divided({name: values[chosen] for name, values in table.items()})
         if rows and held in (0, rows):
             how = f"draws {'all' if held else 'none'} of its {rows:,} rows for testing; at least one must be drawn, and one be left"
             raise DatasetError(
-                f"{called}: data.test_split={self._test_split:g} {how}. Fix: another share, as in -e set=data.test_split=0.5, more rows, "
-                "or a folder with train.csv and test.csv"
+                f"{choice.called}: data.test_split={self._test_split:g} {how}. Fix: another share, as in -e set=data.test_split=0.5, more "
+                "rows, or a folder with train.csv and test.csv"
             )
 
-    def _divided(self, table: Table, drawn: np.ndarray, where: str, called: str) -> Iterator[kept_columns.Batch]:
-        for split, chosen in (("train", ~drawn), ("test", drawn)):
-            if chosen.any():
-                rows = {name: values[chosen] for name, values in table.items()}
-                yield split, where, with_target(rows, self._target, self._features, called)
 
-
-@dataclass
-class Read:
-    """A function that reads a file's rows: the number of the first, from 1, and its columns."""
-
-    tables: Callable[[Path], Iterator[tuple[int, Table]]]
-    texts: Sequence[str] = ()
-    """Columns of CSV files whose values are strings."""
+TableReader = Callable[[Path], Iterator[tuple[int, Table]]]
+"""Reads a file's rows in blocks: the number of the first, from 1, and its columns."""
 
 
 def _is_parquet(file: Path) -> bool:
@@ -146,8 +136,8 @@ def _names(file: Path) -> list[str]:
     return parquet_rows.names(file) if _is_parquet(file) else csv_rows.header(file)
 
 
-def _of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
-    """Rows of CSV files; the type of a column is one that all its values have.
+def _of_text(files: Sequence[Path], wanted: Collection[str] | None) -> tuple[TableReader, list[str]]:
+    """A reader of CSV files, in which the type of a column is one that all its values have; the columns of strings.
 
     Raises:
         DatasetError: a row with more or fewer values than the header, another header than the first file's, no UTF-8.
@@ -165,11 +155,11 @@ def _of_text(files: Sequence[Path], wanted: Collection[str] | None) -> Read:
         for first, table in csv_rows.blocks(file, names):
             yield first, {name: kind.converted(table[name]) for name, kind in kinds.items()}
 
-    return Read(tables, [name for name, kind in kinds.items() if kind.dtype is str])
+    return tables, [name for name, kind in kinds.items() if kind.dtype is str]
 
 
 @dataclass
-class Texts:
+class _Texts:
     """Findings in a column of strings."""
 
     kind: "_Kind"
@@ -207,9 +197,9 @@ class Texts:
         return bool(self.first) and self.numbers >= MEANT * self.total
 
 
-def _texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, Texts]:
+def _texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -> dict[str, _Texts]:
     """Findings in CSV files' columns of strings; of columns that are clearly no numbers, except the target, in their first rows only."""
-    found, counted = {name: Texts(_Kind()) for name in names}, list(names)
+    found, counted = {name: _Texts(_Kind()) for name in names}, list(names)
     for file in files:
         for row, table in csv_rows.blocks(file, csv_rows.header(file)):
             for name in counted:
@@ -221,7 +211,7 @@ def _texts_of(files: Sequence[Path], names: Sequence[str], target: str | None) -
     return found
 
 
-def _check_numbers(texts: Texts, name: str, called: str) -> None:
+def _check_numbers(texts: _Texts, name: str, called: str) -> None:
     """Refuse strings of a target that are numbers but for a few, which make names of all, and empty ones.
 
     Raises:
@@ -250,28 +240,23 @@ def rows(path: Path, types: Mapping[str, str], called: str) -> Iterator[tuple[st
         known = set(names)
         for name in types:
             if name not in known:
-                listed = printable(", ".join(names[:20]) + (", ..." if len(names) > 20 else ""), 1000)
-                raise DatasetError(
-                    f"{called}: {file.name} has no column {name}, which the model takes{nearest(name, names)}; it has: {listed}"
-                )
+                why = f"has no column {name}, which the model takes{nearest(name, names)}; it has: {listed(names)}"
+                raise DatasetError(f"{called}: {file.name} {why}")
         if _is_parquet(file):
             # Its columns have types of their own.
             blocks = parquet_rows.reader([file], types)(file)
         else:
-            blocks = ((first, _by_types(table, types, called, first)) for first, table in csv_rows.blocks(file, names))
+            blocks = (
+                (first, {name: _typed(table[name], dtype, f"{called}: {name}", first) for name, dtype in types.items()})
+                for first, table in csv_rows.blocks(file, names)
+            )
         yield from ((f"rows {first:,} onwards of {file.name}", {name: table[name] for name in types}) for first, table in blocks)
-
-
-def _by_types(table: Mapping[str, Sequence[str]], types: Mapping[str, str], called: str, first: int) -> Table:
-    return {name: _typed(table[name], dtype, f"{called}: {name}", first) for name, dtype in types.items()}
 
 
 def _typed(texts: Sequence[str], dtype: str, what: str, first: int) -> np.ndarray:
     """An array `[n]` of the texts of a column, which begin with row `first`."""
     if dtype == STRING:
-        strings = np.empty(len(texts), object)
-        strings[:] = texts
-        return strings
+        return _strings(texts)
     convert = _CONVERTERS[np.dtype(dtype).kind]
     try:
         return np.array([convert(text) for text in texts], dtype)
@@ -346,9 +331,13 @@ class _Kind:
             return np.array(list(map(int, texts)), np.int64)
         if self.dtype is float:
             return np.array([float("nan" if text in MISSING else text) for text in texts] if self._missing else list(map(float, texts)))
-        strings = np.empty(len(texts), object)
-        strings[:] = texts
-        return strings
+        return _strings(texts)
+
+
+def _strings(texts: Sequence[str]) -> np.ndarray:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
 
 
 def _are_floats(values: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from ansible import context
 from control.common import command_line, project, text
 from control.common.child_playbooks import Interrupted, Playbook, last_lines
 from control.common.plan import Plan
+from control.remote.published import Published
 from control.runs.launch import reservations, under_way
 from control.runs.results import evaluations, run_summary
 from trainer.common.errors import LockstepError
@@ -26,7 +27,7 @@ TAKE_BACK_S = 90.0
 TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
 
-def record(plan: Plan, published: dict[str, Any], hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def record(plan: Plan, published: Published, hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """The content of `cluster.json`.
 
     Args:
@@ -46,9 +47,9 @@ def record(plan: Plan, published: dict[str, Any], hosts: list[dict[str, Any]], *
         "launched_at": time.time(),
         "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
         "revision": _revision(),
-        "dataset": {**plan.dataset, "digest": published["digest"], "folder_name": published["name"], "manifest": published["manifest"]},
-        "code": published["code_name"],
-        "code_sha256": published["code_sha256"],
+        "dataset": {**plan.dataset, "digest": published.digest, "folder_name": published.name, "manifest": published.manifest},
+        "code": published.code_name,
+        "code_sha256": published.code_sha256,
         "counts": plan.counts,
         "parameters": plan.parameters,
         "compiled": plan.compiled,

@@ -10,10 +10,11 @@ from typing import Any
 from control.common import configurations
 from control.common.operator_variables import boolean
 from control.common.plan import Plan
-from control.datasets.listing import kept_columns
+from control.datasets.listing.kept_columns import ColumnFolder
 from control.datasets.listing.registry import Listing, Source
-from control.datasets.publishing import image_check, publish, try_augment
-from control.datasets.publishing.image_check import Progress
+from control.datasets.publishing import publish, try_augment
+from control.datasets.publishing.image_check import ImageCheck, Progress
+from control.datasets.publishing.publish import PublishedData
 from control.remote import trainer_package
 from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, parameter_servers, plan_dataset, preset, resolve
 from control.runs.planning.plan_request import Request
@@ -50,7 +51,7 @@ class Resolved:
 
     config: Config
     listing: Listing
-    published: dict[str, Any]
+    published: PublishedData
     sizes: schedule.Counts
     dataset: dict[str, Any]
 
@@ -82,7 +83,8 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
     checked = _check(request, selected, resolved)
     config, code = resolved.config, trainer_package.TRAINER.sha256()
     new, sizes, given = selected.existing is None, resolved.sizes, str(request.options.get("set", ""))
-    images, copied = sum(map(resolved.listing.count, SPLITS)), kept_columns.bytes_of(resolved.listing)
+    images, columns = sum(map(resolved.listing.count, SPLITS)), resolved.listing.folder
+    copied = ColumnFolder(columns).size if columns else None
     resumes = selected.started is not None
     return Plan(
         run=selected.name,
@@ -130,13 +132,13 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
     checks.check_model(config, listing)
     published = publish.published(listing, request.packs, config.data.allow_bad_images)
     if published is None:
-        listing, bad = image_check.checked(selected.source, listing, request.packs, config.data.allow_bad_images, progress)
-        published = plan_dataset.expected(listing, bad)
+        listing, bad = ImageCheck(selected.source, listing, request.packs).readable(config.data.allow_bad_images, progress)
+        published = PublishedData.expected(listing, bad)
     checks.check_scaling(config, workers, started)
     checks.check_elastic(config, workers)
     if config.strategy.asynchronous:
         parameter_servers.check(config, selected.hosts)
-    sizes = schedule.counts(config, workers, published["train"], published["held_out"])
+    sizes = schedule.counts(config, workers, published.train, published.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     config = plan_dataset.with_class_counts(config, listing, published, sizes, request.packs) if started is None else config
     try_augment.check(config.data, selected.source, listing)
@@ -158,7 +160,7 @@ def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked
         before = selected.started
         under_way = before is not None and run_summary.read_summary(before)["state"] in (None, "RUNNING")
         apart = parameter_servers.of_launch(before) if before is not None and under_way else request.apart
-        useful, idle = parameter_servers.useful(apart, resolved.published["test"], model.compiled)
+        useful, idle = parameter_servers.useful(apart, resolved.published.test, model.compiled)
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
     checks.check_classes(listing, model.takes, config)
     checks.check_uncompiled(model.compiled, config)

@@ -1,26 +1,25 @@
 """The dataset of a plan: opened, counted, described."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from control.datasets.listing.registry import Listing, Source, open_source
-from control.datasets.publishing import class_counts, publish
+from control.datasets.publishing import class_counts
+from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources import fashion_mnist, idx
 from control.runs.planning.resolve import with_keys
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.config.schema import Config
 from trainer.data import manifest
-from trainer.data.manifest import SPLITS
 
 
-def with_class_counts(config: Config, listing: Listing, published: dict[str, Any], sizes: schedule.Counts, packs: Path) -> Config:
+def with_class_counts(config: Config, listing: Listing, published: PublishedData, sizes: schedule.Counts, packs: Path) -> Config:
     """Count the classes of the training examples, if `train.class_weight` follows from them."""
     if config.train.class_weight != configs.BALANCED:
         return with_keys(config, {"train.class_counts": None})
-    if published["excluded"] and published["manifest"]:
-        counts = class_counts.of_images(manifest.load(publish.place_of(packs, published["manifest"])), sizes)
+    if published.excluded and published.manifest:
+        counts = class_counts.of_images(manifest.load(published.place(packs)), sizes)
     else:
         counts = class_counts.of_listing(listing, sizes)
     return with_keys(config, {"train.class_counts": counts})
@@ -43,23 +42,17 @@ def open_dataset(data: configs.Data, may_fetch: bool) -> tuple[Source, Listing]:
     return source, source.scan()
 
 
-def expected(listing: Listing, excluded: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
-    """Expected result of `publish.published` for a dataset, and its unreadable images."""
-    counts = {split: listing.count(split) for split in SPLITS}
-    return {"digest": None, "manifest": None, **counts, "held_out": listing.held_out, "excluded": list(excluded)}
-
-
-def describe(listing: Listing, published: dict[str, Any]) -> dict[str, Any]:
+def describe(listing: Listing, published: PublishedData) -> dict[str, Any]:
     """The dataset's entries for the plan and the results."""
     return {
         "name": listing.name,
         "classes": listing.classes,
-        "train": published["train"],
-        "test": published["test"],
+        "train": published.train,
+        "test": published.test,
         "ignored": len(listing.ignored),
-        "left_out": len(published["excluded"]),
-        "digest": published["digest"],
-        "manifest": published["manifest"],
+        "left_out": len(published.excluded),
+        "digest": published.digest,
+        "manifest": published.manifest,
         "note": listing.note,
         **({"spec": listing.table.spec.to_json()} if listing.table is not None else {}),
     }

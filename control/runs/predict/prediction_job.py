@@ -57,7 +57,7 @@ def prepare(run: str, given: str, called: str, hosts: int, into: str) -> dict[st
     with model_errors.explaining("prediction", model) if model["name"] == user_model.NAME else contextlib.nullcontext():
         predictor = trained.predictor()
     _check_outputs(predictor)
-    new_examples.write_jobs(parts, rows, spec, len(trained.classes))
+    parts.write_jobs(spec, len(trained.classes))
     return {
         "rows": rows,
         "outputs": [

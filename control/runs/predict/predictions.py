@@ -219,7 +219,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], host: str)
 def tables(prediction: Prediction, arrays: Sequence[Sequence[np.ndarray]]) -> Iterator[Columns]:
     """The rows of all hosts in the input's order, in blocks."""
     for first in range(0, prediction.count, BLOCK):
-        host, start = new_examples.place(first, len(prediction.rows))
+        host, start = new_examples.Parts.place(first, len(prediction.rows))
         yield prediction.table(first, [array[start : start + BLOCK] for array in arrays[host]])
 
 

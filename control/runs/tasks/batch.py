@@ -14,6 +14,7 @@ from control.common.operator_variables import integer
 from control.common.plan import Plan
 from control.common.task import Task
 from control.remote import trainer_process
+from control.remote.published import Published
 from control.runs.planning import plan_command
 from control.runs.show import plan_text
 from trainer.common.files import replacing
@@ -48,7 +49,7 @@ def draw(task: Task) -> dict[str, Any]:
 
     Writes `pictures/<dataset>-<configuration>.png` where there are images, one file for each column of them.
     """
-    plan, published, wanted = task.plan, task.arguments["published"], task.arguments["wanted"]
+    plan, published, wanted = task.plan, Published.of(task.arguments["published"]), task.arguments["wanted"]
     leaves, classes = _batch(plan, published, wanted)
     title, count = f"{plan.dataset['name']}, step {wanted['step']}", len(leaves[0][2])
     columns = "spec" in plan.dataset
@@ -66,11 +67,11 @@ def draw(task: Task) -> dict[str, Any]:
     return {"changed": True, "show_last": "\n".join(lines)}
 
 
-def _batch(plan: Plan, published: dict[str, Any], wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
+def _batch(plan: Plan, published: Published, wanted: dict[str, Any]) -> tuple[list[Leaf], list[str]]:
     with tempfile.TemporaryDirectory() as scratch:
         config, out = Path(scratch) / "config.yml", Path(scratch) / "batch.npz"
         config.write_text(plan.config_yaml, encoding="utf-8")
-        data = ["--packs", published["folder"], "--manifest", published["manifest"]]
+        data = ["--packs", published.folder, "--manifest", published.manifest]
         argv = ["batch", "--config", str(config), *data, "--out", str(out)]
         trainer_process.run([*argv, "--images", str(wanted["images"]), "--number", str(wanted["step"] - 1)], "making the batch")
         with np.load(out) as batch:

@@ -6,6 +6,7 @@ from typing import Any
 from control.common import project
 from control.common.plan import Plan
 from control.common.task import Task
+from control.remote.published import Published
 from control.remote.worker_access import clear_marks
 from control.runs.hosts.inventory_hosts import tf_config, thread_share
 from control.runs.launch import launches, reservations, resumption
@@ -37,7 +38,7 @@ def record(task: Task) -> dict[str, Any]:
     hosts = _hosts(plan.posts, len(plan.hosts), facts, {host["name"]: host["threads"] for host in posts(before)})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
     shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
-    record = launches.record(plan, task.arguments["published"], hosts, launch=plan.nonce, **shared)
+    record = launches.record(plan, Published.of(task.arguments["published"]), hosts, launch=plan.nonce, **shared)
     launches.write(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
     chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)

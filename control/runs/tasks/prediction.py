@@ -10,18 +10,18 @@ from control.common import project
 from control.common.child_playbooks import ending_at_signals, heeding_signals
 from control.common.plan import Plan
 from control.common.task import Task
-from control.remote import trainer_package, trainer_process
+from control.remote import trainer_process
+from control.remote.published import Published
 from control.runs.predict import predictions
 from control.runs.predict.predictions import FOLDER, Prediction
 from trainer.common.errors import ConfigError, LockstepError
-from trainer.common.files import sha256_file
 from trainer.rundir import layout
 
 
 def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[dict[str, Any]], packs: str, check: bool) -> dict[str, Any]:
     """Check the options of a run's prediction, build the model, read the input.
 
-    Returns the facts `prediction`, as planned, and `published`, the trainer that predicts; with `--check` only shows.
+    Returns the facts `prediction`, as planned, and `published`, the trainer of this version; with `--check` only shows.
     """
     run = Plan.of(plan).folder
     variable = "image" if "image" in options else "input"
@@ -50,14 +50,7 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
         shown = predictions.show(prediction, None, project.relative(output) if output else "", planned["warnings"], _busy(planned))
         return {"show_last": f"Would predict {shown}"}
     here = {"folder": str(folder), "run_folder": str(run), "output": str(output or "")}
-    return {"ansible_facts": {"prediction": {**planned, **here}, "published": _code(packs)}}
-
-
-def _code(packs: str) -> dict[str, Any]:
-    """The trainer of this version, which may be newer than the run's, as a publication without a dataset."""
-    archive = trainer_package.TRAINER.build(Path(packs).parent / "code")
-    code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
-    return {**dict.fromkeys(("folder", "name", "manifest"), ""), "digest": None, **code}
+    return {"ansible_facts": {"prediction": {**planned, **here}, "published": Published.trainer(Path(packs)).fact}}
 
 
 def _busy(planned: dict[str, Any]) -> int:

@@ -9,8 +9,9 @@ from control.common import configurations, text
 from control.common.plan import Plan
 from control.common.task import Task
 from control.datasets.publishing import class_counts
-from control.datasets.publishing.publish import place_of
-from control.remote import trainer_package, trainer_process
+from control.datasets.publishing.publish import PublishedData
+from control.remote import trainer_process
+from control.remote.published import Published, PublishedFile
 from control.runs.hosts.inventory_hosts import trains
 from trainer.common.errors import LockstepError
 from trainer.common.files import replacing, sha256_file
@@ -23,77 +24,62 @@ from trainer.data import manifest
 def publish(task: Task) -> dict[str, Any]:
     """Publish what is not published yet. Returns the fact `published`: digest and folder of the dataset, file of the package."""
     plan, packs = task.plan, Path(task.arguments["packs"])
-    archive = trainer_package.TRAINER.build(packs.parent / "code")
-    code = {"code": str(archive), "code_name": archive.name, "code_sha256": sha256_file(archive)}
+    code = Published.trainer(packs)
+    beside = Path(code.code).parent
     if plan.script:
-        return {"ansible_facts": {"published": code | _of_script(plan.script, archive.parent)}}
-    already_published = plan.dataset["digest"]
-    data = plan.config["data"]
-    record: dict[str, Any] = plan.dataset | {"excluded": []} if already_published else _publish(data, packs)
-    replanned = {"plan": _recounted(without(plan, record), record, packs).fact} if record["excluded"] else {}
-    if plan.expected_digest not in (None, record["digest"]):
+        name, sha256 = plan.script["archive"], plan.script["sha256"]
+        others = {"script": PublishedFile(str(beside / name), name, sha256)}
+        return {"ansible_facts": {"published": dataclasses.replace(code, others=others).fact}}
+    already_published = bool(plan.dataset["digest"])
+    record = PublishedData.parsed(plan.dataset) if already_published else _publish(plan.config["data"], packs)
+    assert record.digest is not None
+    dataset = record.place(packs)
+    replanned = {"plan": _recounted(without(plan, record), dataset).fact} if record.excluded else {}
+    if plan.expected_digest not in (None, record.digest):
         raise LockstepError(
-            f"run={plan.run}: its dataset was {plan.expected_digest[:16]}, the one given now is {record['digest'][:16]}: "
+            f"run={plan.run}: its dataset was {plan.expected_digest[:16]}, the one given now is {record.digest[:16]}: "
             "its examples have changed since. Fix: restore them, or give a new run name."
         )
-    left_out = [printable(name) for name, _ in record["excluded"]]
+    left_out = [printable(name) for name, _ in record.excluded]
     shown = {"show": f"left out {text.count(len(left_out), 'image')} that can't be read: {', '.join(left_out[:5])}"} if left_out else {}
-    dataset = place_of(packs, record["manifest"])
-    published = {
-        "digest": record["digest"],
-        "folder": str(dataset.folder),
-        "name": dataset.folder.name,
-        "manifest": dataset.sha256,
-        "weights": _kept(plan.weights, archive.parent),
-        **code,
-    }
-    return {"changed": not already_published, "ansible_facts": {"published": published, **replanned}, **shown}
+    others = {"weights": _copied_weights(plan.weights, beside)} if plan.weights else {}
+    published = dataclasses.replace(code, digest=record.digest, folder=str(dataset.folder), manifest=dataset.sha256, others=others)
+    return {"changed": not already_published, "ansible_facts": {"published": published.fact, **replanned}, **shown}
 
 
-def _publish(data: dict[str, Any], packs: Path) -> dict[str, Any]:
+def _publish(data: dict[str, Any], packs: Path) -> PublishedData:
     argv = ["publish", "--source", data["source"], "--packs", str(packs)]
     argv += [f"--test-split={data['test_split']}"]
     argv += ["--path", data["path"]] if data["path"] else []
     argv += ["--allow-bad-images"] if data["allow_bad_images"] else []
     argv += [f"--target={data['target']}"] if data.get("target") is not None else []
     argv += [f"--feature={feature}" for feature in data.get("features") or ()]
-    return trainer_process.run(argv, "publishing the dataset")
+    return PublishedData.parsed(trainer_process.run(argv, "publishing the dataset"))
 
 
-def _kept(weights: dict[str, Any] | None, folder: Path) -> dict[str, Any] | None:
+def _copied_weights(weights: dict[str, Any], folder: Path) -> PublishedFile:
     """A file of weights, copied to where later launches of the run find it."""
-    if weights is None:
-        return None
-    own = folder / weights["name"]
-    if not own.is_file() or sha256_file(own) != weights["sha256"]:
-        with replacing(own) as part:
+    copy = folder / weights["name"]
+    if not copy.is_file() or sha256_file(copy) != weights["sha256"]:
+        with replacing(copy) as part:
             shutil.copyfile(weights["local"], part)
-    return weights | {"local": str(own)}
+    return PublishedFile(str(copy), copy.name, weights["sha256"])
 
 
-def _of_script(script: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The entries of `published` for a script, which has no dataset."""
-    return {
-        **dict.fromkeys(("folder", "name", "manifest"), ""),
-        "digest": None,
-        "script": {"local": str(folder / script["archive"]), "name": script["archive"], "sha256": script["sha256"]},
-    }
-
-
-def _recounted(plan: Plan, record: dict[str, Any], packs: Path) -> Plan:
+def _recounted(plan: Plan, dataset: manifest.Published) -> Plan:
     """The plan, whose class weights follow from the images that are left."""
     config = configurations.build(plan.config)
     if config.train.class_weight != configs.BALANCED:
         return plan
-    counts = class_counts.of_images(manifest.load(place_of(packs, record["manifest"])), schedule.Counts(**plan.counts))
+    counts = class_counts.of_images(manifest.load(dataset), schedule.Counts(**plan.counts))
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, class_counts=tuple(counts)))
     return dataclasses.replace(plan, config=configurations.to_dict(config), config_yaml=configurations.dump(config))
 
 
-def without(plan: Plan, record: dict[str, Any]) -> Plan:
+def without(plan: Plan, record: PublishedData) -> Plan:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
     config, workers = configurations.build(plan.config), len(trains(plan.hosts))
-    sizes = schedule.counts(config, workers, record["train"], record["held_out"])
+    sizes = schedule.counts(config, workers, record.train, record.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
-    kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}
+    kept = {"train": record.train, "test": record.test, "left_out": len(record.excluded)}
     return dataclasses.replace(plan, counts=vars(sizes), dataset={**plan.dataset, **kept})

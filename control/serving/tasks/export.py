@@ -10,7 +10,7 @@ from control.runs.planning import script_plan
 from control.runs.results import run_summary, snapshot_choice
 from control.runs.results.run_names import latest_run
 from control.serving import onnx_file
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, newest_holds, versions
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder
 from trainer.common.errors import ConfigError
 from trainer.common.files import sha256_file
 from trainer.rundir import layout
@@ -27,9 +27,9 @@ def export(task: Task) -> dict[str, Any]:
     if len(epochs) != 1:
         raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
     folder = project.EXPORTS / run.name
-    same = newest_holds(folder, run.name, epochs[0], sha256_file(layout.snapshot_path(run, epochs[0])))
+    same = VersionFolder(folder).newest_holds(run.name, epochs[0], sha256_file(layout.snapshot_path(run, epochs[0])))
     if same is not None and not (same.left_out.get("onnx") == onnx_file.INSTALL and onnx_file.is_installed()):
-        return {"changed": False, "show_last": _shown(run, folder / str(versions(folder)[-1]), False)}
+        return {"changed": False, "show_last": _shown(run, folder / str(VersionFolder(folder).numbers[-1]), False)}
     if task.check_mode:
         return {"changed": True, "show_last": f"Would export epoch {epochs[0]} of {run.name} to {project.relative(folder)}/"}
     request = {"run": str(run), "epoch": epochs[0], "into": str(folder)}
@@ -38,7 +38,7 @@ def export(task: Task) -> dict[str, Any]:
 
 
 def _shown(run: Path, folder: Path, changed: bool) -> str:
-    exported = Exported.read(folder)
+    exported = ExportedModel.read(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     pairs = [
         ("folder", f"{project.relative(folder)} ({size / 1e6:,.1f} MB)"),
@@ -52,7 +52,7 @@ def _shown(run: Path, folder: Path, changed: bool) -> str:
     if run_summary.read_summary(run)["state"] in (None, "RUNNING"):
         collect = f"ansible-playbook train.yml -e run={run.name}, then this again"
         pairs.append(("warning", f"its end has not been seen: only epochs that are here were compared. Fix: {collect}"))
-    older = [number for number in versions(folder.parent) if number != int(folder.name)]
+    older = [number for number in VersionFolder(folder.parent).numbers if number != int(folder.name)]
     begin = (
         f"{run.name} is exported as version {folder.name}" if changed else f"{run.name}: version {folder.name} already holds this snapshot"
     )

@@ -12,7 +12,7 @@ from control.common import command_line, project, text
 from control.common.operator_variables import check_state, integer
 from control.common.task import Task
 from control.common.web_server import WebServer, at, get, tunnel
-from control.serving.signature import Exported, versions
+from control.serving.signature import ExportedModel, VersionFolder
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
 from trainer.common.suggest import nearest
@@ -59,11 +59,11 @@ def serve(task: Task) -> dict[str, Any]:
 
 def _model(run: Any) -> Path:
     """The folder of a run's exported versions; the one exported last if none is named."""
-    exported = {path.name: path for path in project.EXPORTS.glob("*/") if versions(path)}
+    exported = {path.name: path for path in project.EXPORTS.glob("*/") if VersionFolder(path).numbers}
     if not exported:
         raise LockstepError("there is no exported model; first: ansible-playbook export.yml -e run=NAME")
     if run is None:
-        return max(exported.values(), key=lambda path: (path / str(versions(path)[-1])).stat().st_mtime)
+        return max(exported.values(), key=lambda path: (path / str(VersionFolder(path).numbers[-1])).stat().st_mtime)
     if str(run) not in exported:
         raise ConfigError(
             f"run={run}: no such exported model{nearest(str(run), exported)}; there are: {', '.join(sorted(exported))}. "
@@ -83,7 +83,7 @@ def _shown(folder: Path, address: str, port: int) -> str:
     base = f"http://{at(address, port)}"
     asked = f"{base}/v1/models/{folder.name}:predict"
     served, behind = _served(folder, address, port)
-    exported = Exported.read(folder / str(served))
+    exported = ExportedModel.read(folder / str(served))
     pairs = [
         (
             "model",
@@ -117,11 +117,11 @@ def _served(folder: Path, address: str, port: int) -> tuple[int, str]:
             return served, why and f"{printable(why, LONGEST)}. Fix: ansible-playbook export.yml -e run={folder.name}"
         time.sleep(LOOK_S)
     if served:
-        return served, f"version {versions(folder)[-1]} is not served yet"
+        return served, f"version {VersionFolder(folder).numbers[-1]} is not served yet"
     raise LockstepError(f"the server answers with no version of {folder.name}; see {project.relative(SERVER.log)}")
 
 
-def _request(exported: Exported, address: str) -> str:
+def _request(exported: ExportedModel, address: str) -> str:
     """A shell command that asks for a picture, or for a row of zeros."""
     if exported.image_size is not None:
         return f'echo \'{{"instances": [{{"b64": "\'$(base64 -w0 PICTURE.png)\'"}}]}}\' | curl -d @- {address}'

@@ -7,8 +7,9 @@ import pytest
 from ansible.errors import AnsibleActionFail
 
 from control.remote import shared_folder
+from control.remote.published import Published
 from control.remote.shared_folder import Item, SharedFolder
-from plugins.action import distribute
+from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file
 
 
@@ -154,22 +155,22 @@ def test_records_of_run_say_what_was_published(tmp_path):
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "code_sha256": "c" * 64}
     dataset = {"digest": "d" * 64, "folder_name": "m" * 16, "manifest": "m" * 64}
-    actual = distribute.published_for({**run, "dataset": dataset}, packs)
-    assert (actual["code_sha256"], actual["manifest"], actual["folder"]) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)))
-    assert actual["code"] == str(tmp_path / "published" / "code" / "trainer-1.zip")
+    actual = Published.launched({**run, "dataset": dataset}, packs)
+    assert (actual.code_sha256, actual.manifest, actual.folder, actual.name) == ("c" * 64, "m" * 64, str(packs / ("m" * 16)), "m" * 16)
+    assert actual.code == str(tmp_path / "published" / "code" / "trainer-1.zip")
 
 
 def test_run_without_digests_is_as_good_as_ours(tmp_path):
     """A run of a version without digests is as good as this machines copy."""
     packs = tmp_path / "published" / "datasets"
     run = {"run": "r", "code": "trainer-1.zip", "dataset": {"digest": "d" * 64, "folder_name": "d" * 16}}
-    with pytest.raises(AnsibleActionFail, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):
-        distribute.published_for(run, packs)
+    with pytest.raises(LockstepError, match=r"run=r: an earlier version launched it .*Fix: .*train\.yml -e run=r"):
+        Published.launched(run, packs)
     code = tmp_path / "published" / "code" / "trainer-1.zip"
     code.parent.mkdir(parents=True)
     code.write_bytes(b"old")
-    actual = distribute.published_for(run, packs)
-    assert (actual["code_sha256"], actual["manifest"]) == (sha256_file(code), "")
+    actual = Published.launched(run, packs)
+    assert (actual.code_sha256, actual.manifest) == (sha256_file(code), "")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
 """Runs with a snapshot, as training leaves them on the control node."""
 
+import io
 import json
+import socket
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+import uvicorn
+from PIL import Image
 
 from control.common import configurations, user_files
+from control.serving.server import Prompt
+from tests.project import await_until
 from trainer.common.files import write_text
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.evaluation import predict
@@ -34,6 +41,25 @@ def pair():
     model.compile("sgd", "mse")
     return model
 """
+
+
+def features(**values):
+    """A serialized tf.Example."""
+    import tensorflow as tf
+
+    kinds = {float: ("float_list", tf.train.FloatList), int: ("int64_list", tf.train.Int64List), bytes: ("bytes_list", tf.train.BytesList)}
+    made = {}
+    for name, given in values.items():
+        kind, listed = kinds[type(given[0])]
+        made[name] = tf.train.Feature(**{kind: listed(value=given)})
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+def png(image):
+    """The bytes of a picture's file."""
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    return stream.getvalue()
 
 
 def make_run(folder: Path, config: dict, spec: Spec | None, classes: list[str]) -> Path:
@@ -74,3 +100,22 @@ def exports(runs, tmp_path_factory):
     for name, run in runs.items():
         saved_model.export(str(run), 3, str(root / name))
     return {name: root / name for name in runs}
+
+
+class Running:
+    """A server on a free port, in a thread."""
+
+    def __init__(self, application, **settings):
+        """Start it."""
+        settings = uvicorn.Config(application, http=Prompt, log_level="critical", timeout_graceful_shutdown=1, **settings)
+        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+        await_until(lambda: self.server.started, 20, "the server")
+
+    def stop(self):
+        """End it."""
+        self.server.should_exit = True
+        self.thread.join(30)
+        self.socket.close()
+        assert not self.thread.is_alive()

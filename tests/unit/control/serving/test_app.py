@@ -1,22 +1,21 @@
 """The server as its clients see it: over HTTP, from a real process' sockets."""
 
 import base64
+import contextlib
 import http.client
 import json
 import shutil
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import uvicorn
 
 from control.serving import app, server
-from control.serving.server import Prompt, _engine_command
+from control.serving.server import _engine_command
 from tests.project import await_until
-from tests.unit.control.serving.conftest import SIZE
-from tests.unit.control.serving.test_saved_model import png, snapshot
+from tests.unit.control.serving.conftest import SIZE, Running, png
+from tests.unit.control.serving.test_saved_model import snapshot
 from trainer.data.spec import of_images
 
 
@@ -28,16 +27,11 @@ def _idle():
         yield
 
 
-class Served:
+class Served(Running):
     """A model that is served."""
 
     def __init__(self, folder):
-        """Start a server on a free port."""
-        served = app.application(folder.name, _engine_command(folder, 2**31), 60)
-        settings = uvicorn.Config(served, http=Prompt, log_level="critical", timeout_graceful_shutdown=1, timeout_keep_alive=1)
-        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
+        super().__init__(app.application(folder.name, _engine_command(folder, 2**31), 60), timeout_keep_alive=1)
         await_until(lambda: self.ask("/healthz")[0] == 200, 60, "the first version")
 
     def ask(self, path, body=None, method=None, headers=None):
@@ -51,19 +45,12 @@ class Served:
         is_json = response.headers.get("Content-Type", "").startswith("application/json")
         return response.status, json.loads(answer) if is_json else answer.decode()
 
-    def stop(self):
-        """End it."""
-        self.server.should_exit = True
-        self.thread.join(30)
-        self.socket.close()
-
 
 def serving(folder):
     """A server for a test."""
     served = Served(folder)
     yield served
     served.stop()
-    assert not served.thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +97,7 @@ def test_lines_and_examples_of_a_table(rows):
         ("/v1/models/rows:predict", {"instances": [{"miles": 1}]}, 400, "missing: company"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["far,taxi"]}, 400, "Field 0 in record 0 is not a valid float"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["1"]}, 400, "Expect 2 fields but have 1 in record 0"),
-        (
-            "/v1/models/rows:predict",
-            {"signature_name": "examples", "instances": ["rubbish"]},
-            400,
-            "row 0: 7 bytes that are no serialized tf.Example",
-        ),
+        ("/v1/models/rows:predict", {"signature_name": "examples", "instances": ["rubbish"]}, 400, "row 0: 7 bytes that are no serialized"),
         ("/v1/models/rows:predict", {"signature_name": "csv", "instances": [{"b64": "MSz/"}, "far,\u00ff"]}, 400, "not a valid float"),
         ("/v1/models/rows:classify", {"examples": [{"miles": 1, "company": "a"}]}, 400, "no classes"),
         ("/v1/models/rows/versions/9:predict", {"instances": [1]}, 404, "Servable not found for request: Specific(rows, 9); versions: 1"),
@@ -133,20 +115,12 @@ def test_what_is_wrong_is_said(path, body, status, words, rows):
 
 def test_body_without_end_is_refused_unread(rows):
     """A body without end is refused before it is read."""
-    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
-    connection.putrequest("POST", "/v1/models/rows:predict")
-    connection.putheader("Transfer-Encoding", "chunked")
-    connection.endheaders()
-    part, sent = b"[" * 2**20, [0]
-
-    def send_for_ever():
-        while sent[0] < 2**10:
+    connection, part, sent = opening(rows, "Transfer-Encoding", "chunked"), b"[" * 2**20, 0
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while sent < 2**10:
             connection.send(b"%x\r\n%s\r\n" % (len(part), part))
-            sent[0] += 1
-
-    with pytest.raises((BrokenPipeError, ConnectionResetError)):
-        send_for_ever()
-    assert sent[0] < 3 * app.MOST_BYTES / 2**20, "MiB: the body, what is read after the refusal, and buffers"
+            sent += 1
+    assert sent < 3 * app.MOST_BYTES / 2**20, "MiB: the body, what is read after the refusal, and buffers"
 
 
 def test_who_still_sends_sees_the_refusal(rows, monkeypatch):
@@ -157,12 +131,23 @@ def test_who_still_sends_sees_the_refusal(rows, monkeypatch):
 
 
 def test_a_huge_body_is_told_so(rows):
-    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
+    status, words = refusal(opening(rows, "Content-Length", str(app.MOST_BYTES + 1)))
+    assert (status, words[:36]) == (413, "the body is larger than 32 MiB; send")
+
+
+def opening(served, name, value):
+    """A connection on which the head of a request came."""
+    connection = http.client.HTTPConnection(*served.socket.getsockname()[:2], timeout=60)
     connection.putrequest("POST", "/v1/models/rows:predict")
-    connection.putheader("Content-Length", str(app.MOST_BYTES + 1))
+    connection.putheader(name, value)
     connection.endheaders()
+    return connection
+
+
+def refusal(connection):
+    """Status and error of the answer."""
     response = connection.getresponse()
-    assert (response.status, json.loads(response.read())["error"][:36]) == (413, "the body is larger than 32 MiB; send")
+    return response.status, json.loads(response.read())["error"]
 
 
 def test_status_and_metadata(rows):
@@ -179,30 +164,26 @@ def test_status_and_metadata(rows):
     assert signatures["csv"]["inputs"]["line"]["dtype"] == "DT_STRING"
 
 
-def test_another_name_of_the_host_is_refused(rows):
-    """A web page elsewhere whose name is made to resolve to this machine."""
-    assert rows.ask("/v1/models/rows", headers={"Host": "evil.example"})[0] == 400
-
-
-def test_a_page_of_another_site_gets_no_answer(rows):
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        # A web page elsewhere whose name is made to resolve to this machine.
+        ("Host", "evil.example", 400),
+        ("Sec-Fetch-Site", "cross-site", 403),
+        ("Sec-Fetch-Site", "same-site", 403),
+        ("Sec-Fetch-Site", "same-origin", 200),
+    ],
+)
+def test_a_page_of_another_site_gets_no_answer(name, value, status, rows):
     body = {"instances": [{"miles": 1, "company": "a"}]}
-    for other in ("cross-site", "same-site"):
-        assert rows.ask("/v1/models/rows:predict", body, headers={"Sec-Fetch-Site": other})[0] == 403
-    assert rows.ask("/v1/models/rows:predict", body, headers={"Sec-Fetch-Site": "same-origin"})[0] == 200
+    assert rows.ask("/v1/models/rows:predict", body, headers={name: value})[0] == status
 
 
 def test_body_that_does_not_come_ends_after_while(rows, monkeypatch):
     monkeypatch.setattr(app, "READ_S", 0.2)
-    connection = http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60)
-    connection.putrequest("POST", "/v1/models/rows:predict")
-    connection.putheader("Content-Length", "100")
-    connection.endheaders()
+    connection = opening(rows, "Content-Length", "100")
     connection.send(b"{")
-    response = connection.getresponse()
-    assert (response.status, json.loads(response.read())["error"]) == (
-        408,
-        "the body did not come in time: 10 s for each part of it, 60 s in all",
-    )
+    assert refusal(connection) == (408, "the body did not come in time: 10 s for each part of it, 60 s in all")
 
 
 def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
@@ -218,19 +199,15 @@ def test_bodies_beyond_the_memory_for_them_are_refused(rows, monkeypatch):
 def test_what_is_only_announced_keeps_nobody_out(rows, monkeypatch):
     """Neither a length, nor a body in chunks that ends soon."""
     monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", app.MOST_BYTES)
-    announcing = [http.client.HTTPConnection(*rows.socket.getsockname()[:2], timeout=60) for _ in range(3)]
-    for connection in announcing:
-        connection.putrequest("POST", "/v1/models/rows:predict")
-        connection.putheader("Content-Length", str(app.MOST_BYTES))
-        connection.endheaders()
+    announcing = [opening(rows, "Content-Length", str(app.MOST_BYTES)) for _ in range(3)]
     body = b'{"instances": [{"miles": 1, "company": "a"}]}'
     for connection in announcing:
         assert rows.ask("/v1/models/rows:predict", body)[0] == 200
-        assert rows.ask("/v1/models/rows:predict", b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), headers=CHUNKED)[0] == 200
+        assert (
+            rows.ask("/v1/models/rows:predict", b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), headers={"Transfer-Encoding": "chunked"})[0]
+            == 200
+        )
         connection.close()
-
-
-CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: 127", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /he"])
@@ -248,24 +225,33 @@ def test_connection_on_which_no_request_comes_is_ended(rows, sent):
 
 
 def test_parallel_requests_are_all_answered_and_counted(rows):
+    """A request at fault spoils none of those that are computed with it."""
+
     def ask(number):
-        good = {"instances": [{"miles": number, "company": "cab"}] * (number % 3 + 1)}
-        return rows.ask("/v1/models/rows:predict", {"instances": [number]} if number % 4 == 3 else good)
+        if number % 4 == 3:
+            return rows.ask("/v1/models/rows:predict", {"instances": [number]})
+        if number % 8 == 5:
+            return rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": ["far,cab"]})
+        lines = [f"{number},cab"] * (number % 3 + 1)
+        return rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": lines})
+
+    def value(metrics, start):
+        return next((float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(start)), 0)
 
     (_, before) = rows.ask("/metrics")
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(ask, range(64)))
-    for number, (status, answer) in enumerate(answers):
-        if number % 4 == 3:
-            assert status == 400
-            continue
-        (_, alone) = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": number, "company": "cab"}]})
-        np.testing.assert_allclose(answer["predictions"], alone["predictions"] * (number % 3 + 1), rtol=1e-6)
     (_, after) = rows.ask("/metrics")
-    name = 'lockstep_requests_total{method="predict",status="400"} '
-    count = [float(next((line.split()[1] for line in text.splitlines() if line.startswith(name)), 0)) for text in (before, after)]
-    assert count[1] - count[0] == 16
+    faulty = [number for number in range(64) if number % 4 == 3 or number % 8 == 5]
+    assert [number for number, (status, _) in enumerate(answers) if status == 400] == faulty
+    for number, (_, answer) in enumerate(answers):
+        if number not in faulty:
+            (_, alone) = rows.ask("/v1/models/rows:predict", {"instances": [{"miles": number, "company": "cab"}]})
+            np.testing.assert_allclose(answer["predictions"], alone["predictions"] * (number % 3 + 1), rtol=1e-6)
+    bad = 'lockstep_requests_total{method="predict",status="400"} '
+    assert value(after, bad) - value(before, bad) == len(faulty)
     assert "lockstep_version 1.0" in after
+    assert value(after, 'lockstep_batch_rows_bucket{le="1.0"}') < value(after, "lockstep_batch_rows_count"), "some were computed together"
     assert rows.ask("/monitoring/prometheus/metrics")[0] == 200
 
 
@@ -275,21 +261,6 @@ def test_many_requests_at_once_are_all_answered(pictures):
     with ThreadPoolExecutor(64) as pool:
         statuses = list(pool.map(lambda _: pictures.ask("/v1/models/pictures:predict", body)[0], range(192)))
     assert statuses == [200] * 192
-
-
-def test_faulty_request_spoils_no_other_of_its_batch(rows):
-    """A request at fault spoils none of those that are computed with it."""
-
-    def ask(number):
-        line = "far,cab" if number % 8 == 5 else f"{number},cab"
-        return rows.ask("/v1/models/rows:predict", {"signature_name": "csv", "instances": [line]})
-
-    with ThreadPoolExecutor(16) as pool:
-        statuses = [status for status, _ in pool.map(ask, range(64))]
-    assert statuses == [400 if number % 8 == 5 else 200 for number in range(64)]
-    sizes = [line for line in rows.ask("/metrics")[1].splitlines() if line.startswith('lockstep_batch_rows_bucket{le="1.0"}')]
-    total = next(line for line in rows.ask("/metrics")[1].splitlines() if line.startswith("lockstep_batch_rows_count"))
-    assert float(sizes[0].split()[-1]) < float(total.split()[-1]), "some were computed together"
 
 
 @pytest.fixture

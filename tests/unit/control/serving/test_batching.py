@@ -78,11 +78,12 @@ def test_one_at_fault_is_alone_with_it():
     assert isinstance(bad, ValueError)
 
 
-def test_call_has_at_most_its_block_of_rows():
+@pytest.mark.parametrize(("count", "block", "calls"), [(5, 2, [2, 2, 1]), (2 * BLOCK + 5, BLOCK, [BLOCK, BLOCK, 5])])
+def test_call_has_at_most_its_block_of_rows(count, block, calls):
     model = Model()
-    answer = batched(lambda batcher: batcher.submit(model, rows(1, 2, 3, 4, 5), 2))
-    assert answer["y"].ravel().tolist() == [2, 4, 6, 8, 10]
-    assert model.calls == [2, 2, 1]
+    answer = batched(lambda batcher: batcher.submit(model, rows(*range(count)), block))
+    assert answer["y"].ravel().tolist() == [2 * number for number in range(count)]
+    assert model.calls == calls
 
 
 def test_cancelled_request_ends_after_call_under_way():
@@ -123,15 +124,10 @@ def test_output_of_other_rows_fails_its_request_alone():
     assert batched(work)["y"].item() == 2
 
 
-def test_a_large_request_is_computed_in_blocks():
-    model = Model()
-    answer = batched(lambda batcher: batcher.submit(model, rows(*range(2 * BLOCK + 5))))
-    assert answer["y"].ravel().tolist() == [2.0 * number for number in range(2 * BLOCK + 5)]
-    assert model.calls == [BLOCK, BLOCK, 5]
-
-
-def refused_and_answered(message, **limits):
-    """The answers to two requests, of one and two rows, beside which a third is refused."""
+@pytest.mark.parametrize(("most_rows", "most_bytes", "message"), [(3, 2**20, "rows wait already"), (4096, 12, "MiB wait already")])
+def test_too_many_rows_or_bytes_do_not_wait(most_rows, most_bytes, message, monkeypatch):
+    """A row of inputs whose length varies may be large. Both requests that waited before are answered."""
+    monkeypatch.setattr(batching, "MOST_BYTES_WAITING", most_bytes)
     model = Model(free=False)
 
     async def work(batcher):
@@ -144,17 +140,7 @@ def refused_and_answered(message, **limits):
         model.may.set()
         return await asyncio.gather(first, second)
 
-    return batched(work, **limits)
-
-
-def test_too_many_rows_do_not_wait():
-    assert len(refused_and_answered("rows wait already", most_rows=3)) == 2
-
-
-def test_too_many_bytes_do_not_wait(monkeypatch):
-    """A row of inputs whose length varies may be large."""
-    monkeypatch.setattr(batching, "MOST_BYTES_WAITING", 3 * rows(0)["x"].nbytes)
-    assert len(refused_and_answered("MiB wait already")) == 2
+    assert len(batched(work, most_rows)) == 2
 
 
 def test_one_that_went_away_is_not_computed():

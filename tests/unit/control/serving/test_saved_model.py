@@ -1,17 +1,14 @@
 """An exported model answers as its snapshot does, in every signature."""
 
-import io
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from control.common import configurations
 from control.serving import onnx_file, saved_model
-from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, Exported, arguments, newest_holds, versions
-from tests.unit.control.serving.conftest import PAIR, ROW, SIZE
+from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder, arguments
+from tests.unit.control.serving.conftest import PAIR, ROW, SIZE, features, png
 from trainer.common.errors import LockstepError
 from trainer.common.files import sha256_file
 from trainer.data.spec import Leaf, of_images
@@ -26,26 +23,9 @@ def snapshot(run, spec, classes):
     return made
 
 
-def features(**values):
-    """A serialized tf.Example."""
-    kinds = {
-        float: lambda v: tf.train.Feature(float_list=tf.train.FloatList(value=v)),
-        int: lambda v: tf.train.Feature(int64_list=tf.train.Int64List(value=v)),
-        bytes: lambda v: tf.train.Feature(bytes_list=tf.train.BytesList(value=v)),
-    }
-    made = {name: kinds[type(value[0])](value) for name, value in values.items()}
-    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
-
-
-def png(image):
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "PNG")
-    return stream.getvalue()
-
-
 def test_rows_as_arrays_lines_and_examples(runs, exports):
     loaded = saved_model.load(exports["rows"] / "1")
-    exported = Exported.read(exports["rows"] / "1")
+    exported = ExportedModel.read(exports["rows"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["miles float32", "company string"]
     assert (exported.signatures, exported.classes, exported.image_size) == ((TENSORS, CSV, EXAMPLES), (), None)
     miles, company = np.array([1.5, -2.0], np.float32), np.array([b"taxi", b"bus"], object)
@@ -61,7 +41,7 @@ def test_rows_as_arrays_lines_and_examples(runs, exports):
 
 
 def test_arrays_are_padded_in_examples_not_lines(runs, exports):
-    exported, loaded = Exported.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
+    exported, loaded = ExportedModel.read(exports["pair"] / "1"), saved_model.load(exports["pair"] / "1")
     assert [str(leaf) for leaf in exported.inputs] == ["x_0 float32 [2]", "x_1 int64 [?]"]
     assert exported.left_out[CSV] == "a line has one value per input, and x_0 is an array"
     a, words = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 0]])
@@ -93,7 +73,7 @@ def test_any_column_is_an_argument(columns, names, tmp_path):
 
 
 def test_images_as_arrays_and_encoded(runs, exports):
-    exported, loaded = Exported.read(exports["pictures"] / "1"), saved_model.load(exports["pictures"] / "1")
+    exported, loaded = ExportedModel.read(exports["pictures"] / "1"), saved_model.load(exports["pictures"] / "1")
     assert (exported.classes, exported.image_size) == (("cat", "dog", "emu"), SIZE)
     image = np.random.default_rng(0).integers(0, 255, SIZE, dtype=np.uint8)
     (expected,) = snapshot(runs["pictures"], of_images(SIZE), 3).call((image[None],))
@@ -114,29 +94,30 @@ def test_images_as_arrays_and_encoded(runs, exports):
 def test_versions_count_up_and_leftovers_go(runs, tmp_path):
     """Versions count up and what a killed command left goes."""
     folder = tmp_path / "rows"
+    versions = VersionFolder(folder)
     digest = sha256_file(snapshot_path(runs["rows"], 3))
-    assert newest_holds(folder, "rows", 3, digest) is None
+    assert versions.newest_holds("rows", 3, digest) is None
     (folder / ".part-1").mkdir(parents=True)
     (folder / "7").mkdir()
-    assert versions(folder) == [], "neither what was left half written nor another's folder"
+    assert versions.numbers == [], "neither what was left half written nor another's folder"
     assert saved_model.export(str(runs["rows"]), 3, str(folder)) == {"folder": str(folder / "8")}
     assert sorted(path.name for path in folder.iterdir()) == ["7", "8"]
-    assert newest_holds(folder, "rows", 3, digest).epoch == 3
-    assert newest_holds(folder, "rows", 3, "another") is newest_holds(folder, "rows", 2, digest) is None
+    assert versions.newest_holds("rows", 3, digest).epoch == 3
+    assert versions.newest_holds("rows", 3, "another") is versions.newest_holds("rows", 2, digest) is None
     (folder / "8" / "lockstep.json").write_text("{")
-    assert newest_holds(folder, "rows", 3, digest) is None, "it is exported again"
+    assert versions.newest_holds("rows", 3, digest) is None, "it is exported again"
 
 
 def test_a_folder_that_holds_no_model_is_refused(tmp_path):
     (tmp_path / "lockstep.json").write_text('{"run": "one"}')
     with pytest.raises(LockstepError, match=r"lockstep.json is missing, or was not written by export.yml"):
-        Exported.read(tmp_path)
+        ExportedModel.read(tmp_path)
     with pytest.raises(LockstepError):
         saved_model.load(tmp_path)
 
 
 def test_onnx_says_why_there_is_none(exports, monkeypatch):
-    assert Exported.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
+    assert ExportedModel.read(exports["rows"] / "1").left_out["onnx"] == "company is a text, and ONNX has no tables of texts"
     monkeypatch.setattr(onnx_file, "is_installed", lambda: False)
     assert onnx_file.write(None, (), exports["rows"]) == onnx_file.INSTALL
 

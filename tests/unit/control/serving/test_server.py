@@ -4,39 +4,33 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from control.serving import app, server
-from control.serving.app import Account, Held
+from control.serving.app import Account, CountedResponse
 from control.serving.refusals import Overloaded
-from control.serving.server import Prompt
 from tests.project import await_until
+from tests.unit.control.serving.conftest import Running
 
 LARGE = 16 * 2**20
 """Bytes of an answer; the kernel takes a part of them."""
 
 
-class Served:
+class Served(Running):
     """An application with a large answer, and a small one."""
 
     def __init__(self):
         self.account = Account("answers")
         routes = [
-            Route("/large", lambda _: Held(self.account, bytes(LARGE), 200, None)),
+            Route("/large", lambda _: CountedResponse(self.account, bytes(LARGE), 200, None)),
             Route("/small", lambda _: PlainTextResponse("ok")),
             Route("/body", self.body, methods=["POST"]),
         ]
-        settings = uvicorn.Config(Starlette(routes=routes), http=Prompt, log_level="critical", timeout_graceful_shutdown=1)
-        self.server, self.socket = uvicorn.Server(settings), socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
-        await_until(lambda: self.server.started, 20, "the server")
+        super().__init__(Starlette(routes=routes))
 
     async def body(self, http):
         return PlainTextResponse(str(len(await http.body())))
@@ -64,10 +58,7 @@ class Served:
 def served():
     one = Served()
     yield one
-    one.server.should_exit = True
-    one.thread.join(30)
-    one.socket.close()
-    assert not one.thread.is_alive()
+    one.stop()
 
 
 def ask(path, more=b""):
@@ -93,20 +84,16 @@ def test_answer_taken_too_slowly_is_given_up(served, monkeypatch):
     assert served.account._bytes == 0
 
 
-def test_answer_is_whole_for_who_takes_it(served):
+def test_answer_is_whole_for_who_takes_it(served, monkeypatch):
     connection = http.client.HTTPConnection(*served.socket.getsockname(), timeout=60)
     connection.request("GET", "/large")
     assert connection.getresponse().read() == bytes(LARGE)
     assert served.account._bytes == 0
-
-
-def test_held_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(app, "MOST_BYTES_AT_ONCE", 3 * 2**20)
-    account = Account("answers")
-    account.add(2 * 2**20)
-    account.check(2**20)
+    served.account.add(2 * 2**20)
+    served.account.check(2**20)
     with pytest.raises(Overloaded, match="2 MiB of answers are held, and at most 3 may be; try again later"):
-        account.check(2**20 + 1)
+        served.account.check(2**20 + 1)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +112,9 @@ def test_connections_that_hinder_keep_no_newcomer_out(served, monkeypatch, sent)
         one.close()
 
 
+CHUNKED = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
 def answer(connection):
     """Status and error."""
     response = http.client.HTTPResponse(connection)
@@ -132,27 +122,22 @@ def answer(connection):
     return response.status, json.loads(response.read())["error"]
 
 
-def test_body_in_tiny_chunks_is_refused(served):
-    """Each costs as much time as a kilobyte in one piece."""
-    head = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with served.connect(head + b"1\r\na\r\n" * 2 * server.PARTS) as connection:
-        status, words = answer(connection)
-    assert (status, words) == (
-        400,
-        "no valid HTTP request: its body comes in chunks of less than 256 bytes on average; send larger ones",
-    )
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        # Each chunk costs as much time as a kilobyte in one piece.
+        (CHUNKED + b"1\r\na\r\n" * 2 * server.PARTS, "its body comes in chunks of less than 256 bytes on average; send larger ones"),
+        (b"rubbish\r\n\r\n", "illegal request line"),
+    ],
+)
+def test_what_is_no_http_is_told_so(served, sent, words):
+    with served.connect(sent) as connection:
+        status, error = answer(connection)
+    assert (status, error[: len(words) + 23]) == (400, f"no valid HTTP request: {words}")
 
 
 def test_small_chunks_are_taken(served):
-    head = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with served.connect(head + b"100\r\n%s\r\n" % (b"a" * 256) * 2 * server.PARTS + b"0\r\n\r\n") as connection:
+    with served.connect(CHUNKED + b"100\r\n%s\r\n" % (b"a" * 256) * 2 * server.PARTS + b"0\r\n\r\n") as connection:
         response = http.client.HTTPResponse(connection)
         response.begin()
         assert response.read() == b"%d" % (2 * 256 * server.PARTS)
-
-
-def test_what_is_no_http_is_told_so(served):
-    with served.connect(b"rubbish\r\n\r\n") as connection:
-        status, words = answer(connection)
-    assert status == 400
-    assert words.startswith("no valid HTTP request: illegal request line")

@@ -9,18 +9,8 @@ from control.serving.signature import FILE
 from control.serving.versions import Model
 from trainer.common.errors import LockstepError
 
-CONTENT = {
-    "run": "mine",
-    "epoch": 1,
-    "snapshot_sha256": "",
-    "created_at": "",
-    "inputs": [],
-    "outputs": [],
-    "classes": [],
-    "image_size": None,
-    "signatures": ["serving_default"],
-    "left_out": {},
-}
+CONTENT = {"run": "mine", "epoch": 1, "snapshot_sha256": "", "created_at": "", "image_size": None, "signatures": ["serving_default"]}
+CONTENT |= {"inputs": [], "outputs": [], "classes": [], "left_out": {}}
 
 
 def put(folder, number, text="one", **changes):
@@ -58,23 +48,17 @@ def test_withdrawn_version_gives_way_to_older(model):
     assert model.renew() == "version 2 was withdrawn; version 1 is served (mine, epoch 1)"
     with pytest.raises(LockstepError, match=r"Specific\(mine, 2\); versions: 1"):
         model.version(2)
-
-
-def test_last_version_withdrawn_is_refused(model):
     shutil.rmtree(model.folder)
     with pytest.raises(LockstepError, match=r"Latest\(mine\); versions: none"):
         served(model)
     assert model.newest is None
 
 
-def test_replaced_version_is_loaded_again(model):
+def test_replaced_or_changed_version_is_loaded_again(model):
     shutil.rmtree(model.folder / "2")
     put(model.folder, 2, "another")
     assert served(model) == "another"
     assert model.renew() == "version 2 was replaced on disk; version 2 is served (mine, epoch 2)"
-
-
-def test_version_changed_in_place_is_loaded_again(model):
     (model.folder / "2" / "model").write_text("changed")
     assert served(model, 2) == "changed"
 

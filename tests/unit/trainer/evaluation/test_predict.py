@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 from control.common import configurations, user_files
-from control.datasets.publishing.new_examples import Parts, write_jobs
+from control.datasets.publishing.new_examples import Parts
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_text
 from trainer.config import loading
@@ -99,7 +99,8 @@ def test_a_hosts_part_is_predicted_as_keras_does(config, model, tmp_path):
     x = {"a": random.normal(size=(count, 3)).astype(np.float32), "text": np.array(["cat", "dog", "emu"], object)[np.arange(count) % 3]}
     parts = Parts(tmp_path / "parts", ROWS.inputs, 1)
     parts.append(list(x.values()))
-    write_jobs(parts, parts.close(), ROWS, 0)
+    parts.close()
+    parts.write_jobs(ROWS, 0)
     folder = tmp_path / "predict"
     folder.mkdir()
     (tmp_path / "parts/0").rename(folder / predict.DATA)

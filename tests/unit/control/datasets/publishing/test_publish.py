@@ -1,6 +1,7 @@
 """Publishing a dataset once, and opening what was published."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from control.__main__ import main
 from control.common import configurations
 from control.common.plan import Plan
 from control.datasets.publishing import publish
+from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources.folder import Folder
 from control.datasets.sources.idx import Idx
 from control.remote import trainer_process
@@ -20,7 +22,7 @@ from control.runs.planning import plan_dataset
 from control.runs.tasks import publish as publish_dataset
 from tests.unit.samples import image_bytes
 from trainer.common.errors import DatasetError
-from trainer.common.files import sha256_file, write_json
+from trainer.common.files import read_json, sha256_file, write_json
 from trainer.data import image_cache, manifest
 from trainer.data.images import decode, fit
 
@@ -56,48 +58,40 @@ def spoil(root, *names):
         (root / name).write_bytes(b"no image")
 
 
-def test_the_manifest_is_complete(make_folder, packs):
+def scanned(root):
+    return Folder(str(root)).scan()
+
+
+def test_manifest_is_complete_and_records_are_the_files(make_folder, packs):
     root, progress = make_folder(), []
     made = put(root, packs, progress=lambda done, total: progress.append((done, total)))
-    assert (made.classes, made.shape) == (["cat", "dog"], None)
+    assert (made.classes, made.shape, made.excluded, progress[-1]) == (["cat", "dog"], None, [], (7, 7))
     assert made.train.files == ["train/cat/0.png", "train/cat/1.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
     assert (made.train.labels, made.test.labels) == ([0, 0, 0, 1, 1], [0, 1])
     assert sorted(made.validation_order) == [0, 1, 2, 3, 4]
-    assert made.excluded == []
-    assert sum(made.shards) == sum(file.stat().st_size for file in root.rglob("*.png"))
-    assert progress[-1] == (7, 7)
-    assert (packs / made.sha256[:16] / "manifest.json").is_file()
-
-
-def test_records_are_the_files_bytes(make_folder, packs):
-    root = make_folder()
-    made = put(root, packs)
     data = (packs / made.sha256[:16] / "data-00000.pack").read_bytes()
-    for split in ("train", "test"):
-        records = made.records(split)
+    assert made.shards == [len(data)]
+    for records in (made.train, made.test):
         assert len(records.offsets) == len(records.files) + 1
-        for index, name in enumerate(records.files):
-            assert data[records.offsets[index] : records.offsets[index + 1]] == (root / name).read_bytes()
+        for name, (start, stop) in zip(records.files, itertools.pairwise(records.offsets), strict=True):
+            assert data[start:stop] == (root / name).read_bytes()
 
 
-def test_publishing_again_copies_nothing(make_folder, packs, monkeypatch):
+def test_published_dataset_is_known_without_reading(make_folder, packs, monkeypatch):
     root = make_folder()
-    first = put(root, packs)
-    monkeypatch.setattr(publish, "_pack", lambda *_: pytest.fail("packed again"))
-    monkeypatch.setattr(Folder, "read", lambda *_: pytest.fail("read again"))
-    assert put(root, packs) == first
-
-
-def test_published_answers_without_reading(make_folder, packs):
-    root = make_folder()
-    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+    assert publish.published(scanned(root), packs, False) is None
     made = put(root, packs)
-    known = publish.published(Folder(str(root)).scan(), packs, False)
-    assert known == publish.record_of(made)
-    assert (known["digest"], known["train"], known["held_out"]) == (made.digest, len(made.train.files), None)
-    assert publish.published(Folder(str(root)).scan(), packs, True) is None
-    (packs / made.sha256[:16] / "manifest.json").unlink()
-    assert publish.published(Folder(str(root)).scan(), packs, False) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_pack", lambda *_: pytest.fail("packed again"))
+        patched.setattr(Folder, "read", lambda *_: pytest.fail("read again"))
+        assert put(root, packs) == made
+        assert publish.published(scanned(root), packs, False) == PublishedData.of(made)
+    assert PublishedData.of(made) == PublishedData(made.digest, made.sha256, 5, 2, None, [])
+    assert publish.published(scanned(root), packs, True) is None
+    shutil.rmtree(packs / made.sha256[:16])
+    assert publish.published(scanned(root), packs, False) is None
+    assert put(root, packs) == made
+    assert (packs / made.sha256[:16] / "data-00000.pack").is_file()
 
 
 def test_left_out_images_are_known_without_reading(make_folder, packs):
@@ -105,13 +99,13 @@ def test_left_out_images_are_known_without_reading(make_folder, packs):
     root = make_folder()
     spoil(root, "train/cat/1.png")
     made = put(root, packs, allow_bad=True)
-    listing = Folder(str(root)).scan()
+    listing = scanned(root)
     known = publish.published(listing, packs, True)
-    assert (known["train"], known["test"], len(known["excluded"])) == (4, 2, 1)
+    assert (known.train, known.test, len(known.excluded)) == (4, 2, 1)
     config = configurations.to_dict(configurations.build({"train": {"epochs": 2, "global_batch": 2}}))
-    described = plan_dataset.describe(listing, plan_dataset.expected(listing))
+    described = plan_dataset.describe(listing, PublishedData.expected(listing))
     before = Plan(run="run", folder=Path("run"), config=config, hosts=[{}, {}], dataset=described)
-    after = publish_dataset.without(before, publish.record_of(made))
+    after = publish_dataset.without(before, PublishedData.of(made))
     assert (before.dataset["train"], before.dataset["left_out"]) == (5, 0)
     assert (after.dataset["train"], after.dataset["left_out"]) == (4, 1)
     assert after.counts["train_images"] + after.counts["validation_images"] == 4
@@ -134,16 +128,8 @@ def test_planned_split_is_published(make_folder, packs, monkeypatch, capsys):
     monkeypatch.setattr(trainer_process, "run", lambda argv, _: main(argv) or json.loads(capsys.readouterr().out.splitlines()[-1]))
     config = configurations.build({"data": {"source": "folder", "path": str(root), "test_split": 0.3}})
     record = publish_dataset._publish(configurations.to_dict(config)["data"], packs)
-    assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) | {"bytes": record["bytes"]} == record
-    assert (record["train"], record["test"]) == (14, 6)
-
-
-def test_a_removed_pack_is_made_again(make_folder, packs):
-    root = make_folder()
-    made = put(root, packs)
-    shutil.rmtree(packs / made.sha256[:16])
-    assert put(root, packs) == made
-    assert (packs / made.sha256[:16] / "data-00000.pack").is_file()
+    assert publish.published(plan_dataset.open_dataset(config.data, True)[1], packs, False) == record
+    assert (record.train, record.test) == (14, 6)
 
 
 def test_digest_depends_on_content_alone(make_folder, packs, tmp_path):
@@ -165,73 +151,52 @@ def test_other_labels_give_another_digest(make_idx, packs):
     assert first.digest != second.digest
 
 
-@pytest.mark.parametrize("change", ["content", "file name", "class name", "split"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "train/cat/0.png").write_bytes(image_bytes(99)),
+        lambda root: (root / "train/cat/0.png").rename(root / "train/cat/00.png"),  # the order stays
+        lambda root: (root / "train/cat/0.png").rename(root / "test/cat/9.png"),
+        lambda root: [(root / split / "cat").rename(root / split / "Katze") for split in ("train", "test")],
+    ],
+    ids=["content", "file name", "split", "class name"],
+)
 def test_changed_source_gets_a_new_digest(change, make_folder, packs):
     root = make_folder()
     first = put(root, packs)
-    cat = root / "train" / "cat"
-    if change == "content":
-        (cat / "0.png").write_bytes(image_bytes(99))
-    elif change == "file name":
-        (cat / "0.png").rename(cat / "00.png")  # the order stays
-    elif change == "split":
-        (cat / "0.png").rename(root / "test" / "cat" / "9.png")
-    else:
-        for split in ("train", "test"):
-            (root / split / "cat").rename(root / split / "Katze")
-    second = put(root, packs)
-    assert second.digest != first.digest
+    change(root)
+    assert put(root, packs).digest != first.digest
     assert len(list(packs.glob("*/manifest.json"))) == 2
-
-
-def test_bad_images_are_named_and_nothing_is_left(make_folder, packs):
-    root = make_folder()
-    spoil(root, "train/cat/1.png", "test/dog/0.png")
-    message = refused(root, packs)
-    assert message.startswith("2 images can't be read:\n  train/cat/1.png: not a JPEG, PNG, BMP or GIF\n  test/dog/0.png: not a JPEG")
-    assert message.endswith("Fix or remove them, or leave them out with -e set=data.allow_bad_images=true.")
-    assert list(packs.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("count", "start", "end"), [(1, "1 image can't be read:\n", ""), (23, "23 images can't be read:\n", "\n  ... and 3 more\n")]
 )
-def test_bad_images_are_counted_and_long_lists_cut(count, start, end, make_folder, packs):
+def test_bad_images_are_named_and_nothing_is_left(count, start, end, make_folder, packs):
     """Bad images are counted and many are cut short."""
     root = make_folder(train={"cat": 24, "dog": 1})
     spoil(root, *(f"train/cat/{number}.png" for number in range(count)))
     message = refused(root, packs)
-    assert message.startswith(start)
+    assert message.startswith(f"{start}  train/cat/0.png: not a JPEG, PNG, BMP or GIF\n")
     assert message.count(": not a JPEG") == min(count, 20)
-    assert end in message
+    assert message.endswith(f"{end}  Fix or remove them, or leave them out with -e set=data.allow_bad_images=true.")
+    assert list(packs.iterdir()) == []
 
 
 def test_allowed_bad_images_are_left_out_and_recorded(make_folder, packs):
     root = make_folder()
-    spoil(root, "train/cat/1.png")
-    made = put(root, packs, allow_bad=True)
-    assert made.excluded == [["train/cat/1.png", "not a JPEG, PNG, BMP or GIF"]]
-    assert made.train.files == ["train/cat/0.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
-    assert made.train.labels == [0, 0, 1, 1]
-    assert sorted(made.validation_order) == [0, 1, 2, 3]
-
-
-def test_allowing_bad_images_once_is_for_once(make_folder, packs):
-    root = make_folder()
-    spoil(root, "train/cat/1.png")
-    put(root, packs, allow_bad=True)
-    assert "train/cat/1.png" in refused(root, packs)
-
-
-def test_left_out_images_are_recorded_after_publication(make_folder, packs):
-    """Left out images are recorded when the rest is published already."""
-    root = make_folder()
-    put(root, packs)
+    complete = put(root, packs)
+    # The rest is published already.
     spoil(root, "train/cat/9.png")
     for _ in range(2):
         assert put(root, packs, allow_bad=True).excluded == [["train/cat/9.png", "not a JPEG, PNG, BMP or GIF"]]
+    assert "train/cat/9.png" in refused(root, packs), "they were allowed once"
     (root / "train" / "cat" / "9.png").unlink()
-    assert put(root, packs, allow_bad=True).excluded == []
+    assert put(root, packs, allow_bad=True) == complete
+    spoil(root, "train/cat/1.png")
+    made = put(root, packs, allow_bad=True)
+    assert made.train.files == ["train/cat/0.png", "train/cat/2.png", "train/dog/0.png", "train/dog/1.png"]
+    assert (made.train.labels, sorted(made.validation_order)) == ([0, 0, 1, 1], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -302,6 +267,7 @@ def test_raw_records_are_padded(limit, make_idx, packs):
     assert np.array_equal(actual[1:5, 1:4], np.repeat(raw, 3, axis=-1))
     assert actual.astype(int).sum() == 3 * raw.astype(int).sum()
     assert images["train"]._labels.tolist() == [0, 1, 0, 1, 1]
+    assert images["train"].pixels(np.array([], np.int64)).shape == (0, 6, 5, 3)
 
 
 def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypatch):
@@ -309,7 +275,8 @@ def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypa
     build = image_cache._build
     monkeypatch.setattr(image_cache, "_build", lambda *arguments: built.append(arguments[3]) or build(*arguments))
     for size in ((6, 6, 3), (6, 6, 3), (6, 6, 1)):
-        opened(packs, made, size, 100, lambda done, total: progress.append((done, total)))
+        _, images = opened(packs, made, size, 100, lambda done, total: progress.append((done, total)))
+        assert images["train"].pixels(np.array([], np.int64)).shape == (0, *size)
     assert built == [(6, 6, 3), (6, 6, 1)]
     assert progress == [(5, 7), (7, 7)] * 2
     folders = sorted(path.name for path in (tmp_path / "caches").iterdir() if path.is_dir())
@@ -318,8 +285,7 @@ def test_cache_is_made_once_for_each_size(make_folder, packs, tmp_path, monkeypa
 
 def test_failed_cache_leaves_nothing_and_broken_is_cleared(make_folder, packs, tmp_path):
     made, caches = put(make_folder(), packs), tmp_path / "caches"
-    stale = caches / f".part-{made.sha256[:16]}-6x6x3-abc"
-    stale.mkdir(parents=True)
+    (caches / f".part-{made.sha256[:16]}-6x6x3-abc").mkdir(parents=True)
 
     def interrupt(done, total):
         raise KeyboardInterrupt
@@ -327,13 +293,6 @@ def test_failed_cache_leaves_nothing_and_broken_is_cleared(make_folder, packs, t
     with pytest.raises(KeyboardInterrupt):
         opened(packs, made, (6, 6, 3), 100, interrupt)
     assert [path.name for path in caches.iterdir() if path.is_dir()] == []
-
-
-def test_nothing_asked_is_an_empty_batch(make_folder, packs):
-    made = put(make_folder(), packs)
-    for limit in (100, 0):
-        _, images = opened(packs, made, (6, 6, 3), limit)
-        assert images["train"].pixels(np.array([], np.int64)).shape == (0, 6, 6, 3)
 
 
 def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs):
@@ -382,45 +341,35 @@ def other_image(folder):
     (folder / "records.sha256").write_bytes(sums)
 
 
+CHANGED = r" has SHA-256 [0-9a-f]{16}\.\.\., and [0-9a-f]{16}\.\.\. was published"
 ATTACKS = [
-    (labels_all_zero, r"manifest\.json has SHA-256 [0-9a-f]{16}\.\.\., and [0-9a-f]{16}\.\.\. was published"),
-    (a_byte("data-00000.pack", 200), r"data-00000\.pack: train/cat/\d\.png has SHA-256 [0-9a-f]{16}\.\.\., and"),
-    (a_byte("records.sha256", 3), r"records\.sha256 has SHA-256"),
-    (other_image, r"records\.sha256 has SHA-256"),
-    (cut_short, r"data-00000\.pack: train/cat/0\.png has SHA-256"),
-    (lambda folder: (folder / "data-00000.pack").unlink(), r"data-00000\.pack: can't be read: No such file"),
+    pytest.param(labels_all_zero, rf"manifest\.json{CHANGED}", id="labels"),
+    pytest.param(a_byte("data-00000.pack", 200), rf"data-00000\.pack: train/cat/\d\.png{CHANGED}", id="a byte of a pack"),
+    pytest.param(a_byte("records.sha256", 3), rf"records\.sha256{CHANGED}", id="a byte of the digests"),
+    pytest.param(other_image, rf"records\.sha256{CHANGED}", id="an image with its digest"),
+    pytest.param(cut_short, rf"data-00000\.pack: train/cat/0\.png{CHANGED}", id="cut short"),
+    pytest.param(lambda folder: (folder / "data-00000.pack").unlink(), r"data-00000\.pack: can't be read: No such file", id="removed"),
 ]
-NAMES = ["labels", "a byte of a pack", "a byte of the digests", "an image with its digest", "cut short", "removed"]
 
 
-@pytest.mark.parametrize("limit", [100, 0])
-@pytest.mark.parametrize(("attack", "message"), ATTACKS, ids=NAMES)
-def test_a_changed_dataset_is_not_used(attack, message, limit, place, tmp_path):
-    def use():
-        images = image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), limit, lambda *_: None)[1]
-        return images["train"].pixels(np.arange(5))
-
-    attack(place.folder)
-    with pytest.raises(DatasetError, match=message) as caught:
-        use()
-    assert "Fix: run the same command again" in str(caught.value)
-    assert not [path for path in (tmp_path / "caches").rglob("*") if path.is_dir()]
-
-
-@pytest.mark.parametrize("keeps_time", [True, False])
-@pytest.mark.parametrize(("attack", "message"), ATTACKS, ids=NAMES)
-def test_a_changed_dataset_is_published_again(attack, message, keeps_time, place, tmp_path):
-    root, packs = tmp_path / "pets", place.folder.parent
+@pytest.mark.parametrize(("limit", "keeps_time"), [(100, True), (0, False)])
+@pytest.mark.parametrize(("attack", "message"), ATTACKS)
+def test_a_changed_dataset_is_refused_and_published_again(attack, message, limit, keeps_time, place, tmp_path):
+    root, packs, caches = tmp_path / "pets", place.folder.parent, tmp_path / "caches"
     before = {path: path.stat().st_mtime_ns for path in place.folder.iterdir()}
     attack(place.folder)
     for path in place.folder.iterdir() if keeps_time else ():
         os.utime(path, ns=(before[path], before[path]))
-    listing = Folder(str(root)).scan()
+    with pytest.raises(DatasetError, match=message) as caught:
+        image_cache.open_images(place, caches, (6, 6, 3), limit, quiet)[1]["train"].pixels(np.arange(5))
+    assert "Fix: run the same command again" in str(caught.value)
+    assert not [path for path in caches.rglob("*") if path.is_dir()]
+    listing = scanned(root)
     assert publish.published(listing, packs, False) is None
     put(root, packs)
     assert publish._damaged_files(place) == []
     assert publish.published(listing, packs, False) is not None
-    assert_pixels(root, manifest.load(place), image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 0, quiet)[1], (6, 6, 3))
+    assert_pixels(root, manifest.load(place), image_cache.open_images(place, caches, (6, 6, 3), 0, quiet)[1], (6, 6, 3))
 
 
 def quiet(*_):
@@ -437,32 +386,29 @@ def test_touched_dataset_is_read_once_and_kept(place, tmp_path, monkeypatch):
     assert read == [place]
 
 
-@pytest.mark.parametrize("change", ["pixels", "pixels, time kept", "labels", "record", "file removed", "another dataset's"])
-def test_a_changed_cache_is_built_again(change, place, make_folder, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("change", "keeps_time"),
+    [
+        (a_byte("train-images.npy", -1), False),
+        (a_byte("train-images.npy", -1), True),
+        (lambda folder: np.save(folder / "train-labels.npy", np.zeros(5, np.int32)), False),
+        (lambda folder: (folder / "cache.json").write_text("{"), False),
+        (lambda folder: (folder / "train-images.npy").unlink(), False),
+        (lambda folder: write_json(folder / "cache.json", {**read_json(folder / "cache.json"), "manifest": "0" * 64}), False),
+    ],
+    ids=["pixels", "pixels, time kept", "labels", "record", "file removed", "another dataset's"],
+)
+def test_a_changed_cache_is_built_again(change, keeps_time, place, tmp_path, capsys, monkeypatch):
     caches, size = tmp_path / "caches", (6, 6, 3)
     image_cache.open_images(place, caches, size, 100, quiet)
+    with monkeypatch.context() as patched:
+        patched.setattr(image_cache, "_build", lambda *_: pytest.fail("built again"))
+        image_cache.open_images(place, caches, size, 100, quiet)
     (folder,) = (path for path in caches.iterdir() if path.is_dir())
-    pixels = folder / "train-images.npy"
-    if change.startswith("pixels"):
-        stat = pixels.stat()
-        a_byte("train-images.npy", -1)(folder)
-        if change.endswith("kept"):
-            os.utime(pixels, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    elif change == "labels":
-        np.save(folder / "train-labels.npy", np.zeros(5, np.int32))
-    elif change == "record":
-        (folder / "cache.json").write_text("{")
-    elif change == "file removed":
-        pixels.unlink()
-    else:
-        record = json.loads((folder / "cache.json").read_text())
-        write_json(folder / "cache.json", {**record, "manifest": place.sha256[:16] + "0" * 48})
+    times = (folder / "train-images.npy").stat()
+    change(folder)
+    if keeps_time:
+        os.utime(folder / "train-images.npy", ns=(times.st_atime_ns, times.st_mtime_ns))
     made, images = image_cache.open_images(place, caches, size, 100, quiet)
     assert f"{folder} was changed since it was built; it is built again" in capsys.readouterr().out
     assert_pixels(tmp_path / "pets", made, images, size)
-
-
-def test_an_untouched_cache_is_not_made_again(place, tmp_path, monkeypatch):
-    image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)
-    monkeypatch.setattr(image_cache, "_build", lambda *_: pytest.fail("built again"))
-    image_cache.open_images(place, tmp_path / "caches", (6, 6, 3), 100, quiet)

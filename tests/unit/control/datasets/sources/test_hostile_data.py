@@ -53,27 +53,21 @@ def peak(work):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("before", [b"", b"a,y\n1,2\n"])
+@pytest.mark.parametrize("before", [b"", b"a,y\n1,2\n", b'a,y\n1,2\n"' + b'\n","' * 2**15])
 def test_line_without_end_is_not_read(before, place, monkeypatch):
+    """Neither is a row of many lines."""
     monkeypatch.setattr(csv_rows, "LONGEST_ROW", 2**16)
     path = place / "t.csv"
     path.write_bytes(before)
     with path.open("r+b") as stream:
         stream.truncate(2**28)
-    line = before.count(b"\n") + 1
+    line = min(before.count(b"\n") + 1, 3)
     messages = []
     assert peak(lambda: messages.append(refusal(scan, path))) < 2**24
     assert messages == [
         f"{path}, line {line}: a row of more than 65,536 characters, the most that is read. "
         "Fix: end each row with a line break, and close each quotation mark"
     ]
-
-
-def test_row_of_many_lines_is_not_read(place, monkeypatch):
-    monkeypatch.setattr(csv_rows, "LONGEST_ROW", 2**16)
-    path = place / "t.csv"
-    path.write_text('a,y\n1,2\n"' + '\n","' * 2**15 + '"\n')
-    assert refusal(scan, path).startswith(f"{path}, line 3: a row of more than 65,536 characters")
 
 
 def wide(place, rows):
@@ -96,12 +90,6 @@ def test_some_of_many_columns_are_read(place):
     assert ([str(leaf) for leaf in table.spec.leaves], table.train + table.test) == (["x.c1 int64", "x.c199999 int64", "y int64"], 12)
 
 
-def test_misspelt_column_is_noticed_before_rows(place):
-    path = place / "t.csv"
-    path.write_text("a,tips\n1,2,3\n")
-    assert refusal(scan, path, "tip").startswith("data.target=tip: dataset=t.csv has no such column (did you mean tips?)")
-
-
 @pytest.mark.parametrize(("limit", "value"), [("BLOCK_VALUES", 20), ("BLOCK_CHARACTERS", 40), ("ROWS", 10)])
 def test_blocks_of_rows_are_bounded(limit, value, place, monkeypatch):
     monkeypatch.setattr(csv_rows, limit, value)
@@ -114,6 +102,9 @@ def test_name_as_long_as_a_file_is_refused(place):
     path = place / "t.csv"
     path.write_text(f"a,{'n' * 2**20}\n1,2\n")
     assert "its first line has a name of 1,048,576 characters for column 2, at most 1,000 are read" in refusal(scan, path, None)
+    # Noticed before the rows, which are wrong, too.
+    path.write_text("a,tips\n1,2,3\n")
+    assert refusal(scan, path, "tip").startswith("data.target=tip: dataset=t.csv has no such column (did you mean tips?)")
 
 
 def test_nearest_name_is_looked_for_among_some():
@@ -122,7 +113,7 @@ def test_nearest_name_is_looked_for_among_some():
 
 def test_slices_are_as_large_as_strings_are(monkeypatch):
     monkeypatch.setattr(checked_examples, "SLICE_BYTES", 1000)
-    checked = checked_examples.Checked("dataset=t")
+    checked = checked_examples.ExampleChecker("dataset=t")
     texts = np.array(["x" * 600] * 3 + ["x"] * 3 + ["x" * 5000], object)
     assert [len(values[0]) for values in checked.slices({"a": texts}, "train", "the data")] == [1, 1, 4, 1]
 
@@ -203,11 +194,7 @@ def test_packed_idx_bomb_is_not_unpacked(place):
 @pytest.mark.parametrize(
     ("length", "left", "why"),
     [
-        (
-            2**61,
-            96,
-            "truncated or damaged after byte 20: the next record has 2,305,843,009,213,693,952 bytes by its header, and 96 are there",
-        ),
+        (2**61, 96, "truncated or damaged after byte 20: the next record has 2,305,843,009,213,693,952 bytes by its header, and 96 are"),
         (2**31, 2**31, "the record after byte 20 has 2,147,483,648 bytes; at most 1,073,741,824 are read. Fix: one image in each record"),
     ],
 )
@@ -217,7 +204,7 @@ def test_record_longer_than_any_is_refused(length, left, why, place):
     with path.open("wb") as stream:
         stream.write(struct.pack("<QI", 4, 0) + bytes(4 + 4) + struct.pack("<QI", length, 0))
         stream.truncate(20 + 12 + left + 4)
-    assert refusal(lambda: list(tfrecords.read_records(path))) == f"{path}: {why}"
+    assert refusal(lambda: list(tfrecords.read_records(path))).startswith(f"{path}: {why}")
 
 
 def test_record_of_many_features_is_short():
@@ -241,18 +228,14 @@ def test_image_larger_than_any_is_not_read(make_folder, place):
     with (source.path / "train" / "cat" / "large.jpg").open("wb") as stream:
         stream.truncate(2**40)
     with pytest.raises(DatasetError, match=r"train/cat/large.jpg: it has 1,099,511,627,776 bytes; at most 1,073,741,824 are read"):
-        image_check.checked(source, source.scan(), place, False, lambda *_: None)
-
-
-def archive(path, members):
-    with tarfile.open(path, "w:gz") as packed:
-        for member in members:
-            packed.addfile(member)
-    return path
+        image_check.ImageCheck(source, source.scan(), place).readable(False, lambda *_: None)
 
 
 def test_archive_of_many_members_is_refused(place):
-    path = archive(place / "a.tar.gz", (tarfile.TarInfo(f"cifar-10-batches-py/{number}") for number in range(1_000)))
+    path = place / "a.tar.gz"
+    with tarfile.open(path, "w:gz") as packed:
+        for number in range(1_000):
+            packed.addfile(tarfile.TarInfo(f"cifar-10-batches-py/{number}"))
     assert refusal(read_archive, path) == f"{path}: it has more than 100 members; CIFAR-10 archives have ten. Fix: fetch the archive again"
 
 
@@ -267,10 +250,8 @@ def test_header_that_would_fill_memory_is_refused(kind, place):
     header.type, header.size = kind, 2**31
     path = place / "a.tar.gz"
     path.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT) + bytes(2**20)))
-    assert (
-        refusal(read_archive, path)
-        == f"{path}: it unpacks to more than 536,870,912 bytes, which CIFAR-10 has not. Fix: fetch the archive again"
-    )
+    unpacks = "it unpacks to more than 536,870,912 bytes, which CIFAR-10 has not. Fix: fetch the archive again"
+    assert refusal(read_archive, path) == f"{path}: {unpacks}"
 
 
 NESTED = [0]
@@ -287,16 +268,16 @@ def doubled(times):
 ALLOCATED = b"\x80\x02}(B\x04\0\0\0datacnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n\x8a\x07" + (2**48).to_bytes(7, "little")
 
 
+NO_BATCH = "its data are no bytes, or its labels no list of whole numbers"
+
+
 @pytest.mark.parametrize(
     ("batch", "why"),
     [
         (doubled(12), "it encodes as 'hex', which no CIFAR-10 batch does"),
         (ALLOCATED + b"\x85B\x01\0\0\0btRu.", "Unable to allocate 256. TiB for an array"),
-        (pickle.dumps({b"data": NESTED, b"labels": []}, 2), "its data are no bytes, or its labels no list of whole numbers"),
-        (
-            pickle.dumps({b"data": np.zeros(3072, np.uint8), b"labels": NESTED}, 2),
-            "its data are no bytes, or its labels no list of whole numbers",
-        ),
+        (pickle.dumps({b"data": NESTED, b"labels": []}, 2), NO_BATCH),
+        (pickle.dumps({b"data": np.zeros(3072, np.uint8), b"labels": NESTED}, 2), NO_BATCH),
     ],
 )
 def test_pickle_that_would_fill_memory_is_refused(batch, why, place):

@@ -7,6 +7,7 @@ import pytest
 
 from control.common.configurations import to_dict as config_dict
 from control.common.plan import Plan
+from control.remote.published import Published
 from control.runs.launch import launches
 from control.runs.planning import kept_choices
 from trainer.common.errors import ConfigError
@@ -46,7 +47,7 @@ def measure(made, at=1000.0, **record):
     """A run is launched, and its chief tells what it measured."""
     folder = made.folder
     folder.mkdir(parents=True, exist_ok=True)
-    written = launches.record(made, {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}, made.hosts)
+    written = launches.record(made, Published(), made.hosts)
     (folder / "cluster.json").write_text(json.dumps(written | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:

@@ -15,6 +15,7 @@ from control.common import configurations, operator_variables
 from control.common.plan import Plan
 from control.datasets.listing.image_headers import shape_of
 from control.datasets.listing.registry import Listing
+from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources.folder import Folder
 from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, plan, plan_dataset, plan_request, preset, resolve
 from control.runs.results import run_names
@@ -686,10 +687,10 @@ def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
     """Class counts are those of the training split and stay with the run."""
     root, made = make_folder(), configurations.build({"train": {"class_weight": "balanced"}, "data": {"validation_split": 0.5}})
     _, listing = plan_dataset.open_dataset(configurations.build({"data": {"source": "folder", "path": str(root)}}).data, True)
-    record = plan_dataset.expected(listing)
-    sizes = schedule.counts(made, 2, record["train"])
+    record = PublishedData.expected(listing)
+    sizes = schedule.counts(made, 2, record.train)
     counted = plan_dataset.with_class_counts(made, listing, record, sizes, Path())
-    assert sum(counted.train.class_counts) == sizes.train_images < record["train"]
+    assert sum(counted.train.class_counts) == sizes.train_images < record.train
     assert plan_dataset.class_weights(counted, listing.classes).startswith(f"{listing.classes[0]} ")
     begun = configurations.override(
         configurations.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]}

@@ -207,7 +207,7 @@ def many(hosts, count):
     prediction = Prediction("r", 1, "input=x", [], [Leaf("a", "float32", ()), Leaf("b", "float32", (2,))], [], [None, None], False, [])
     rows = [[] for _ in range(hosts)]
     for first in range(0, count, BLOCK):
-        rows[predictions.new_examples.place(first, hosts)[0]] += list(range(first, min(count, first + BLOCK)))
+        rows[predictions.new_examples.Parts.place(first, hosts)[0]] += list(range(first, min(count, first + BLOCK)))
     numbers = [np.array(one, np.float32) for one in rows]
     arrays = [[one, np.stack([one / 10, -one], axis=1)] for one in numbers]
     return dataclasses.replace(prediction, rows=list(map(len, rows))), arrays

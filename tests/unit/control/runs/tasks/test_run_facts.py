@@ -7,6 +7,7 @@ import pytest
 from control.common import command_line, project
 from control.common.plan import Plan
 from control.common.task import Task
+from control.remote.published import Published
 from control.runs.tasks import plan as plan_task
 from control.runs.tasks.launch import record
 from trainer.common.errors import ConfigError
@@ -46,7 +47,7 @@ def test_spare_is_recorded_apart_from_its_cluster(tmp_path, monkeypatch):
     hosts = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345} for rank in (1, 2, 3)]
     plan = Plan(run="one", folder=tmp_path / "one", hosts=hosts[:2], spares=hosts[2:], nonce="n").fact
     claim = {"running": False, "holder": None, "newest_state": "", "newest_memory": "", "damaged": [], "facts": {"cores": 4}}
-    published = {"digest": "d", "name": "n", "manifest": "m", "code_name": "c", "code_sha256": "s"}
+    published = Published(digest="d", folder="n", manifest="m", code="c", code_sha256="s").fact
     variables = {host["name"]: {"worker_root": f"/srv/{host['name']}"} for host in hosts} | {
         "node2": {"worker_root": "/", "worker_silence": 9}
     }
