@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import Reduction
-from trainer.reduction.low_rank import factors_of, matrix_of, rank_of
+from trainer.reduction.low_rank import Factored
 
 SHARE = 0.10
 """Gradients are compressed if sending them all would take more than this fraction of a step's own work."""
@@ -65,26 +65,27 @@ def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) 
 def sums_of(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]], transport: str) -> tuple[int, ...]:
     """Bytes of each all-reduce of a step, in order: PowerSGD has two, and sends small tensors with the second on the host, see there."""
     whole = sent_bytes(config, name, shapes)
-    left = sum(_left(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
+    factored = [one for shape in shapes if (one := Factored.of(shape, config)) is not None]
+    left = sum(_left(config, one) for one in factored)
     if name != "powersgd" or not left:
         return (whole + COUNTED,)
     if transport == DIRECT:
         return (left, whole - left + COUNTED)
-    right = sum(_right(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
+    right = sum(map(_right, factored))
     return (whole - right + COUNTED, right)
 
 
 def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
-    matrix = matrix_of(shape, config)
-    return FLOAT * math.prod(shape) if matrix is None else _left(config, matrix) + _right(config, matrix)
+    one = Factored.of(shape, config)
+    return FLOAT * math.prod(shape) if one is None else _left(config, one) + _right(one)
 
 
-def _left(config: Reduction, matrix: tuple[int, int]) -> int:
-    return rank_of(matrix, config) * (HALF if config.dtype == "bfloat16" else FLOAT) * matrix[0]
+def _left(config: Reduction, one: Factored) -> int:
+    return (HALF if config.dtype == "bfloat16" else FLOAT) * one.rank * one.rows
 
 
-def _right(config: Reduction, matrix: tuple[int, int]) -> int:
-    return factors_of(matrix, config) * FLOAT * matrix[1]
+def _right(one: Factored) -> int:
+    return FLOAT * one.factors * one.columns
 
 
 def _ms(seconds: float) -> str:

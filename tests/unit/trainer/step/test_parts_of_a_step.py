@@ -11,8 +11,8 @@ from keras.src.losses import loss as keras_loss
 from trainer.config.schema import Reduction
 from trainer.keras_step import additive, optimizer, whole_batch
 from trainer.reduction.chain import GraphChain, Stopwatch
-from trainer.reduction.half import half
 from trainer.reduction.method import Method
+from trainer.reduction.selection import half
 from trainer.step import worker_step
 
 
