@@ -46,6 +46,7 @@ from trainer.network.peer_watch import Answer
 from trainer.network.sockets_all_reduce import Direct
 from trainer.reduction.cost_model import Choice, sent_bytes, sums_of
 from trainer.rundir.phases import Phase
+from trainer.step.step_sums import StepSums
 
 LIBRARIES = ()
 MODULES = ("trainer.worker.process", "trainer.worker.loop")
@@ -304,10 +305,10 @@ class Engine:
     def evaluated(self, over: Callable[[], bool]) -> list[int]:
         return []
 
-    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[np.ndarray, dict[str, float] | None]:
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[StepSums, dict[str, float] | None]:
         started = time.monotonic()
         rows = np.stack([self._step(batch.at(index), float(rates[index]), float(batch.asks)) for index in range(call.steps)])
-        return rows, dict.fromkeys(PARTS, (time.monotonic() - started) / len(PARTS)) if call.taken_apart else None
+        return StepSums(rows), dict.fromkeys(PARTS, (time.monotonic() - started) / len(PARTS)) if call.taken_apart else None
 
     def _step(self, batch: Batch, rate: float, asks: float) -> np.ndarray:
         number = int(batch.number)

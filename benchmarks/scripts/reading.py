@@ -4,7 +4,8 @@
     PYTHONPATH=. .venv/bin/python benchmarks/scripts/reading.py digests [--images 1500] [--rounds 8]
     PYTHONPATH=. .venv/bin/python benchmarks/scripts/reading.py cache DATASET [--rounds 3]
 
-`loaders`: training uses threads (`trainer.data.image_cache.Decoded`); processes read and decode the same images and send back arrays.
+`loaders`: training uses threads (`trainer.data.image_cache.DecodingImages`); processes read and decode the same images
+and send back arrays.
 `digests`: images, a manifest and the trainer, read with and without the check; CPU time, which other programs do not affect.
 `cache`: batches of a published dataset, such as `.lockstep/dfs/datasets/<digest>`, cut, gathered and handed over as in training
 (batch 64, 8 steps per call, one worker of two), from the packed cache and decoded meanwhile; nothing trains.
@@ -80,7 +81,7 @@ def loaders(given: argparse.Namespace, folder: Path) -> str:
 
 def threads(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
     """Decoding as in training."""
-    return image_cache.Decoded(packs.folder, manifest.load(packs), "train", size, number).pixels
+    return image_cache.DecodingImages(packs.folder, manifest.load(packs), "train", size, number).pixels
 
 
 def processes(packs: Published, size: tuple[int, ...], number: int) -> Callable[[np.ndarray], np.ndarray]:
@@ -124,7 +125,7 @@ def digests(given: argparse.Namespace, folder: Path) -> str:
 def _decoding(published: Published, size: tuple[int, ...], rounds: int) -> Row:
     """Images read and decoded by one loader."""
     contents = manifest.load(published)
-    images, indices = image_cache.Decoded(published.folder, contents, "train", size, 1), np.arange(len(contents.train.files))
+    images, indices = image_cache.DecodingImages(published.folder, contents, "train", size, 1), np.arange(len(contents.train.files))
 
     def read(reader: image_cache.PackReader) -> None:
         images._reader = reader

@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from trainer.common import limits
 from trainer.common.errors import DatasetError
 from trainer.data import local_copy
 from trainer.data import manifest as manifests
+from trainer.data.local_copy import Progress
 from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
 
@@ -33,9 +34,8 @@ LONGEST_HEADER = 2**20
 LARGEST_ROW = 2**31 - 1
 OTHER_FILES = 512
 """Open besides those of columns: connections, logs, libraries."""
-MEMORY_SHARE = 0.5
-"""A file larger than this share of the memory is read without the kernel's read-ahead."""
-Progress = Callable[[int, int], None]
+MEMORY_FRACTION = 0.5
+"""A file larger than this fraction of the memory is read without the kernel's read-ahead."""
 
 
 def rows_name(split: str) -> str:
@@ -275,7 +275,7 @@ def open_columns(published: Published, caches: Path, progress: Progress) -> tupl
     if set(names) != set(manifest.sums):
         raise DatasetError(f"{published.folder / manifests.FILE}: its files are not those of its spec. {manifests.REMEDY}")
     folder = caches / f"{manifest.sha256[:16]}-columns"
-    local_copy.once(folder, manifest.sha256, lambda: _copy(manifest, published, folder, progress))
+    local_copy.once(folder, manifest.sha256, lambda part: _copy(manifest, published, part, progress))
     return manifest, _opened(manifest, folder)
 
 
@@ -285,23 +285,22 @@ def _opened(manifest: Manifest, folder: Path) -> dict[str, Columns]:
     return {split: Columns(folder, manifest.table.spec, split, manifest.count(split)) for split in SPLITS}
 
 
-def _copy(manifest: Manifest, published: Published, folder: Path, progress: Progress) -> None:
+def _copy(manifest: Manifest, published: Published, part: Path, progress: Progress) -> None:
     paths = [published.folder / name for name in sorted(manifest.sums)]
     examples, done = sum(manifest.count(split) for split in SPLITS), 0
     try:
         total = sum(path.stat().st_size for path in paths) or 1
-        with local_copy.filling(folder, manifest.sha256) as part:
-            for path in paths:
-                with path.open("rb") as source, (part / path.name).open("wb") as target:
-                    digest = hashlib.sha256()
-                    while block := source.read(BLOCK):
-                        digest.update(block)
-                        target.write(block)
-                        done += len(block)
-                        progress(min(examples, examples * done // total), examples)
-                manifests.check(path, digest.hexdigest(), manifest.sums[path.name])
-            for columns in _opened(manifest, part).values():
-                columns.check()
+        for path in paths:
+            with path.open("rb") as source, (part / path.name).open("wb") as target:
+                digest = hashlib.sha256()
+                while block := source.read(BLOCK):
+                    digest.update(block)
+                    target.write(block)
+                    done += len(block)
+                    progress(min(examples, examples * done // total), examples)
+            manifests.check(path, digest.hexdigest(), manifest.sums[path.name])
+        for columns in _opened(manifest, part).values():
+            columns.check()
     except FileNotFoundError as error:
         raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.REMEDY}") from None
 
@@ -315,7 +314,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int | None = None, inner: tupl
     expected = (*array.shape[:1], *inner) if count is None else (count, *inner)
     if array.dtype != dtype or array.shape != expected or array.ndim != 1 + len(inner):
         raise DatasetError(f"{path}: its array is not {list(expected)} of {dtype}. {manifests.REMEDY}")
-    if path.stat().st_size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+    if path.stat().st_size > MEMORY_FRACTION * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         map_at_random(array)
     # A plain view: indexing np.memmap itself costs more.
     return array.view(np.ndarray)

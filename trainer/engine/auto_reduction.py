@@ -13,7 +13,7 @@ import numpy as np
 from trainer.config.schema import Reduction
 from trainer.data.batch import Batch
 from trainer.data.spec import Spec
-from trainer.engine.measured_choices import SENT, Kept, unmeasured
+from trainer.engine.measured_choices import SENT, EarlierChoice, unmeasured
 from trainer.network.cluster import Cluster
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
 from trainer.step import batch_arrays
@@ -32,7 +32,7 @@ def resolve(
     shapes: Shapes,
     before: str | None,
     own_seconds: Callable[[], float],
-    kept: Kept | None = None,
+    kept: EarlierChoice | None = None,
     scaled: bool = False,
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.

@@ -56,7 +56,7 @@ def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
     model, compiled = build_step.build_model(config, classes, spec)
     every: list[outputs.Output] = []
 
-    @tf.function(input_signature=[batch_arrays.rows(spec.inputs)], autograph=False)
+    @tf.function(input_signature=[batch_arrays.data_signature(spec.inputs)], autograph=False)
     def call(data: Any) -> list[Any]:
         if compiled:
             every[:] = outputs.of(model, spec, model.predict_step(data))

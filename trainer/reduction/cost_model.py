@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import Reduction
-from trainer.reduction.low_rank import Factored
+from trainer.reduction.low_rank import FactorSizes
 
-SHARE = 0.10
+FRACTION = 0.10
 """Gradients are compressed if sending them all would take more than this fraction of a step's own work."""
 FLOAT, HALF = 4, 2
 """Bytes per number."""
@@ -44,15 +44,15 @@ def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sen
     if compressed_bytes == packed_bytes:
         return Choice("packed", f"as they are: none is large enough to compress ({cost})", packed_bytes, measured=True)
     if not worth_compressing(own, sending):
-        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", packed_bytes, measured=True)
+        return Choice("packed", f"as they are: {cost}; from {FRACTION:.0%} on they are compressed", packed_bytes, measured=True)
     smaller = f"{compressed_bytes / 1e3:,.0f} kB instead of {packed_bytes / 1e3:,.0f}"
-    why = f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}"
+    why = f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {FRACTION:.0%}"
     return Choice("powersgd", why, compressed_bytes, measured=True)
 
 
 def worth_compressing(own: float, sending: float) -> bool:
     """Return whether sending all gradients (seconds) takes too much of a step beside the slowest worker's own work (seconds)."""
-    return sending > SHARE * own
+    return sending > FRACTION * own
 
 
 def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) -> int:
@@ -65,7 +65,7 @@ def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) 
 def sums_of(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]], transport: str) -> tuple[int, ...]:
     """Bytes of each all-reduce of a step, in order: PowerSGD has two, and sends small tensors with the second on the host, see there."""
     whole = sent_bytes(config, name, shapes)
-    factored = [one for shape in shapes if (one := Factored.of(shape, config)) is not None]
+    factored = [one for shape in shapes if (one := FactorSizes.of(shape, config)) is not None]
     left = sum(_left(config, one) for one in factored)
     if name != "powersgd" or not left:
         return (whole + COUNTED,)
@@ -76,15 +76,15 @@ def sums_of(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]], tra
 
 
 def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
-    one = Factored.of(shape, config)
+    one = FactorSizes.of(shape, config)
     return FLOAT * math.prod(shape) if one is None else _left(config, one) + _right(one)
 
 
-def _left(config: Reduction, one: Factored) -> int:
+def _left(config: Reduction, one: FactorSizes) -> int:
     return (HALF if config.dtype == "bfloat16" else FLOAT) * one.rank * one.rows
 
 
-def _right(one: Factored) -> int:
+def _right(one: FactorSizes) -> int:
     return FLOAT * one.factors * one.columns
 
 

@@ -14,7 +14,7 @@ WORTH = 2
 
 
 @dataclass(frozen=True)
-class Factored:
+class FactorSizes:
     """A gradient as a matrix that is sent as factors."""
 
     rows: int
@@ -25,7 +25,7 @@ class Factored:
     """Factors of the update: new and recycled ones, at most the smaller side."""
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], config: Reduction) -> "Factored | None":
+    def of(cls, shape: tuple[int, ...], config: Reduction) -> "FactorSizes | None":
         """A tensor as a matrix, with its last axis as columns; None if compression does not pay."""
         columns, elements = shape[-1] if shape else 1, math.prod(shape)
         one = cls.of_matrix(elements // columns, columns, config)
@@ -33,7 +33,7 @@ class Factored:
         return one if pays else None
 
     @classmethod
-    def of_matrix(cls, rows: int, columns: int, config: Reduction) -> "Factored":
+    def of_matrix(cls, rows: int, columns: int, config: Reduction) -> "FactorSizes":
         """A matrix with the configured rank, at most its smaller side.
 
         One with fewer than `EVEN` elements, such as a convolution's, is further from low rank: it gets more, as long as that pays.

@@ -23,7 +23,7 @@ import numpy as np
 from trainer.config.schema import Reduction
 from trainer.network.bfloat16 import narrow
 from trainer.network.host_array import HostArray, RowPool
-from trainer.reduction.low_rank import Factored
+from trainer.reduction.low_rank import FactorSizes
 from trainer.reduction.method import NEGLIGIBLE, LowRank, Method, Setting, Shapes, plain
 
 BLOCK_ELEMENTS = 2**17
@@ -32,7 +32,7 @@ BLOCK_ELEMENTS = 2**17
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
     """Compress those gradients that are large enough: on the host with compiled loops, elsewhere with TensorFlow ops."""
-    large = {number: one for number, shape in enumerate(shapes) if (one := Factored.of(shape, config)) is not None}
+    large = {number: one for number, shape in enumerate(shapes) if (one := FactorSizes.of(shape, config)) is not None}
     if not large:
         return plain()
     if setting.on_host:
@@ -45,7 +45,7 @@ def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting)
 class _Matrix:
     """State between steps for one large gradient; factors are transposed."""
 
-    def __init__(self, sizes: Factored, first: np.ndarray):
+    def __init__(self, sizes: FactorSizes, first: np.ndarray):
         self.recycled = sizes.recycled
         self.error = HostArray((sizes.rows, sizes.columns))
         """Rest of the gradient to send, still including the product of the two factors below."""
@@ -67,7 +67,7 @@ class _Matrix:
 class HostPowerSGD:
     """PowerSGD in compiled loops over arrays in host memory."""
 
-    def __init__(self, large: dict[int, Factored], config: Reduction, setting: Setting):
+    def __init__(self, large: dict[int, FactorSizes], config: Reduction, setting: Setting):
         self._large = list(large)
         # Sending P in 16 bits costs almost no accuracy: all workers project on the same basis, made from the rounded sum, and
         # whatever a worker's gradient has outside that basis stays in its error.

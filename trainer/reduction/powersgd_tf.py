@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.reduction.fixed_sum import fixed_sum, fixed_sums
-from trainer.reduction.low_rank import Factored
+from trainer.reduction.low_rank import FactorSizes
 from trainer.reduction.method import NEGLIGIBLE, Method, Setting
 
 
@@ -37,7 +37,7 @@ class _OfEachDevice:
 class OpsPowerSGD:
     """As `HostPowerSGD`, with a memory per device and gradients multiplied out; create under the strategy's scope."""
 
-    def __init__(self, large: dict[int, Factored], shapes: list[tuple[int, ...]], setting: Setting):
+    def __init__(self, large: dict[int, FactorSizes], shapes: list[tuple[int, ...]], setting: Setting):
         self._large, self._shapes = large, shapes
         self._small = [number for number in range(len(shapes)) if number not in large]
         firsts = [sizes.start(number, setting.seed).T for number, sizes in large.items()]
