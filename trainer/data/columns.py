@@ -25,13 +25,12 @@ from trainer.data import local_copy
 from trainer.data import manifest as manifests
 from trainer.data.local_copy import Progress
 from trainer.data.manifest import SPLITS, Manifest, Published
-from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
+from trainer.data.spec import STRING, Leaf, Spec
 
 BLOCK = 2**22
 """Bytes that are copied, or offsets that are checked, at a time."""
 LONGEST_HEADER = 2**20
 """A record of thousands of columns has a long header."""
-LARGEST_ROW = 2**31 - 1
 OTHER_FILES = 512
 """Open besides those of columns: connections, logs, libraries."""
 MEMORY_FRACTION = 0.5
@@ -39,7 +38,7 @@ MEMORY_FRACTION = 0.5
 
 
 def rows_name(split: str) -> str:
-    """File of the columns of fixed size: a record `row_dtype` per example."""
+    """File of the columns of fixed size: a record `Spec.row_dtype` per example."""
     return f"{split}-rows.npy"
 
 
@@ -53,20 +52,12 @@ def part_name(split: str, number: int, part: str) -> str:
     return f"{split}-{number:04d}-{part}.npy"
 
 
-def parts_of(leaf: Leaf) -> tuple[str, ...]:
-    """Names of a leaf's files; none if the leaf is part of `rows`."""
-    if leaf.fixed:
-        return ()
-    shapes = ("shapes",) if None in leaf.shape[1:] else ()
-    return (*(("text", "ends") if leaf.dtype == STRING else ("values",)), *(("starts", *shapes) if leaf.varies else ()))
-
-
 def file_names(spec: Spec) -> list[str]:
     """The files of a dataset with that spec, without its manifest."""
     names = []
     for split in SPLITS:
-        names += [rows_name(split)] if row_dtype(spec).names else []
-        names += [part_name(split, number, part) for number, leaf in enumerate(spec.leaves) for part in parts_of(leaf)]
+        names += [rows_name(split)] if spec.row_dtype().names else []
+        names += [part_name(split, number, part) for number, leaf in enumerate(spec.leaves) for part in leaf.files]
     return names
 
 
@@ -84,23 +75,13 @@ def allow_open(count: int) -> None:
         )
 
 
-def row_dtype(spec: Spec) -> np.dtype[Any]:
-    """The record of an example's columns of fixed size, packed; a field's name is its leaf's number."""
-    fixed = [(str(number), leaf) for number, leaf in enumerate(spec.leaves) if leaf.fixed]
-    fields = [(name, stored_dtype(leaf), tuple(side or 0 for side in leaf.shape)) for name, leaf in fixed]
-    size = sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in fields)
-    if size > LARGEST_ROW:
-        raise DatasetError(f"an example has {size:,} bytes in columns of fixed size; at most {LARGEST_ROW:,}")
-    return np.dtype(fields)
-
-
 class Columns:
     """The examples of one split."""
 
     def __init__(self, folder: Path, spec: Spec, split: str, count: int):
         """Map the files; DatasetError if one is not what the spec and the number of examples say."""
         self.spec, self._count = spec, count
-        dtype = row_dtype(spec)
+        dtype = spec.row_dtype()
         self._rows = _map(folder / rows_name(split), dtype, count) if dtype.names else np.zeros(0, dtype)
         self._varied: dict[int, _Text | _Ragged] = {}
         self._places: dict[int, list[int]] = {number: [] for number in range(len(spec.leaves))}
@@ -108,7 +89,7 @@ class Columns:
             self._places[number].append(place)
         for number, leaf in enumerate(spec.leaves):
             if not leaf.fixed:
-                files = {part: folder / part_name(split, number, part) for part in parts_of(leaf)}
+                files = {part: folder / part_name(split, number, part) for part in leaf.files}
                 self._varied[number] = _Ragged(files, leaf, count) if leaf.varies else _Text(files, leaf, count)
 
     def __len__(self) -> int:
@@ -220,7 +201,7 @@ class _Ragged:
 
     def __init__(self, files: dict[str, Path], leaf: Leaf, count: int):
         self._leaf, self._path = leaf, files["starts"]
-        self._elements = _Strings(files, None) if leaf.dtype == STRING else _Numbers(files, stored_dtype(leaf))
+        self._elements = _Strings(files, None) if leaf.dtype == STRING else _Numbers(files, leaf.stored_dtype)
         self._starts = _map(files["starts"], np.dtype("<i8"), count + 1)
         self._shapes = _map(files["shapes"], np.dtype("<i8"), count, (len(leaf.shape),)) if "shapes" in files else None
         self._inner = [side or 0 for side in leaf.shape[1:]]

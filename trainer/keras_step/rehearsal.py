@@ -153,7 +153,7 @@ class Rehearsal(whole_batch.Step):
     _static: int
 
     def __init__(self, layout: whole_batch.Layout, trial: "Trial", counted: bool = False):
-        """As `rehearse`."""
+        """As `Trial.rehearse`."""
         self._counted, self._real = counted, trial.real
         super().__init__(all_reduce.Alone(), layout, trial.rows)
         self.differing: list[str] = []
@@ -569,7 +569,7 @@ class Placements:
         return additive.Additive(self._model, own, dataclasses.replace(self.layout, kinds=[]))
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
-        """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
+        """Try a step of a kind as `Trial.rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
 
         Args:
             step: of the model.
@@ -582,7 +582,7 @@ class Placements:
             try:
                 trial = make()
                 with undone(self.own_code()):
-                    rehearsed.append(rehearse(step, trial, self.layout, counted))
+                    rehearsed.append(trial.rehearse(step, self.layout, counted))
                 self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
@@ -624,7 +624,7 @@ class Placements:
         return [*whole_batch.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
     def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = lambda: None) -> bool:
-        """Return whether a step is computed by rows: all workers try the step, as `rehearse` does, and agree.
+        """Return whether a step is computed by rows: all workers try the step, as `Trial.rehearse` does, and agree.
 
         A step is computed so where that is known to be right, or was checked and is much cheaper than to gather outputs.
         """
@@ -650,7 +650,7 @@ class Placements:
         size = max((one.row_bytes for one in rehearsed), default=0)
         may = bool(rehearsed) and compiled.steps_are_keras and (not names or size > GATHERED)
         with undone(self.own_code()), EAGERLY:
-            may = may and all(adds_up(step, trial) for trial in self._trials)
+            may = may and all(trial.adds_up(step) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
         if sparse and not (compiled.steps_are_keras and additive.linear(optimizer)):
             may = self._agree_on_kinds(step, may) and may
@@ -698,21 +698,6 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
-    """Try a step, which makes all variables that the first one would make.
-
-    Args:
-        step: a model's own `train_step`.
-        trial: what it takes.
-        layout: where to add what is found.
-        counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
-    """
-    rehearsal = Rehearsal(layout, trial, counted)
-    with rehearsal(), EAGERLY:
-        step(trial.data)
-    return rehearsal
-
-
 class Trial(NamedTuple):
     """A batch that a step is tried on."""
 
@@ -745,6 +730,28 @@ class Trial(NamedTuple):
         texts = [repr(one.tolist()).encode() if one.dtype == object else one for one in _arrays(self.data)]
         return digest([np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in texts])
 
+    def rehearse(self, step: Callable[[Any], Any], layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
+        """Try a model's own `train_step`, which makes all variables that the first one would make.
+
+        Args:
+            step: of the model.
+            layout: where to add what is found.
+            counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
+        """
+        rehearsal = Rehearsal(layout, self, counted)
+        with rehearsal(), EAGERLY:
+            step(self.data)
+        return rehearsal
+
+    def adds_up(self, step: additive.Additive) -> bool:
+        """Return whether two workers' parts of a step add up to the step of one."""
+        step = copy.copy(step)
+        step.keeps = False
+        if not _parts_add_up(step, self.data, self.rows):
+            return False
+        more = _stretched(self.data) if CompiledModel(step.model).unknown and not self.real else ()
+        return all(_parts_add_up(step, others, self.rows, may_fail=True) for others in more)
+
 
 def _tensor(leaf: Any) -> Any:
     """A leaf as a tensor; None where Keras gives a step none."""
@@ -755,16 +762,6 @@ def _tensor(leaf: Any) -> Any:
 
 def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
-
-
-def adds_up(step: additive.Additive, trial: Trial) -> bool:
-    """Return whether two workers' parts of a step add up to the step of one."""
-    step = copy.copy(step)
-    step.keeps = False
-    if not _parts_add_up(step, trial.data, trial.rows):
-        return False
-    more = _stretched(trial.data) if CompiledModel(step.model).unknown and not trial.real else ()
-    return all(_parts_add_up(step, others, trial.rows, may_fail=True) for others in more)
 
 
 def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:
