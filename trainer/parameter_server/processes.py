@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from trainer.common.errors import ClusterError
 from trainer.parameter_server.roles import SERVER, Task, tf_config
@@ -32,14 +32,6 @@ def serve(task: Task, threads: int, ready: Callable[[], None] = lambda: None) ->
     ready()
     while True:
         threading.Event().wait()
-
-
-def resolver(task: Task) -> Any:
-    """TensorFlow's view of the cluster: TF_CONFIG without evaluators, which it would wait for."""
-    import tensorflow as tf
-
-    spec = tf.train.ClusterSpec(task.training)
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type=task.role, task_id=task.index, rpc_layer="grpc")
 
 
 def start_server(task: Task, index: int, threads: int, log: Path) -> None:
