@@ -31,22 +31,20 @@ class EarlierChoice:
     origin: str = ""
     """When and by which run: `measured 2026-11-23 by run r`."""
 
+    @classmethod
+    def of_run(cls, run: Path) -> "EarlierChoice":
+        """The choice in a run's record; empty if there is none or it is invalid."""
+        stored = next((read_json(run / name).get("kept") for name in RECORDS if (run / name).is_file()), None)
+        return cls.parse(stored)
 
-def read(run: Path) -> EarlierChoice:
-    """The choice in a run's record; empty if there is none or it is invalid."""
-    for name in RECORDS:
-        if (run / name).is_file():
-            return parse(read_json(run / name).get("kept"))
-    return EarlierChoice()
-
-
-def parse(stored: Any) -> EarlierChoice:
-    """The entry `kept` of a record."""
-    if not isinstance(stored, dict):
-        return EarlierChoice()
-    method, shares = stored.get("method"), stored.get("shares")
-    sound = isinstance(shares, list) and all(type(share) is int and share > 0 for share in shares)
-    return EarlierChoice(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
+    @classmethod
+    def parse(cls, stored: Any) -> "EarlierChoice":
+        """The entry `kept` of a record."""
+        if not isinstance(stored, dict):
+            return cls()
+        method, shares = stored.get("method"), stored.get("shares")
+        sound = isinstance(shares, list) and all(type(share) is int and share > 0 for share in shares)
+        return cls(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
 
 
 def unmeasured(

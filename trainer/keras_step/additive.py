@@ -63,7 +63,7 @@ class StepByRows(whole_batch.Step):
     def part_of(self, data: Any) -> Any:
         """This worker's rows of a batch."""
         whole_batch.check_rows(list(filter(whole_batch.leads, tf.nest.flatten(data))), self._mine.count)
-        return tf.nest.map_structure(lambda leaf: self._mine.take(leaf) if whole_batch.leads(leaf) else leaf, data)
+        return self._mine.of_each(data)
 
     def by_fraction(self, tensor: tf.Tensor) -> tf.Tensor:
         """A worker's part of what all have alike."""

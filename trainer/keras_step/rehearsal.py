@@ -721,8 +721,7 @@ class Trial(NamedTuple):
         rows = min(rows, MOST, max(ROWS, SAMPLE_BYTES * rows // max(size, 1)))
         if rows < FEWEST:
             return None
-        some = whole_batch.Rows(rows, 0, rows)
-        return cls(tf.nest.map_structure(lambda leaf: some.take(leaf) if whole_batch.leads(leaf) else leaf, data), rows, real=True)
+        return cls(whole_batch.Rows(rows, 0, rows).of_each(data), rows, real=True)
 
     @property
     def digest(self) -> str:

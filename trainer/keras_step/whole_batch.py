@@ -109,6 +109,10 @@ class Rows:
             return tf.SparseTensor(part.indices, part.values, sizes)
         return tensor[self.start : self.start + self.computed]
 
+    def of_each(self, data: Any) -> Any:
+        """This worker's rows of a batch's tensors that have a first dimension."""
+        return tf.nest.map_structure(lambda leaf: self.take(leaf) if leads(leaf) else leaf, data)
+
 
 class Step:
     """A step of a model on one of several workers, while it is traced, or while it runs."""

@@ -19,8 +19,9 @@ from trainer.config import schedule
 from trainer.data.batch import Batch, Call
 from trainer.data.feeder import calls
 from trainer.data.partition import part_bounds
-from trainer.engine import batch_shares, measured_choices
+from trainer.engine import batch_shares
 from trainer.engine.job import Job
+from trainer.engine.measured_choices import EarlierChoice
 from trainer.host.claims import MARK
 from trainer.network.agreement import Agreed, digest
 from trainer.network.member import named
@@ -65,7 +66,7 @@ class Trainer:
         job.metrics.phase(Phase.BUILDING)
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         self.resuming = Resuming(cluster, self.states, job.metrics.warning)
-        self.engine = backend.engine(job, cluster, self.resuming.newest, measured_choices.read(job.run))
+        self.engine = backend.engine(job, cluster, self.resuming.newest, EarlierChoice.of_run(job.run))
         self.model = self.engine.model
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)

@@ -58,7 +58,7 @@ def given(made, tmp_path):
     folder = tmp_path / "node"
     folder.mkdir(exist_ok=True)
     (folder / "cluster.json").write_text(json.dumps({"kept": made.kept}))
-    return measured_choices.read(folder)
+    return measured_choices.EarlierChoice.of_run(folder)
 
 
 def test_what_first_run_measured_later_ones_are_given(scratch):
@@ -192,10 +192,10 @@ def test_named_or_original_choice_comes_first(scratch):
     "stored", [None, [], "x", {"method": "half"}, {"shares": [0, 1]}, {"shares": ["1"]}, {"shares": [True]}, {"method": 3, "shares": 4}]
 )
 def test_a_record_that_makes_no_sense_gives_nothing(stored):
-    assert measured_choices.parse(stored) in (measured_choices.EarlierChoice(), measured_choices.EarlierChoice(origin=""))
+    assert measured_choices.EarlierChoice.parse(stored) in (measured_choices.EarlierChoice(), measured_choices.EarlierChoice(origin=""))
 
 
 def test_slurms_jobs_read_theirs_from_their_own_record(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"id": "x", "kept": {"method": "packed", "told": "t"}}))
-    assert measured_choices.read(tmp_path) == measured_choices.EarlierChoice("packed", None, "t")
-    assert measured_choices.read(tmp_path / "none") == measured_choices.EarlierChoice()
+    assert measured_choices.EarlierChoice.of_run(tmp_path) == measured_choices.EarlierChoice("packed", None, "t")
+    assert measured_choices.EarlierChoice.of_run(tmp_path / "none") == measured_choices.EarlierChoice()
