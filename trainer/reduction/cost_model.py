@@ -39,7 +39,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class GradientTraffic:
-    """What a step of gradients of these shapes sends, by method."""
+    """Bytes that a step of gradients of these shapes sends, by method."""
 
     config: Reduction
     shapes: Sequence[tuple[int, ...]]
