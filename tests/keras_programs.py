@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers, losses, optimizers
 
 from trainer.keras_fit.distribute import Peers, distribute
-from trainer.keras_step import keras_metrics
+from trainer.models.compiled_model import CompiledModel
 
 BATCH = 33
 """Rows of a batch, which two workers divide unevenly."""
@@ -206,7 +206,7 @@ def trained(name: str, steps: int, peers: Peers | None = None) -> tuple[np.ndarr
         distribute(model, peers)
     model.fit(tf.data.Dataset.from_tensor_slices(rows).batch(BATCH), epochs=1, verbose=0)
     metrics = {metric: float(value) for metric, value in model.get_metrics_result().items()}
-    count = keras_metrics.loss_count(model)
+    count = CompiledModel(model).loss_count
     if count is not None and not count.numpy():
         del metrics["loss"]  # Keras says 0 of a loss that a step of the model's own never counted.
     return weights(model), metrics

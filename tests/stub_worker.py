@@ -44,8 +44,9 @@ from trainer.network.agreement import Agreement
 from trainer.network.member import Member, address
 from trainer.network.peer_watch import Answer
 from trainer.network.sockets_all_reduce import Direct
-from trainer.reduction.cost_model import Choice, sent_bytes, sums_of
+from trainer.reduction.cost_model import Choice, GradientTraffic
 from trainer.rundir.phases import Phase
+from trainer.step.step_sums import StepSums
 
 LIBRARIES = ()
 MODULES = ("trainer.worker.process", "trainer.worker.loop")
@@ -243,8 +244,8 @@ class Engine:
         self.memory = [Variable(_hashed(b"memory", member.rank))] if name == "powersgd" and member.workers > 1 else []
         self.choice = Choice("packed", "to nobody: one worker trains", 0)
         if member.workers > 1:
-            transport, sent = "tensorflow" if cluster.direct is None else "direct", sent_bytes(config.reduction, name, SHAPES)
-            sums = sums_of(config.reduction, name, SHAPES, transport)
+            transport, traffic = "tensorflow" if cluster.direct is None else "direct", GradientTraffic(config.reduction, SHAPES)
+            sent, sums = traffic.sent_bytes(name), traffic.sums(name, transport)
             self.choice = Choice(name, "as they are: as configured", sent, transport=transport, sums=sums)
         job.metrics.record("reduction", name=self.choice.name, why=self.choice.why, measured=False)
         self.warmup = config.reduction.warmup_steps if self.memory else 0
@@ -304,10 +305,10 @@ class Engine:
     def evaluated(self, over: Callable[[], bool]) -> list[int]:
         return []
 
-    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[np.ndarray, dict[str, float] | None]:
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[StepSums, dict[str, float] | None]:
         started = time.monotonic()
         rows = np.stack([self._step(batch.at(index), float(rates[index]), float(batch.asks)) for index in range(call.steps)])
-        return rows, dict.fromkeys(PARTS, (time.monotonic() - started) / len(PARTS)) if call.taken_apart else None
+        return StepSums(rows), dict.fromkeys(PARTS, (time.monotonic() - started) / len(PARTS)) if call.taken_apart else None
 
     def _step(self, batch: Batch, rate: float, asks: float) -> np.ndarray:
         number = int(batch.number)

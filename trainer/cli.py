@@ -54,7 +54,6 @@ def _train(arguments: argparse.Namespace) -> int:
 def _parameter_server(arguments: argparse.Namespace) -> int:
     """Keep weights for the cluster in TF_CONFIG, until the parent ends."""
     from trainer.common.errors import ClusterError
-    from trainer.parameter_server import processes
     from trainer.parameter_server.roles import Task
     from trainer.worker import process
 
@@ -66,7 +65,7 @@ def _parameter_server(arguments: argparse.Namespace) -> int:
     task = Task.from_environment()
     if task is None:
         raise ClusterError("TF_CONFIG has no parameter servers")
-    processes.serve(task, arguments.threads)
+    task.serve(arguments.threads)
 
 
 def _slurm(arguments: argparse.Namespace) -> int:

@@ -99,7 +99,8 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
     from trainer.network.member import Member
     from trainer.reduction import chain
     from trainer.reduction.method import Method
-    from trainer.step import batch_arrays, build_step, stop_and_save, worker_step
+    from trainer.step import batch_arrays, build_step, worker_step
+    from trainer.step.step_sums import StepSums
 
     update = {"learning_rate": common.LEARNING_RATE, "momentum": common.MOMENTUM}
     config = loading.build({"model": {"name": "task_cnn"}, "optimizer": update, **sections})
@@ -128,12 +129,12 @@ def lockstep(given: common.Task, sections: dict[str, Any], watched: Account | No
 
     def run(steps: int) -> float:
         together = steps - 1 if given.variant == PROFILED else steps
-        sums = call(feed.at(slice(together)), rates[:together]).numpy()[-1]
+        sums = StepSums(call(feed.at(slice(together)), rates[:together]).numpy())
         if given.variant == PROFILED:
             profiled(feed.at(slice(together, steps)), rates[:1])
         if watched:
             parts_of_calls.append(watched.take())
-        return results(sums[len(stop_and_save.SUMS) :])["loss"]
+        return results(sums.metrics[-1])["loss"]
 
     versions = common.versions(*tensorflow_model.VERSIONS, "numba")
     settings = {"reduction": vars(chosen), "why": choice.why, "steps_per_call": common.CHUNK}

@@ -18,7 +18,7 @@ RECENT = 64
 
 
 @dataclass(frozen=True)
-class Held:
+class StoredState:
     """An intact state on a worker's disk."""
 
     step: int
@@ -38,7 +38,7 @@ class Resuming:
         self._own = dict(itertools.islice(self._equal(states), RECENT))
         own = [(step, progress.attempt, progress.hosts) for step, progress in self._own.items()]
         lists = [json.loads(text) for text in cluster.texts(json.dumps(own))]
-        self._held = [Held(step, attempt, hosts, rank) for rank, every in enumerate(lists) for step, attempt, hosts in every]
+        self._held = [StoredState(step, attempt, hosts, rank) for rank, every in enumerate(lists) for step, attempt, hosts in every]
         self._held.sort(key=lambda one: (-one.step, one.rank))
         self._newest = self._held[0] if self._held else None
         self.newest = self._progress(self._newest)
@@ -79,14 +79,14 @@ class Resuming:
         progress.attempt, progress.hosts = self._cluster.text_from_chief(secrets.token_hex(8)), member.hosts
         return progress
 
-    def _progress(self, held: Held | None) -> Progress:
+    def _progress(self, held: StoredState | None) -> Progress:
         """That of a state, on every worker: its holder sends it as JSON, which preserves floats exactly."""
         if held is None:
             return Progress()
         own = self._own[held.step] if held.rank == self._cluster.member.rank else Progress()
         return Progress(**json.loads(self._cluster.text_from(held.rank, json.dumps(vars(own)))))
 
-    def _common(self, memories: Memories) -> Held | None:
+    def _common(self, memories: Memories) -> StoredState | None:
         """The newest state for which all workers have their memory, else the newest; only the newest if other workers saved it."""
         newest = self._newest
         if newest is None:
@@ -96,7 +96,7 @@ class Resuming:
         parts = self._cluster.gather([memories.has(one.step, one.attempt) for one in usable])
         return next((one for one, everywhere in zip(usable, np.all(parts, axis=0).tolist(), strict=True) if everywhere), newest)
 
-    def _tell(self, chosen: Held | None) -> None:
+    def _tell(self, chosen: StoredState | None) -> None:
         """Warn where the state in use is not this worker's own newest one."""
         member, files = self._cluster.member, self._states.files
         damaged = [str(files.path(step)) for step in files.damaged if chosen is None or step >= chosen.step]

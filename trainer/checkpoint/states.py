@@ -83,7 +83,7 @@ class Progress:
     """Rows of history.csv, which is on the chief's disk only."""
 
 
-class Numbered:
+class StateFiles:
     """The files `step-<step>.npz` in a folder; each is checked when it is first read."""
 
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None]):
@@ -177,7 +177,7 @@ class States:
     """The folder `state/` of a run."""
 
     def __init__(self, folder: Path, keep: int, warn: Callable[[str], None] = print):
-        self.files = Numbered(folder, keep, warn)
+        self.files = StateFiles(folder, keep, warn)
 
     def write(self, arrays: Sequence[np.ndarray], progress: Progress) -> None:
         """Write a state; older ones stay until `files.tidy`."""
@@ -205,7 +205,7 @@ class Memories:
     """The memory of this worker's reduction, in its own folder."""
 
     def __init__(self, folder: Path, member: Member, keep: int, memory: Sequence[Any], warn: Callable[[str], None] = print):
-        self.files = Numbered(folder, max(keep, FEWEST_MEMORIES), warn)
+        self.files = StateFiles(folder, max(keep, FEWEST_MEMORIES), warn)
         self._member, self.memory, self.warn = member, memory, warn
         self.first = [array.numpy() for array in memory]
         """The initial values."""
@@ -232,9 +232,7 @@ class Memories:
         """The result of `use` on the file of a step; None if none matches."""
 
         def fitting(stored: Any) -> Any:
-            # Without `about`, the file is from a version without attempts.
-            about = str(stored["about"]) if "about" in stored.files else ""
-            return use(stored) if about == self._about(attempt) else None
+            return use(stored) if str(stored["about"]) == self._about(attempt) else None
 
         return self.files.read(step, fitting)
 
@@ -275,14 +273,7 @@ def _arrays(stored: Any) -> list[np.ndarray]:
 
 
 def _progress(step: int, stored: Any) -> Progress:
-    text = stored["progress"]
-    # A text until 2026-11-29.
-    values = json.loads(text.tobytes() if text.dtype == np.uint8 else str(text))
-    if "correct" in values:
-        # Before 2026-11-24; a loss and an accuracy are sums and counts.
-        loss, correct = values.pop("loss"), values.pop("correct")
-        values["metrics"] = [loss, values["images"], correct, values["images"]]
-    progress = Progress(**values)
+    progress = Progress(**json.loads(stored["progress"].tobytes()))
     if progress.step != step:
         raise ValueError(f"it is of step {progress.step}")
     return progress

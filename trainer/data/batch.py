@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     number: Any
     """int32: number of the step in the run, from 0."""
     asks: Any
-    """float32: what this worker asks of all (`asks.STOP`, `asks.SAVE`, or their sum), or 0."""
+    """float32: what this worker asks of all (`step_sums.STOP`, `SAVE`, or their sum), or 0."""
     sides: Any = ()
     """`[len(spec.varying)]` int32: length of each dimension that varies, the longest of the global batch; `data` may be padded further."""
 

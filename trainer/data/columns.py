@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +23,22 @@ from trainer.common import limits
 from trainer.common.errors import DatasetError
 from trainer.data import local_copy
 from trainer.data import manifest as manifests
+from trainer.data.local_copy import Progress
 from trainer.data.manifest import SPLITS, Manifest, Published
-from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
+from trainer.data.spec import STRING, Leaf, Spec
 
 BLOCK = 2**22
 """Bytes that are copied, or offsets that are checked, at a time."""
 LONGEST_HEADER = 2**20
 """A record of thousands of columns has a long header."""
-LARGEST_ROW = 2**31 - 1
 OTHER_FILES = 512
 """Open besides those of columns: connections, logs, libraries."""
-MEMORY_SHARE = 0.5
-"""A file larger than this share of the memory is read without the kernel's read-ahead."""
-Progress = Callable[[int, int], None]
+MEMORY_FRACTION = 0.5
+"""A file larger than this fraction of the memory is read without the kernel's read-ahead."""
 
 
 def rows_name(split: str) -> str:
-    """File of the columns of fixed size: a record `row_dtype` per example."""
+    """File of the columns of fixed size: a record `Spec.row_dtype` per example."""
     return f"{split}-rows.npy"
 
 
@@ -53,20 +52,12 @@ def part_name(split: str, number: int, part: str) -> str:
     return f"{split}-{number:04d}-{part}.npy"
 
 
-def parts_of(leaf: Leaf) -> tuple[str, ...]:
-    """Names of a leaf's files; none if the leaf is part of `rows`."""
-    if leaf.fixed:
-        return ()
-    shapes = ("shapes",) if None in leaf.shape[1:] else ()
-    return (*(("text", "ends") if leaf.dtype == STRING else ("values",)), *(("starts", *shapes) if leaf.varies else ()))
-
-
 def file_names(spec: Spec) -> list[str]:
     """The files of a dataset with that spec, without its manifest."""
     names = []
     for split in SPLITS:
-        names += [rows_name(split)] if row_dtype(spec).names else []
-        names += [part_name(split, number, part) for number, leaf in enumerate(spec.leaves) for part in parts_of(leaf)]
+        names += [rows_name(split)] if spec.row_dtype().names else []
+        names += [part_name(split, number, part) for number, leaf in enumerate(spec.leaves) for part in leaf.files]
     return names
 
 
@@ -84,23 +75,13 @@ def allow_open(count: int) -> None:
         )
 
 
-def row_dtype(spec: Spec) -> np.dtype[Any]:
-    """The record of an example's columns of fixed size, packed; a field's name is its leaf's number."""
-    fixed = [(str(number), leaf) for number, leaf in enumerate(spec.leaves) if leaf.fixed]
-    fields = [(name, stored_dtype(leaf), tuple(side or 0 for side in leaf.shape)) for name, leaf in fixed]
-    size = sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in fields)
-    if size > LARGEST_ROW:
-        raise DatasetError(f"an example has {size:,} bytes in columns of fixed size; at most {LARGEST_ROW:,}")
-    return np.dtype(fields)
-
-
 class Columns:
     """The examples of one split."""
 
     def __init__(self, folder: Path, spec: Spec, split: str, count: int):
         """Map the files; DatasetError if one is not what the spec and the number of examples say."""
         self.spec, self._count = spec, count
-        dtype = row_dtype(spec)
+        dtype = spec.row_dtype()
         self._rows = _map(folder / rows_name(split), dtype, count) if dtype.names else np.zeros(0, dtype)
         self._varied: dict[int, _Text | _Ragged] = {}
         self._places: dict[int, list[int]] = {number: [] for number in range(len(spec.leaves))}
@@ -108,7 +89,7 @@ class Columns:
             self._places[number].append(place)
         for number, leaf in enumerate(spec.leaves):
             if not leaf.fixed:
-                files = {part: folder / part_name(split, number, part) for part in parts_of(leaf)}
+                files = {part: folder / part_name(split, number, part) for part in leaf.files}
                 self._varied[number] = _Ragged(files, leaf, count) if leaf.varies else _Text(files, leaf, count)
 
     def __len__(self) -> int:
@@ -220,7 +201,7 @@ class _Ragged:
 
     def __init__(self, files: dict[str, Path], leaf: Leaf, count: int):
         self._leaf, self._path = leaf, files["starts"]
-        self._elements = _Strings(files, None) if leaf.dtype == STRING else _Numbers(files, stored_dtype(leaf))
+        self._elements = _Strings(files, None) if leaf.dtype == STRING else _Numbers(files, leaf.stored_dtype)
         self._starts = _map(files["starts"], np.dtype("<i8"), count + 1)
         self._shapes = _map(files["shapes"], np.dtype("<i8"), count, (len(leaf.shape),)) if "shapes" in files else None
         self._inner = [side or 0 for side in leaf.shape[1:]]
@@ -275,7 +256,7 @@ def open_columns(published: Published, caches: Path, progress: Progress) -> tupl
     if set(names) != set(manifest.sums):
         raise DatasetError(f"{published.folder / manifests.FILE}: its files are not those of its spec. {manifests.REMEDY}")
     folder = caches / f"{manifest.sha256[:16]}-columns"
-    local_copy.once(folder, manifest.sha256, lambda: _copy(manifest, published, folder, progress))
+    local_copy.once(folder, manifest.sha256, lambda part: _copy(manifest, published, part, progress))
     return manifest, _opened(manifest, folder)
 
 
@@ -285,23 +266,22 @@ def _opened(manifest: Manifest, folder: Path) -> dict[str, Columns]:
     return {split: Columns(folder, manifest.table.spec, split, manifest.count(split)) for split in SPLITS}
 
 
-def _copy(manifest: Manifest, published: Published, folder: Path, progress: Progress) -> None:
+def _copy(manifest: Manifest, published: Published, part: Path, progress: Progress) -> None:
     paths = [published.folder / name for name in sorted(manifest.sums)]
     examples, done = sum(manifest.count(split) for split in SPLITS), 0
     try:
         total = sum(path.stat().st_size for path in paths) or 1
-        with local_copy.filling(folder, manifest.sha256) as part:
-            for path in paths:
-                with path.open("rb") as source, (part / path.name).open("wb") as target:
-                    digest = hashlib.sha256()
-                    while block := source.read(BLOCK):
-                        digest.update(block)
-                        target.write(block)
-                        done += len(block)
-                        progress(min(examples, examples * done // total), examples)
-                manifests.check(path, digest.hexdigest(), manifest.sums[path.name])
-            for columns in _opened(manifest, part).values():
-                columns.check()
+        for path in paths:
+            with path.open("rb") as source, (part / path.name).open("wb") as target:
+                digest = hashlib.sha256()
+                while block := source.read(BLOCK):
+                    digest.update(block)
+                    target.write(block)
+                    done += len(block)
+                    progress(min(examples, examples * done // total), examples)
+            manifests.check(path, digest.hexdigest(), manifest.sums[path.name])
+        for columns in _opened(manifest, part).values():
+            columns.check()
     except FileNotFoundError as error:
         raise DatasetError(f"{error.filename}: can't be read: {error.strerror}. {manifests.REMEDY}") from None
 
@@ -315,7 +295,7 @@ def _map(path: Path, dtype: np.dtype[Any], count: int | None = None, inner: tupl
     expected = (*array.shape[:1], *inner) if count is None else (count, *inner)
     if array.dtype != dtype or array.shape != expected or array.ndim != 1 + len(inner):
         raise DatasetError(f"{path}: its array is not {list(expected)} of {dtype}. {manifests.REMEDY}")
-    if path.stat().st_size > MEMORY_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+    if path.stat().st_size > MEMORY_FRACTION * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         map_at_random(array)
     # A plain view: indexing np.memmap itself costs more.
     return array.view(np.ndarray)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainer.data.batch import Batch, Call, Examples
-from trainer.data.partition import EpochPlan, share
+from trainer.data.partition import EpochPlan, part_bounds
 from trainer.data.spec import mapped
 from trainer.data.transform import Feeding
 
@@ -75,7 +75,7 @@ class Feeder:
 
     def _gather(self, plan: EpochPlan, call: Call) -> tuple[Call, Batch]:
         steps = range(call.first, call.first + call.steps)
-        bounds = [share(plan.size(step), self._shares, self._rank) for step in steps]
+        bounds = [part_bounds(plan.size(step), self._shares, self._rank) for step in steps]
         weight = float(bounds[0][1] > bounds[0][0])
         # A worker whose share is empty gets a placeholder.
         places = np.stack([np.arange(start, stop) if weight else np.zeros(1, np.int64) for start, stop in bounds])

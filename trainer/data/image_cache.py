@@ -10,7 +10,6 @@ checked bytes, and reused as long as its files are untouched.
 import functools
 import hashlib
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from trainer.common.errors import DatasetError
 from trainer.data import local_copy
 from trainer.data import manifest as manifests
 from trainer.data.images import decode, fit, fit_batch
+from trainer.data.local_copy import Progress
 from trainer.data.manifest import SPLITS, Manifest, Published
 from trainer.data.spec import of_images
 
 CHUNK = 512
 TASKS = 4
 """Tasks per loader and call: more than one, because images differ in size."""
-Progress = Callable[[int, int], None]
 
 
 class Images:
@@ -49,7 +48,7 @@ class Images:
         return self.pixels(indices), self._labels[indices]
 
 
-class Cached(Images):
+class CacheImages(Images):
     """Images in a memory-mapped file."""
 
     def __init__(self, folder: Path, manifest: Manifest, split: str, size: tuple[int, ...]):
@@ -61,7 +60,7 @@ class Cached(Images):
         return self._pixels[indices]
 
 
-class Decoded(Images):
+class DecodingImages(Images):
     """Images decoded from the published packs by a few threads each time they are requested.
 
     Threads, not processes: Pillow releases the GIL while it decodes and resizes, images need no copy between processes, and
@@ -137,24 +136,23 @@ def open_images(
         raise DatasetError(f"{published.folder}: columns are published there, not images")
     total = sum(len(manifest.records(split).files) for split in SPLITS)
     if total * int(np.prod(size)) > limit_mb * 2**20:
-        return manifest, {split: Decoded(published.folder, manifest, split, size, loaders) for split in SPLITS}
+        return manifest, {split: DecodingImages(published.folder, manifest, split, size, loaders) for split in SPLITS}
     folder = caches / f"{manifest.sha256[:16]}-{'x'.join(map(str, size))}"
-    local_copy.once(folder, manifest.sha256, lambda: _build(manifest, published, folder, size, progress))
-    return manifest, {split: Cached(folder, manifest, split, size) for split in SPLITS}
+    local_copy.once(folder, manifest.sha256, lambda part: _build(manifest, published, part, size, progress))
+    return manifest, {split: CacheImages(folder, manifest, split, size) for split in SPLITS}
 
 
-def _build(manifest: Manifest, published: Published, folder: Path, size: tuple[int, ...], progress: Progress) -> None:
-    with local_copy.filling(folder, manifest.sha256) as part:
-        chunks, done = [], 0
-        counts = {split: len(manifest.records(split).files) for split in SPLITS}
-        step = CHUNK if manifest.shape is None else 8192
-        for split, count in counts.items():
-            np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
-            chunks += [(split, start, min(start + step, count)) for start in range(0, count, step)]
-        with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for finished in pool.map(functools.partial(_decode_chunk, published, part, size), chunks):
-                done += finished
-                progress(done, sum(counts.values()))
+def _build(manifest: Manifest, published: Published, part: Path, size: tuple[int, ...], progress: Progress) -> None:
+    chunks, done = [], 0
+    counts = {split: len(manifest.records(split).files) for split in SPLITS}
+    step = CHUNK if manifest.shape is None else 8192
+    for split, count in counts.items():
+        np.lib.format.open_memmap(part / f"{split}-images.npy", "w+", np.uint8, (count, *size)).flush()
+        chunks += [(split, start, min(start + step, count)) for start in range(0, count, step)]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for finished in pool.map(functools.partial(_decode_chunk, published, part, size), chunks):
+            done += finished
+            progress(done, sum(counts.values()))
 
 
 @functools.cache

@@ -1,20 +1,21 @@
 """Folders on a node's own disk, made once from a published dataset: complete or absent, and used again while nobody touches them."""
 
-import contextlib
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer.common.files import FOLDER, read_json, stamp, sync, write_json
 
+Progress = Callable[[int, int], None]
+"""Takes the number of examples that are done, and of all."""
 RECORD = "cache.json"
 """File that records a folder's source, and the stamps of its files."""
 
 
-def once(folder: Path, sha256: str, build: Callable[[], None]) -> None:
-    """Build a folder from the dataset with that manifest digest, unless it is there as it was built.
+def once(folder: Path, sha256: str, build: Callable[[Path], None]) -> None:
+    """Build a folder from the dataset with that manifest digest, unless it is there as it was built; `build` fills an empty one.
 
     Processes of one host that share the folder's parent build it once: the others wait.
     """
@@ -25,18 +26,17 @@ def once(folder: Path, sha256: str, build: Callable[[], None]) -> None:
             print(f"{folder} was changed since it was built; it is built again", flush=True)
             shutil.rmtree(folder)
         if not folder.is_dir():
-            build()
+            _build(folder, sha256, build)
 
 
-@contextlib.contextmanager
-def filling(folder: Path, sha256: str) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`, which takes its name when the block succeeds; leftovers of killed builds are removed."""
+def _build(folder: Path, sha256: str, build: Callable[[Path], None]) -> None:
+    """Fill a folder beside `folder`, which takes its name when that succeeds; leftovers of killed builds are removed."""
     prefix = f".part-{folder.name}-"
     for stale in folder.parent.glob(f"{prefix}*"):
         shutil.rmtree(stale)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix, ignore_cleanup_errors=True) as temporary:
         part = Path(temporary)
-        yield part
+        build(part)
         part.chmod(FOLDER)
         for path in part.iterdir():
             sync(path)

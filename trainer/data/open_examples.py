@@ -6,7 +6,8 @@ from trainer.config.schema import Data
 from trainer.data import manifest as manifests
 from trainer.data.batch import Examples
 from trainer.data.columns import open_columns
-from trainer.data.image_cache import Progress, open_images
+from trainer.data.image_cache import open_images
+from trainer.data.local_copy import Progress
 from trainer.data.manifest import Manifest, Published
 
 

@@ -12,10 +12,10 @@ BUCKETS, PARTNERS = 2**48, 2**49
 """Random numbers of `_bucketed`, and of `EpochPlan.partners`, are apart from those of `epoch_order`."""
 
 
-def held_out_order(examples: int, held_out: int, seed: int) -> np.ndarray:
-    """Order `[examples]` of all indices, random from `seed`, in which the last `held_out` examples come first."""
+def held_out_order(count: int, held_out: int, seed: int) -> np.ndarray:
+    """Order `[count]` of all indices, random from `seed`, in which the last `held_out` examples come first."""
     rng = np.random.Generator(np.random.Philox(key=[seed, 0]))
-    rest = examples - held_out
+    rest = count - held_out
     return np.concatenate([rest + rng.permutation(held_out), rng.permutation(rest)])
 
 
@@ -52,7 +52,7 @@ def _bucketed(order: np.ndarray, lengths: np.ndarray, batch: int, pool: int, rng
     return np.concatenate(parts) if parts else order
 
 
-def share(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
+def part_bounds(batch: int, shares: Sequence[int], rank: int) -> tuple[int, int]:
     """Start and stop of a worker's part of a batch, proportional to its share to within one image."""
     before, total = sum(shares[:rank]), sum(shares)
     return batch * before // total, batch * (before + shares[rank]) // total
@@ -82,12 +82,6 @@ class EpochPlan:
         first, last = step * self.global_batch, (step + 1) * self.global_batch
         return self.global_batch if self._wraps else min(last, self.images) - first
 
-    def part(self, step: int, shares: Sequence[int], rank: int) -> np.ndarray:
-        """Positions of the images that worker `rank` sees in `step`; `shares` has one entry per worker."""
-        union = self.union(step)
-        start, stop = share(len(union), shares, rank)
-        return union[start:stop]
-
     def partners(self, step: int) -> np.ndarray:
         """For each image of the global batch of `step`, the place in that batch of the one that it is mixed with; a permutation."""
         rng = np.random.Generator(np.random.Philox(key=[self._seed, PARTNERS + self.steps_before + step]))
@@ -101,10 +95,6 @@ class EpochPlan:
         lap = (step * self.global_batch + places) // self.images
         own = np.random.SeedSequence([self._seed, self._epoch]).generate_state(1)[0] >> 1
         return np.stack([np.full(len(places), own, np.int64), lap * self.images + self.union(step)[places]], axis=1)
-
-    def first(self, step: int, shares: Sequence[int], rank: int) -> int:
-        """Where `part` begins in `union`."""
-        return share(self.size(step), shares, rank)[0]
 
     def _order(self, lap: int) -> np.ndarray:
         order = epoch_order(self.images, self._seed, self._epoch, lap)

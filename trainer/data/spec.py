@@ -1,5 +1,6 @@
 """Spec of one example of a dataset: the nest that `fit` takes, and the type and shape of each of its arrays."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +12,8 @@ from trainer.common.errors import DatasetError
 
 STRING = "string"
 PARTS = ("x", "y", "sample_weight")
+LARGEST_RECORD = 2**31 - 1
+"""Bytes of an example's leaves of fixed size."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,19 @@ class Leaf:
     def fixed(self) -> bool:
         """True if every example takes the same number of bytes."""
         return self.dtype != STRING and not self.varies
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """The type of the numbers in files: little-endian, whatever the machine."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Kinds of the leaf's own files, see `columns.part_name`; none if it is part of the records."""
+        if self.fixed:
+            return ()
+        shapes = ("shapes",) if None in self.shape[1:] else ()
+        return (*(("text", "ends") if self.dtype == STRING else ("values",)), *(("starts", *shapes) if self.varies else ()))
 
     def __str__(self) -> str:
         """As in `x.age float32 [28]`; `?` is a dimension that varies."""
@@ -78,6 +94,19 @@ class Spec:
     def varying(self) -> list[tuple[int, int]]:
         """The leaf and the axis of each dimension that varies between examples, in order."""
         return [(number, axis) for number, leaf in enumerate(self.leaves) for axis, side in enumerate(leaf.shape) if side is None]
+
+    def row_dtype(self) -> np.dtype[Any]:
+        """The record of an example's leaves of fixed size, packed; a field's name is its leaf's number.
+
+        Raises:
+            DatasetError: it is larger than a record may be.
+        """
+        fixed = [(str(number), leaf) for number, leaf in enumerate(self.leaves) if leaf.fixed]
+        fields = [(name, leaf.stored_dtype, tuple(side or 0 for side in leaf.shape)) for name, leaf in fixed]
+        size = sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in fields)
+        if size > LARGEST_RECORD:
+            raise DatasetError(f"an example has {size:,} bytes in columns of fixed size; at most {LARGEST_RECORD:,}")
+        return np.dtype(fields)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, from which `from_json` makes an equal spec."""
@@ -125,8 +154,3 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, dict):
         return {key: mapped(function, part) for key, part in nest.items()}
     return type(nest)(mapped(function, part) for part in nest) if isinstance(nest, list | tuple) else function(nest)
-
-
-def stored_dtype(leaf: Leaf) -> np.dtype[Any]:
-    """The type of a leaf's numbers in files: little-endian, whatever the machine."""
-    return np.dtype(leaf.dtype).newbyteorder("<")

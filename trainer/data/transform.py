@@ -9,7 +9,7 @@ from trainer.config.schema import Config
 from trainer.data import class_weight
 from trainer.data.columns import Columns
 from trainer.data.spec import Spec, mapped
-from trainer.data.user_augment import Rows
+from trainer.data.user_augment import UserAugment
 
 if TYPE_CHECKING:
     from trainer.data.batch import Examples
@@ -41,7 +41,7 @@ class Feeding:
             ConfigError: classes that there are not, or a function of the user's own that fails.
         """
         self._examples, self.spec = spec, spec_of(config, spec)
-        self._rows = Rows(config.data.augment, spec, config.data.loaders) if config.data.augment else None
+        self._rows = UserAugment(config.data.augment, spec, config.data.loaders) if config.data.augment else None
         weighs = config.train.class_weight is not None
         self._weighing = class_weight.Weighing(spec, class_weight.weights(config.train, names)) if weighs else None
         self.paired = config.augment.mixup > 0

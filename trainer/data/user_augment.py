@@ -22,7 +22,7 @@ TASKS = 4
 """Tasks per thread and call: more than one, because examples differ."""
 
 
-class Rows:
+class UserAugment:
     """Examples that a function changes, one by one."""
 
     def __init__(self, given: dict[str, str], spec: Spec, threads: int | None = None):

@@ -13,9 +13,9 @@ import numpy as np
 from trainer.config.schema import Reduction
 from trainer.data.batch import Batch
 from trainer.data.spec import Spec
-from trainer.engine.measured_choices import SENT, Kept, unmeasured
+from trainer.engine.measured_choices import SENT, EarlierChoice, unmeasured
 from trainer.network.cluster import Cluster
-from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, choose, sent_bytes, sums_of
+from trainer.reduction.cost_model import DIRECT, TENSORFLOW, Choice, GradientTraffic
 from trainer.step import batch_arrays
 
 Shapes = Sequence[tuple[int, ...]]
@@ -32,7 +32,7 @@ def resolve(
     shapes: Shapes,
     before: str | None,
     own_seconds: Callable[[], float],
-    kept: Kept | None = None,
+    kept: EarlierChoice | None = None,
     scaled: bool = False,
 ) -> tuple[Reduction, Choice]:
     """The reduction of a run, with a name other than `auto`, and why; the same on all workers.
@@ -41,17 +41,17 @@ def resolve(
     `kept` are earlier measurements for this model on these hosts, the same on all workers; `scaled` as `unmeasured`. The cluster is
     connected.
     """
-    settled = unmeasured(asked, cluster.member.hosts, before, kept, scaled)
+    traffic, settled = GradientTraffic(asked, shapes), unmeasured(asked, cluster.member.hosts, before, kept, scaled)
     if cluster.member.workers == 1:
         choice = Choice("packed", "to nobody: one worker trains", 0)
     elif settled:
         name, reason = settled
-        choice = Choice(name, f"{SENT[name]}: {reason}", sent_bytes(asked, name, shapes))
+        choice = Choice(name, f"{SENT[name]}: {reason}", traffic.sent_bytes(name))
     else:
-        choice = choose(asked, shapes, _slowest(cluster, own_seconds()), _slowest(cluster, _sending_seconds(cluster, shapes)))
+        choice = traffic.choose(_slowest(cluster, own_seconds()), _slowest(cluster, _sending_seconds(cluster, shapes)))
     if cluster.member.workers > 1:
         transport = TENSORFLOW if cluster.direct is None else DIRECT
-        choice = dataclasses.replace(choice, transport=transport, sums=sums_of(asked, choice.name, shapes, transport))
+        choice = dataclasses.replace(choice, transport=transport, sums=traffic.sums(choice.name, transport))
     return dataclasses.replace(asked, name=choice.name), choice
 
 

@@ -17,13 +17,12 @@ from trainer.engine import keras_loop
 from trainer.engine.job import Job
 from trainer.keras_step import keras_metrics, whole_batch
 from trainer.keras_step.optimizer import inner
+from trainer.models.compiled_model import CompiledModel
 from trainer.network.agreement import Agreement
 from trainer.reduction.cost_model import Choice
-from trainer.step import batch_arrays, testing, worker_step
+from trainer.step import batch_arrays, worker_step
+from trainer.step.step_sums import StepSums
 from trainer.user_code.callbacks import Callbacks, Loop
-
-Rows = tuple[np.ndarray, dict[str, float] | None]
-"""A row of sums for each step of a call, and the seconds of the parts of a profiled step."""
 
 
 class Engine:
@@ -104,7 +103,7 @@ class Engine:
 
     def _unknown(self) -> list[tf.Variable]:
         """Variables of the traced step that are none of the model, its metrics or its optimizers."""
-        known = [*self.model.variables, *keras_metrics.states(self.model)]
+        known = [*self.model.variables, *CompiledModel(self.model).metric_states]
         mine = {id(one) for one in [*(variable.value for variable in known), *self.steps.variables, *self.memory]}
         traced = self._train_call.get_concrete_function()
         # The function's own list has another order in each process.
@@ -152,12 +151,12 @@ class Engine:
     @functools.cached_property
     def validates_in_order(self) -> bool:
         """True if a batch of the validation may depend on earlier batches, as where a loss keeps a moving mean."""
-        return self.steps.local.placements is not None and bool(testing.kept_by_losses(self.model))
+        return self.steps.local.placements is not None and bool(CompiledModel(self.model).kept_by_losses)
 
     @functools.cached_property
     def validates(self) -> bool:
         """True if validation gives any metric."""
-        return keras_metrics.validates(self.model, batch_arrays.rows(self.steps.local.validated or self.steps.local.spec))
+        return CompiledModel(self.model).validates(batch_arrays.data_signature(self.steps.local.validated or self.steps.local.spec))
 
     def callbacks(self, given: dict[str, str] | None, epochs: int, steps: int, is_chief: bool) -> Callbacks:
         """Load the user's callbacks; `given` is `train.callbacks`, `steps` are those of an epoch."""
@@ -184,15 +183,20 @@ class Engine:
         """The values of variables, TensorFlow's."""
         return [variable.numpy() for variable in variables]
 
-    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:
-        """Run the steps of a call, the first of which is `number` of the run; return the rows of those that have ended since."""
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[StepSums, dict[str, float] | None]:
+        """Run the steps of a call, the first of which is `number` of the run.
+
+        Returns:
+            Sums of those that have ended since, and the seconds of the parts of a profiled step.
+        """
         if call.taken_apart and self.profiled_call:
-            return self.profiled_call(batch, rates)
+            table, seconds = self.profiled_call(batch, rates)
+            return StepSums(table), seconds
         train = self._warmup_call if number < self.warmup else self._train_call
-        return train(batch, rates).numpy(), None
+        return StepSums(train(batch, rates).numpy()), None
 
     def settle(self) -> list[np.ndarray]:
-        """Wait for all steps that `train` has begun; the rows of those that it did not return, in any number of arrays."""
+        """Wait for all steps that `train` has begun; the sums of those that it did not return, as of `StepSums.table`, in any number."""
         return []
 
     def record(self, epoch: int) -> None:
@@ -223,7 +227,7 @@ class Engine:
 
         What is no metric follows: of batch number `last`, after those of `earlier` sums and the others here; or zeros.
         """
-        metrics, before = keras_metrics.size(self.model), self._seeds()
+        metrics, before = CompiledModel(self.model).metric_size, self._seeds()
         sums = np.zeros(self.validation_results.size)
         for number, data in batches:
             if number and before and self._drawn is None:

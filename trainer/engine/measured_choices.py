@@ -21,7 +21,7 @@ RECORDS = ("cluster.json", "run.json")
 
 
 @dataclass(frozen=True)
-class Kept:
+class EarlierChoice:
     """An earlier choice."""
 
     method: str | None = None
@@ -31,26 +31,24 @@ class Kept:
     origin: str = ""
     """When and by which run: `measured 2026-11-23 by run r`."""
 
+    @classmethod
+    def of_run(cls, run: Path) -> "EarlierChoice":
+        """The choice in a run's record; empty if there is none or it is invalid."""
+        stored = next((read_json(run / name).get("kept") for name in RECORDS if (run / name).is_file()), None)
+        return cls.parse(stored)
 
-def read(run: Path) -> Kept:
-    """The choice in a run's record; empty if there is none or it is invalid."""
-    for name in RECORDS:
-        if (run / name).is_file():
-            return parse(read_json(run / name).get("kept"))
-    return Kept()
-
-
-def parse(stored: Any) -> Kept:
-    """The entry `kept` of a record."""
-    if not isinstance(stored, dict):
-        return Kept()
-    method, shares = stored.get("method"), stored.get("shares")
-    sound = isinstance(shares, list) and all(type(share) is int and share > 0 for share in shares)
-    return Kept(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
+    @classmethod
+    def parse(cls, stored: Any) -> "EarlierChoice":
+        """The entry `kept` of a record."""
+        if not isinstance(stored, dict):
+            return cls()
+        method, shares = stored.get("method"), stored.get("shares")
+        sound = isinstance(shares, list) and all(type(share) is int and share > 0 for share in shares)
+        return cls(method if method in METHODS else None, shares if sound else None, str(stored.get("told", "")))
 
 
 def unmeasured(
-    asked: Reduction, addresses: Sequence[str], before: str | None, kept: Kept | None, scaled: bool = False
+    asked: Reduction, addresses: Sequence[str], before: str | None, kept: EarlierChoice | None, scaled: bool = False
 ) -> tuple[str, str] | None:
     """The method for several workers and the reason for it; None if it must be measured.
 

@@ -90,14 +90,15 @@ def _metrics(model: Any, manifest: Manifest, examples: Examples) -> Measure:
     import tensorflow as tf
 
     from trainer.keras_step import keras_metrics
+    from trainer.models.compiled_model import CompiledModel
     from trainer.step import batch_arrays, testing
 
-    if not keras_metrics.validates(model, batch_arrays.rows(examples.spec)):
+    if not CompiledModel(model).validates(batch_arrays.data_signature(examples.spec)):
         raise LockstepError("the model has no loss, nor a test_step of its own, so there is nothing to evaluate")
     every: list[outputs.Output] = []
     logs = keras_metrics.StepLogs()
 
-    @tf.function(input_signature=[batch_arrays.rows(examples.spec)], autograph=False)
+    @tf.function(input_signature=[batch_arrays.data_signature(examples.spec)], autograph=False)
     def test(data: Any) -> Any:
         with testing.predictions(model) as predicted:
             sums = testing.test_sums(model, True, data, draws=True, logs=logs)

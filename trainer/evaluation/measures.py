@@ -118,10 +118,10 @@ def _function(loss: Any) -> Any:
     return getattr(loss, "fn", None) if type(loss).__name__ == "LossFunctionWrapper" else None
 
 
-def judges(goals: Sequence[Goal], examples: int, classes: Sequence[str]) -> "list[Confusion | Errors]":
+def judges(goals: Sequence[Goal], count: int, classes: Sequence[str]) -> "list[Confusion | Errors]":
     """A judge for each goal, of this many examples, whose classes may have names."""
     most = MOST_ERRORS // max(1, len(goals))
-    return [Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, examples, most) for goal in goals]
+    return [Confusion(goal, classes) if isinstance(goal, Classes) else Errors(goal, count, most) for goal in goals]
 
 
 class Confusion:
@@ -237,9 +237,9 @@ class Calibration:
 class Errors:
     """Keeps prediction minus target."""
 
-    def __init__(self, goal: Numbers, examples: int, most: int):
+    def __init__(self, goal: Numbers, count: int, most: int):
         """Keep at most this many errors."""
-        self._every = max(1, -(-examples * goal.size // most))
+        self._every = max(1, -(-count * goal.size // most))
         self._seen = 0
         self._kept: list[np.ndarray] = []
 

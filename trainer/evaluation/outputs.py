@@ -76,10 +76,10 @@ def _applied(model: Any, spec: Spec, nest: Any) -> list[tuple[Any, int, Any]] | 
     """Each of the model's losses, with the leaf of an example and the output that Keras compares by it; or why that is not known."""
     import keras
 
-    from trainer.models import keras_methods
+    from trainer.models.compiled_model import LOSSES, CompiledModel
 
     losses = model._compile_loss
-    for method in keras_methods.overridden(model, keras_methods.LOSSES):
+    for method in CompiledModel(model).overridden(LOSSES):
         return f"the model has a {method} of its own"
     if losses is None or "y" not in spec.parts:
         return "the model has no loss that compares outputs with y" if losses is None else "the examples have no target"

@@ -12,7 +12,7 @@ from trainer.common.files import read_json
 from trainer.config import loading
 from trainer.config import schema as configs
 from trainer.data.columns import Columns
-from trainer.data.spec import Leaf, Spec, stored_dtype
+from trainer.data.spec import Leaf, Spec
 from trainer.evaluation import measures, outputs
 from trainer.rundir.metrics_log import Metrics
 from trainer.rundir.phases import Phase
@@ -56,7 +56,7 @@ def build(config: configs.Config, classes: int, spec: Spec) -> Predictor:
     model, compiled = build_step.build_model(config, classes, spec)
     every: list[outputs.Output] = []
 
-    @tf.function(input_signature=[batch_arrays.rows(spec.inputs)], autograph=False)
+    @tf.function(input_signature=[batch_arrays.data_signature(spec.inputs)], autograph=False)
     def call(data: Any) -> list[Any]:
         if compiled:
             every[:] = outputs.of(model, spec, model.predict_step(data))
@@ -94,7 +94,7 @@ def predict(folder: Path, metrics: Metrics) -> None:
     predictor = build(loading.build(loading.load(folder / CONFIG)), job["classes"], spec)
     starting_weights.load_snapshot(predictor.model, folder / MODEL)
     files = [
-        np.lib.format.open_memmap(folder / output_name(number), "w+", stored_dtype(leaf), (rows, *(side or 0 for side in leaf.shape)))
+        np.lib.format.open_memmap(folder / output_name(number), "w+", leaf.stored_dtype, (rows, *(side or 0 for side in leaf.shape)))
         for number, leaf in enumerate(predictor.outputs)
     ]
     for number, start in enumerate(range(0, rows, BLOCK)):

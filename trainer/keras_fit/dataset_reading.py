@@ -1,6 +1,5 @@
 """Datasets that all workers read alike, whatever they do in parallel."""
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,22 +19,17 @@ READING = ("ReadVariableOp", "VarHandleOp", "LookupTableFindV2", "LookupTableSiz
 """Operations that race with none that does not write."""
 
 
-def _iterating(iterate: Callable[..., Any]) -> Callable[..., Any]:
+def _iterating(iterate: Callable[..., Any], dataset: tf.data.Dataset) -> Any:
     """`tf.data.Dataset.__iter__`."""
-
-    @functools.wraps(iterate)
-    def iterated(dataset: tf.data.Dataset) -> Any:
-        if _varies(dataset):
-            try:
-                with IN_ORDER:
-                    # As another dataset: TensorFlow caches the optimized pipeline of one that has been iterated.
-                    return iterate(dataset.with_options(tf.data.Options()))
-            except tf.errors.InvalidArgumentError:
-                # Random numbers without a seed, which have no order.
-                pass
-        return iterate(dataset)
-
-    return iterated
+    if _varies(dataset):
+        try:
+            with IN_ORDER:
+                # As another dataset: TensorFlow caches the optimized pipeline of one that has been iterated.
+                return iterate(dataset.with_options(tf.data.Options()))
+        except tf.errors.InvalidArgumentError:
+            # Random numbers without a seed, which have no order.
+            pass
+    return iterate(dataset)
 
 
 HOOKS = ((tf.data.Dataset, "__iter__", _iterating),)

@@ -23,10 +23,10 @@ from tensorflow.python.eager import context
 
 from trainer.common.errors import RESTART, ClusterError, LockstepError
 from trainer.keras_fit import dataset_reading
-from trainer.keras_step import keras_metrics, mixed_processors, rehearsal, whole_batch
+from trainer.keras_step import mixed_processors, rehearsal, whole_batch
 from trainer.keras_step.mixed_processors import FromChief
 from trainer.keras_step.optimizer import inner
-from trainer.models import keras_methods
+from trainer.models.compiled_model import CompiledModel
 from trainer.network import all_reduce, handshake, tf_strategy
 from trainer.network.agreement import Agreement, digest
 from trainer.network.member import Member, address, named
@@ -187,7 +187,7 @@ class Distributed:
 
     def _from_chiefs(self, logs: Any) -> Any:
         """The results of a step where processors differ: the chief's, as are all variables but what optimizers keep."""
-        variables = [variable.value for variable in [*self.model.weights, *keras_metrics.states(self.model)]]
+        variables = [variable.value for variable in [*self.model.weights, *CompiledModel(self.model).metric_states]]
         return tf.nest.pack_sequence_as(logs, self._from_chief.take(variables, tf.nest.flatten(logs)))
 
     def function(self, kind: str) -> Callable[..., None]:
@@ -319,7 +319,7 @@ class Distributed:
     def agree(self) -> None:
         """Take the chief's weights, optimizer, random states and first epoch."""
         # A step of the model's own builds it with the variables that it trains.
-        builds = self.model.built and "train_step" not in keras_methods.overridden(self.model)
+        builds = self.model.built and "train_step" not in CompiledModel(self.model).overridden()
         if builds and isinstance(self.model.optimizer, keras.optimizers.Optimizer) and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
         every = self.variables
@@ -465,18 +465,13 @@ def _mixed(numbers: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(spread, tf.bitwise.right_shift(spread, 15))
 
 
-def _distributing(method: Callable[..., Any]) -> Callable[..., Any]:
+def _distributing(method: Callable[..., Any], /, model: keras.Model, *arguments: Any, **named: Any) -> Any:
     """A method of Keras' trainer, which a method of the model's own may call."""
-
-    @functools.wraps(method)
-    def called(model: keras.Model, *arguments: Any, **named: Any) -> Any:
-        distributed = of(model)
-        return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
-
-    return called
+    distributed = of(model)
+    return method(model, *arguments, **named) if distributed is None else distributed.call(method, arguments, named)
 
 
-HOOKS = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), *dataset_reading.HOOKS)
+HOOKS: whole_batch.Hooks = (*((TensorFlowTrainer, name, _distributing) for name in ("fit", "evaluate", "predict")), *dataset_reading.HOOKS)
 """As `whole.HOOKS`."""
 
 

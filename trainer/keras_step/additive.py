@@ -6,7 +6,6 @@ the states of nearly all of Keras' metrics, which are sums.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,46 +18,12 @@ from keras.src.losses import losses as keras_losses
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 from keras.src.trainers.trainer import Trainer
 
-from trainer.keras_step import keras_metrics, whole_batch
-from trainer.models.keras_methods import overridden
+from trainer.keras_step import whole_batch
+from trainer.keras_step.whole_batch import SparseGradient
+from trainer.models.compiled_model import CompiledModel
 from trainer.network import all_reduce
 
 MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
-
-
-def of_keras(model: keras.Model) -> bool:
-    """Return whether a model's steps and optimizer are Keras' own."""
-    optimizer = model.optimizer
-    return not (overridden(model) or overwrites(model)) and (
-        optimizer is None or getattr(type(optimizer), "apply_gradients", None) is BaseOptimizer.apply_gradients
-    )
-
-
-def overwrites(model: keras.Model) -> bool:
-    """Return whether a weight's gradient is its new value, which is no sum over rows, as the scales of float8 are."""
-    return any(variable.overwrite_with_gradient for variable in model.trainable_variables)
-
-
-def compiled_with(model: keras.Model) -> list[Any]:
-    """The losses and metrics that `compile` was given, without names of Keras' own: objects, functions."""
-    losses, metrics = model._compile_loss, model._compile_metrics
-    every = [losses._user_loss if losses is not None else None]
-    every += [metrics._user_metrics, metrics._user_weighted_metrics] if metrics is not None else []
-    return [one for one in tf.nest.flatten(every) if not (one is None or isinstance(one, str))]
-
-
-def unknown(model: keras.Model) -> list[str]:
-    """Names of a compiled model's losses and metrics that are not Keras' own: whether they add up may depend on the data."""
-    return [_name(one) for one in compiled_with(model) if not _known(one)]
-
-
-def _name(one: Any) -> str:
-    return str(getattr(one, "name", None) or getattr(one, "__name__", None) or type(one).__name__)
-
-
-def _known(one: Any) -> bool:
-    functions = [getattr(one, name) for name in ("fn", "_fn") if hasattr(one, name)]
-    return all(str(getattr(each, "__module__", "")).partition(".")[0] == "keras" for each in (one, *functions))
 
 
 def linear(optimizer: Any) -> bool:
@@ -67,11 +32,7 @@ def linear(optimizer: Any) -> bool:
     return not any(clips)
 
 
-class NotAdditive(Exception):
-    """A step whose parts are not known to add up."""
-
-
-class Apart(whole_batch.Step):
+class StepByRows(whole_batch.Step):
     """A step of which each worker has its own rows from beginning to end."""
 
     def __init__(
@@ -85,7 +46,7 @@ class Apart(whole_batch.Step):
         super().__init__(group, layout or whole_batch.Layout())
         self.replicated = layout is not None and group.workers == 1
         self._mine, self.rows, self._latest = rows, None if layout is None or self.replicated else rows, rows
-        self.share = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
+        self.fraction = tf.cast(rows.stop - rows.start, tf.float64) / tf.cast(rows.count, tf.float64)
         """This worker's rows divided by those of the whole batch."""
         self.taken: list[Any] = []
         """Gradients and their variables, taken from the optimizer instead of applied."""
@@ -102,25 +63,25 @@ class Apart(whole_batch.Step):
     def part_of(self, data: Any) -> Any:
         """This worker's rows of a batch."""
         whole_batch.check_rows(list(filter(whole_batch.leads, tf.nest.flatten(data))), self._mine.count)
-        return tf.nest.map_structure(lambda leaf: self._mine.take(leaf) if whole_batch.leads(leaf) else leaf, data)
+        return self._mine.of_each(data)
 
-    def by_share(self, tensor: tf.Tensor) -> tf.Tensor:
+    def by_fraction(self, tensor: tf.Tensor) -> tf.Tensor:
         """A worker's part of what all have alike."""
-        return tensor * tf.cast(self.share, tensor.dtype)
+        return tensor * tf.cast(self.fraction, tensor.dtype)
 
     def if_any(self, tensor: tf.Tensor) -> tf.Tensor:
         """Zeros where the rows are a placeholder."""
-        return tensor * tf.cast(tf.sign(self.share), tensor.dtype)
+        return tensor * tf.cast(tf.sign(self.fraction), tensor.dtype)
 
 
-def _apart() -> Apart | None:
+def _apart() -> StepByRows | None:
     """The step, where it is one of this worker's rows."""
     step = whole_batch.current()
-    return step if isinstance(step, Apart) and not step.replicated else None
+    return step if isinstance(step, StepByRows) and not step.replicated else None
 
 
 @dataclass
-class Added:
+class Contribution:
     """Contribution of a worker's rows to a step, or of all rows together."""
 
     moved: list[tf.Tensor]
@@ -131,29 +92,29 @@ class Added:
     """Variables of the gradients."""
 
     @classmethod
-    def of(cls, model: keras.Model, step: Apart, own: Callable[[Any], Any], data: Any) -> "Added":
+    def of(cls, model: keras.Model, step: StepByRows, own: Callable[[Any], Any], data: Any) -> "Contribution":
         """Run a model's own step on some rows; its metrics and weights stay as they are."""
         whole_batch.install(HOOKS)
-        with keras_metrics.changes(model) as moved, step():
+        with CompiledModel(model).metric_changes() as moved, step():
             own(data)
         # A placeholder counts in no metric.
         counted = [step.if_any(one) for one in moved]
         gradients = [step.parted(one) if isinstance(one, tf.IndexedSlices) else one for one, _ in step.taken]
         return cls(counted, gradients, [variable for _, variable in step.taken])
 
-    def summed(self, group: all_reduce.Group, also: Sequence[tf.Tensor] = ()) -> tuple["Added", list[tf.Tensor]]:
+    def summed(self, group: all_reduce.Group, also: Sequence[tf.Tensor] = ()) -> tuple["Contribution", list[tf.Tensor]]:
         """The sum over all workers, and that of other tensors; in one exchange, and one more for sparse gradients."""
         given = [one for one in self.gradients if one is not None]
-        dense = [part for one in given for part in (one.shared if isinstance(one, whole_batch.Parted) else [tf.convert_to_tensor(one)])]
+        dense = [part for one in given for part in (one.shared if isinstance(one, SparseGradient) else [tf.convert_to_tensor(one)])]
         every = iter(group.sum([*also, *self.moved, *dense]))
         others, moved = [next(every) for _ in also], [next(every) for _ in self.moved]
-        parts = [part for one in given if isinstance(one, whole_batch.Parted) for part in one.of_rows]
+        parts = [part for one in given if isinstance(one, SparseGradient) for part in one.of_rows]
         rows = iter(group.concatenated(parts) if parts else ())
 
         def total(one: Any) -> Any:
-            return None if one is None else one.joined(rows, every) if isinstance(one, whole_batch.Parted) else next(every)
+            return None if one is None else one.joined(rows, every) if isinstance(one, SparseGradient) else next(every)
 
-        return Added(moved, [total(one) for one in self.gradients], self.variables), others
+        return Contribution(moved, [total(one) for one in self.gradients], self.variables), others
 
 
 class Additive:
@@ -168,21 +129,21 @@ class Additive:
     @property
     def variables(self) -> list[keras.Variable]:
         """Weights, and the states of metrics."""
-        return [*self.model.trainable_variables, *keras_metrics.states(self.model)]
+        return [*self.model.trainable_variables, *CompiledModel(self.model).metric_states]
 
-    def added(self, group: all_reduce.Group, data: Any, shares: Sequence[int] | None = None) -> Added:
+    def added(self, group: all_reduce.Group, data: Any, shares: Sequence[int] | None = None) -> Contribution:
         """Contribution of this worker's rows of a batch to a step; `shares`: of the rows by rank, by default equal ones."""
         step = self._step(group, data, shares)
-        return Added.of(self.model, step, self.own, step.part_of(data))
+        return Contribution.of(self.model, step, self.own, step.part_of(data))
 
-    def alone(self, data: Any) -> Added:
+    def alone(self, data: Any) -> Contribution:
         """Contribution of a whole batch, as Keras computes it."""
         step = self._step(all_reduce.Alone(), data)
         with step.everything():
-            return Added.of(self.model, step, self.own, data)
+            return Contribution.of(self.model, step, self.own, data)
 
-    def _step(self, group: all_reduce.Group, data: Any, shares: Sequence[int] | None = None) -> Apart:
-        step = Apart(self.model, group, whole_batch.Rows.of(group, shares, whole_batch.first(whole_batch.leading(data))), self.layout)
+    def _step(self, group: all_reduce.Group, data: Any, shares: Sequence[int] | None = None) -> StepByRows:
+        step = StepByRows(self.model, group, whole_batch.Rows.of(group, shares, whole_batch.first(whole_batch.leading(data))), self.layout)
         step.keeps = self.keeps
         return step
 
@@ -215,11 +176,11 @@ class Additive:
             # As new tensors, that the check comes before.
             return self.own(tf.nest.map_structure(lambda leaf: None if leaf is None else tf.identity(leaf), data))
 
-    def finish(self, every: Added) -> dict[str, Any]:
+    def finish(self, every: Contribution) -> dict[str, Any]:
         """Update weights and metrics; the step's logs."""
         if every.variables:
             self.model.optimizer.apply_gradients(zip(every.gradients, every.variables, strict=True))
-        for variable, moved in zip(keras_metrics.states(self.model), every.moved, strict=True):
+        for variable, moved in zip(CompiledModel(self.model).metric_states, every.moved, strict=True):
             variable.assign(variable.value + moved)
         logs: dict[str, Any] = self.model.get_metrics_result()
         return logs
@@ -228,41 +189,33 @@ class Additive:
 # --- what Keras does differently in such a step
 
 
-def _applying(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+def _applying(apply_gradients: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -> Any:
     """`BaseOptimizer.apply_gradients`: only after the sum."""
-
-    @functools.wraps(apply_gradients)
-    def applied(optimizer: Any, grads_and_vars: Any) -> Any:
-        step = whole_batch.current()
-        if not isinstance(step, Apart):
-            return apply_gradients(optimizer, grads_and_vars)
-        step.taken += list(grads_and_vars)
-        return optimizer._iterations
-
-    return applied
+    step = whole_batch.current()
+    if not isinstance(step, StepByRows):
+        return apply_gradients(optimizer, grads_and_vars)
+    step.taken += list(grads_and_vars)
+    return optimizer._iterations
 
 
-def _reducing(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _reducing(
+    reduce: Callable[..., Any], values: Any, sample_weight: Any = None, mask: Any = None, reduction: str = MEANS[0], dtype: Any = None
+) -> Any:
     """`reduce_weighted_values`: a worker's part of a loss."""
-
-    @functools.wraps(reduce)
-    def reduced(values: Any, sample_weight: Any = None, mask: Any = None, reduction: str = MEANS[0], dtype: Any = None) -> Any:
-        step = _apart()
-        if step is None:
-            return reduce(values, sample_weight, mask, reduction, dtype)
-        if step.rows is not None and not len(values.shape):
-            raise NotAdditive("a loss is one number for all rows")
-        counts = mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None)
-        if reduction not in MEANS or not counts:
-            local = reduce(values, sample_weight, mask, reduction, dtype)
-            # A sum is a part already, but for a placeholder's.
-            return step.if_any(local) if reduction == "sum" and len(values.shape) else step.by_share(local)
-        numerator = step.if_any(reduce(values, sample_weight, mask, "sum", dtype))
-        here = step.if_any(_denominator(values, sample_weight, mask, reduction, numerator.dtype))
-        (everywhere,) = step.group.sum([tf.reshape(here, [1])])
-        return ops.divide_no_nan(numerator, everywhere[0])
-
-    return reduced
+    step = _apart()
+    if step is None:
+        return reduce(values, sample_weight, mask, reduction, dtype)
+    if step.rows is not None and not len(values.shape):
+        raise ValueError("a loss is one number for all rows")
+    counts = mask is not None or (reduction == "mean_with_sample_weight" and sample_weight is not None)
+    if reduction not in MEANS or not counts:
+        local = reduce(values, sample_weight, mask, reduction, dtype)
+        # A sum is a part already, but for a placeholder's.
+        return step.if_any(local) if reduction == "sum" and len(values.shape) else step.by_fraction(local)
+    numerator = step.if_any(reduce(values, sample_weight, mask, "sum", dtype))
+    here = step.if_any(_denominator(values, sample_weight, mask, reduction, numerator.dtype))
+    (everywhere,) = step.group.sum([tf.reshape(here, [1])])
+    return ops.divide_no_nan(numerator, everywhere[0])
 
 
 def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str, kind: Any) -> tf.Tensor:
@@ -274,66 +227,41 @@ def _denominator(values: Any, sample_weight: Any, mask: Any, reduction: str, kin
     return ops.divide_no_nan(valid * ops.cast(ops.size(ops.convert_to_tensor(values)), kind), masked)
 
 
-def _converting(convert: Callable[..., Any]) -> Callable[..., Any]:
+def _converting(convert: Callable[..., Any], y_true: Any) -> Any:
     """`convert_binary_labels_to_hinge`: 0 becomes -1 where no label of the batch is another than 0 and 1."""
-
-    @functools.wraps(convert)
-    def converted(y_true: Any) -> Any:
-        if (step := _apart()) is None or step.rows is None:
-            return convert(y_true)
-        other = tf.reduce_any(tf.logical_and(tf.not_equal(y_true, 0), tf.not_equal(y_true, 1)))
-        (others,) = step.group.sum([step.if_any(tf.cast(other, tf.float32))[tf.newaxis]])
-        return tf.where(others[0] > 0, y_true, 2 * y_true - 1)
-
-    return converted
+    if (step := _apart()) is None or step.rows is None:
+        return convert(y_true)
+    other = tf.reduce_any(tf.logical_and(tf.not_equal(y_true, 0), tf.not_equal(y_true, 1)))
+    (others,) = step.group.sum([step.if_any(tf.cast(other, tf.float32))[tf.newaxis]])
+    return tf.where(others[0] > 0, y_true, 2 * y_true - 1)
 
 
-def _unscaling(unscale: Callable[..., Any]) -> Callable[..., Any]:
+def _unscaling(unscale: Callable[..., Any], loss: Any) -> Any:
     """`unscale_loss_for_distribution`: what a tracker sees, and multiplies by the rows."""
-
-    @functools.wraps(unscale)
-    def unscaled(loss: Any) -> Any:
-        step = _apart()
-        return unscale(loss) if step is None else tf.math.divide_no_nan(loss, tf.cast(step.share, loss.dtype))
-
-    return unscaled
+    step = _apart()
+    return unscale(loss) if step is None else tf.math.divide_no_nan(loss, tf.cast(step.fraction, loss.dtype))
 
 
-def _scaling(scale: Callable[..., Any]) -> Callable[..., Any]:
+def _scaling(scale: Callable[..., Any], loss: Any) -> Any:
     """`scale_loss_for_distribution`: by the number of a strategy's replicas, which takes equal parts for granted."""
-
-    @functools.wraps(scale)
-    def scaled(loss: Any) -> Any:
-        return scale(loss) if _apart() is None else loss
-
-    return scaled
+    return scale(loss) if _apart() is None else loss
 
 
-def _aggregating(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+def _aggregating(aggregate: Callable[..., Any], model: Any, loss: Any) -> Any:
     """`Trainer._aggregate_additional_loss`: regularizers and added losses, which all workers have alike."""
-
-    @functools.wraps(aggregate)
-    def aggregated(model: Any, loss: Any) -> Any:
-        step, whole_loss = _apart(), aggregate(model, loss)
-        return whole_loss if step is None else step.by_share(whole_loss)
-
-    return aggregated
+    step, whole_loss = _apart(), aggregate(model, loss)
+    return whole_loss if step is None else step.by_fraction(whole_loss)
 
 
-def _tracking(update: Callable[..., Any]) -> Callable[..., Any]:
+def _tracking(update: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
     """`Mean.update_state`: Keras gives an output's loss no weight where it doesn't know the size of a batch; all workers' are 1 in sum."""
-
-    @functools.wraps(update)
-    def updated(metric: Any, values: Any, sample_weight: Any = None) -> Any:
-        step = _apart()
-        if step is None or sample_weight is not None or id(metric) not in step.trackers:
-            return update(metric, values, sample_weight)
-        return update(metric, values, step.share)
-
-    return updated
+    step = _apart()
+    if step is None or sample_weight is not None or id(metric) not in step.trackers:
+        return update(metric, values, sample_weight)
+    return update(metric, values, step.fraction)
 
 
-HOOKS = (
+HOOKS: whole_batch.Hooks = (
     (BaseOptimizer, "apply_gradients", _applying),
     (keras_loss, "reduce_weighted_values", _reducing),
     (keras_losses, "convert_binary_labels_to_hinge", _converting),

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,24 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.common.errors import ConfigError
-
-
-def states(model: keras.Model) -> list[keras.Variable]:
-    """The variables of a compiled model's metrics, its loss included, in the same order on every worker."""
-    variables = [variable for metric in model.metrics for variable in metric.variables]
-    return list({id(variable): variable for variable in variables}.values())
-
-
-@contextlib.contextmanager
-def changes(model: keras.Model, kept: bool = False) -> Iterator[list[tf.Tensor]]:
-    """Yield a list that has the change of each of the `states` once the context ends; unless they are `kept`, they are as before then."""
-    variables, moved = states(model), list[tf.Tensor]()
-    before = [tf.identity(variable.value) for variable in variables]
-    yield moved
-    for variable, value in zip(variables, before, strict=True):
-        moved.append(variable.value - value)
-        if not kept:
-            variable.assign(value)
+from trainer.models.compiled_model import CompiledModel
 
 
 def check_sums(
@@ -64,7 +47,7 @@ def check_sums(
 
 def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
     """Changes of the metrics' states by validation on batches, flattened."""
-    every = states(model)
+    every = CompiledModel(model).metric_states
     values = [variable.value for variable in every]
     for batch in batches:
         weights = [(variable, variable.value) for variable in model.trainable_variables]
@@ -74,35 +57,6 @@ def _states_after(model: keras.Model, batches: Sequence[Any]) -> np.ndarray:
         values = [scope.get_current_value(variable) for variable in every]
     moved = [np.ravel(value - variable.value) for variable, value in zip(every, values, strict=True)]
     return np.concatenate([*moved, np.zeros(0)])
-
-
-def validates(model: keras.Model, specs: Any) -> bool:
-    """Return whether Keras' `evaluate` gives anything: a model may have no loss, where only a `train_step` of its own computes one.
-
-    Args:
-        model: compiled.
-        specs: of a batch of any number of rows.
-    """
-    own = [getattr(type(model), name) is not getattr(keras.Model, name) for name in ("train_step", "test_step", "compute_loss")]
-    if own != [True, False, False] or model.loss is not None:
-        return True
-    # What its layers add is a loss, too.
-    try:
-        tf.function(model.test_step, autograph=False).get_concrete_function(specs)
-    except Exception:
-        return False
-    return True
-
-
-def loss_count(model: keras.Model) -> keras.Variable | None:
-    """Count of the loss tracker. Keras gives one to every model, and a step of the model's own may leave it alone."""
-    trackers = [metric for metric in model.metrics if metric.name == "loss"]
-    return trackers[0].count if trackers == [model._loss_tracker] else None
-
-
-def size(model: keras.Model) -> int:
-    """How many numbers the `states` have."""
-    return sum(math.prod(variable.shape) for variable in states(model))
 
 
 class StepLogs:
@@ -125,7 +79,7 @@ class StepLogs:
         """
         returned = _flat(returned)
         tracked = set(model.get_metrics_result())
-        if loss_count(model) is not None and not tracks_loss:
+        if CompiledModel(model).loss_count is not None and not tracks_loss:
             tracked.discard("loss")
         self.names = list(returned)
         values = {} if set(returned) == tracked else {name: tf.cast(value, tf.float32) for name, value in returned.items()}
@@ -148,10 +102,11 @@ class Results:
         """Trace at the first call; `logs` are those of a traced step of the model's own, whose values follow the sums."""
         self._logs = logs
         self._values = {} if logs is None else logs.values
-        self._model, self._shapes = model, [tuple(variable.shape) for variable in states(model)]
+        states, count = CompiledModel(model).metric_states, CompiledModel(model).loss_count
+        self._model, self._shapes = model, [tuple(variable.shape) for variable in states]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._names: list[str] = []
-        counts = [variable is loss_count(model) for variable, size in zip(states(model), self._sizes, strict=True) for _ in range(size)]
+        counts = [variable is count for variable, size in zip(states, self._sizes, strict=True) for _ in range(size)]
         self._loss_count = counts.index(True) if True in counts else None
         self._call = tf.function(self._compute, input_signature=[tf.TensorSpec([sum(self._sizes)], tf.float32)], autograph=False)
 
@@ -171,7 +126,7 @@ class Results:
         # Keras keeps those given to compile() in one metric.
         every = [one for metric in self._model.metrics for one in (metric, *getattr(metric, "metrics", ()))]
         names = {id(variable): metric.name for metric in every for variable in metric.variables}
-        sized = zip(states(self._model), self._sizes, strict=True)
+        sized = zip(CompiledModel(self._model).metric_states, self._sizes, strict=True)
         values = [name for name, shape in self._values.items() for _ in range(math.prod(shape))]
         return [names[id(variable)] for variable, size in sized for _ in range(size)] + values
 
@@ -205,7 +160,7 @@ class Results:
     def show(self, sums: Sequence[float] | np.ndarray) -> None:
         """Let the model's metrics have these sums as their states."""
         numbers, places = np.asarray(sums, np.float32), np.cumsum([0, *self._sizes])
-        for variable, place, shape in zip(states(self._model), places, self._shapes, strict=False):
+        for variable, place, shape in zip(CompiledModel(self._model).metric_states, places, self._shapes, strict=False):
             variable.assign(numbers[place : place + math.prod(shape)].reshape(shape))
 
     def _parts(self, sums: tf.Tensor) -> list[tf.Tensor]:
@@ -213,7 +168,7 @@ class Results:
         return tf.split(sums, self._sizes) if self._sizes else []
 
     def _compute(self, sums: tf.Tensor) -> list[tf.Tensor]:
-        variables = states(self._model)
+        variables = CompiledModel(self._model).metric_states
         values = [
             tf.cast(tf.reshape(part, shape), variable.dtype)
             for variable, part, shape in zip(variables, self._parts(sums), self._shapes, strict=True)

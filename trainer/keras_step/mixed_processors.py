@@ -55,12 +55,6 @@ ALONE = FromChief(Alone())
 """Where one worker trains."""
 
 
-def changing(model: keras.Model) -> list[keras.Variable]:
-    """The weights that a step of Keras' own may change: those that train, and what layers keep."""
-    kept = [variable for layer in model._flatten_layers() for variable in layer._non_trainable_variables]
-    return [*model.trainable_variables, *kept]
-
-
 def _rounded(value: Any) -> bool:
     return bool(tf.as_dtype(value.dtype).is_floating)
 

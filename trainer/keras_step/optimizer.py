@@ -25,18 +25,15 @@ from trainer.reduction.method import LowRank
 from trainer.user_code.undo import is_users
 
 
-class Configured:
-    """An update rule whose learning rate comes with each step."""
-
-    rate: float | None = None
-
-
-class SGD(Configured):
+class SGD:
     """Stochastic gradient descent with momentum, Keras' formula, one fused op per variable.
 
     velocity = momentum * velocity - rate * gradient; weight += velocity. Decay is decoupled and comes first. `clip_norm` scales a
     gradient down through a smaller rate, instead of another pass over it.
     """
+
+    rate: float | None = None
+    """Each step is given one."""
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable], low_rank: Collection[int] = (), threads: int = 1):
         """Create under the strategy's scope: the slots live beside the weights.
@@ -58,8 +55,8 @@ class SGD(Configured):
         for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
             if number in self._on_host:
                 self._on_host[number].apply(gradient, step, rate)
-            elif share := self._penalties[number]:
-                self._apply(weight, self.slots[number], _penalised(gradient, short, weight, share), rate, rate)
+            elif factor := self._penalties[number]:
+                self._apply(weight, self.slots[number], _penalised(gradient, short, weight, factor), rate, rate)
             else:
                 self._apply(weight, self.slots[number], gradient, step, rate)
 
@@ -75,11 +72,14 @@ class SGD(Configured):
         )
 
 
-class Adam(Configured):
+class Adam:
     """Adam (Kingma, Ba 2015, arXiv:1412.6980), Keras' formula, one fused op per variable.
 
     Decay is decoupled (Loshchilov, Hutter 2019, arXiv:1711.05101) and comes first. Low-rank gradients are multiplied out.
     """
+
+    rate: float | None = None
+    """As of `SGD`."""
 
     def __init__(self, config: Optimizer, variables: Sequence[keras.Variable]):
         """Create under the strategy's scope: the slots live beside the weights."""
@@ -96,10 +96,10 @@ class Adam(Configured):
         age = self._age + 1.0
         tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
-        for weight, mean, square, gradient, share in zip(
+        for weight, mean, square, gradient, factor in zip(
             self._weights, self._means, self._squares, gradients, self._penalties, strict=True
         ):
-            full = _penalised(_multiplied(gradient, weight.shape), short, weight, share)
+            full = _penalised(_multiplied(gradient, weight.shape), short, weight, factor)
             if config.weight_decay:
                 tf.raw_ops.AssignSubVariableOp(resource=weight.handle, value=weight * (rate * config.weight_decay))
             tf.raw_ops.ResourceApplyAdam(
@@ -151,8 +151,8 @@ class OfKeras:
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
         full = [
-            _penalised(_multiplied(gradient, variable.shape), None, variable.value, share)
-            for gradient, variable, share in zip(gradients, self._variables, self._penalties, strict=True)
+            _penalised(_multiplied(gradient, variable.shape), None, variable.value, factor)
+            for gradient, variable, factor in zip(gradients, self._variables, self._penalties, strict=True)
         ]
         if not self._compiled:
             self._optimizer.learning_rate.assign(rate)
@@ -217,10 +217,10 @@ def penalties_apart(model: keras.Model) -> Iterator[None]:
         yield
 
 
-def _penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, share: float) -> tf.Tensor:
+def _penalised(gradient: tf.Tensor, short: tf.Tensor | None, weight: Any, factor: float) -> tf.Tensor:
     """A gradient, scaled by `short` if given, with its weight's penalty."""
     shortened = gradient if short is None else gradient * short
-    return shortened + weight * share if share else shortened
+    return shortened + weight * factor if factor else shortened
 
 
 def _multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tensor:
@@ -233,8 +233,8 @@ def _multiplied(gradient: tf.Tensor | LowRank, shape: Sequence[int]) -> tf.Tenso
 class HostWeight:
     """One weight that compiled loops update, from factors or from a full gradient."""
 
-    def __init__(self, weight: Any, config: Optimizer, share: float, threads: int):
-        self._weight, self._penalty = weight, np.float32(share)
+    def __init__(self, weight: Any, config: Optimizer, factor: float, threads: int):
+        self._weight, self._penalty = weight, np.float32(factor)
         self._shape = (int(np.prod(weight.shape[:-1])), int(weight.shape[-1]))
         self._momentum, self._decay = np.float32(config.momentum), np.float32(config.weight_decay)
         self.velocity = HostArray(tuple(weight.shape))

@@ -23,7 +23,7 @@ from trainer.common.patching import ProcessWide, replaced
 from trainer.common.safe_text import printable
 from trainer.keras_step import additive, whole_batch
 from trainer.keras_step.optimizer import copies_weights, inner
-from trainer.models import keras_methods
+from trainer.models.compiled_model import CompiledModel
 from trainer.network import all_reduce
 from trainer.network.agreement import Agreement, digest
 from trainer.user_code.undo import REPLACED, State, is_users, undone
@@ -153,7 +153,7 @@ class Rehearsal(whole_batch.Step):
     _static: int
 
     def __init__(self, layout: whole_batch.Layout, trial: "Trial", counted: bool = False):
-        """As `rehearse`."""
+        """As `Trial.rehearse`."""
         self._counted, self._real = counted, trial.real
         super().__init__(all_reduce.Alone(), layout, trial.rows)
         self.differing: list[str] = []
@@ -548,10 +548,6 @@ def _longer(leaf: Any) -> Any:
     return tf.constant((np.asarray(leaf).T + b" ") * counts).T
 
 
-def no_batch() -> None:
-    """There is none yet."""
-
-
 class Placements:
     """Layers of a model that see the whole batch: found by trials or, where these don't show it, while a step is traced."""
 
@@ -573,7 +569,7 @@ class Placements:
         return additive.Additive(self._model, own, dataclasses.replace(self.layout, kinds=[]))
 
     def rehearse(self, step: Callable[[Any], Any], specs: Any, sample: Callable[[], Any]) -> list[Rehearsal]:
-        """Try a step of a kind as `rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
+        """Try a step of a kind as `Trial.rehearse`, on made-up rows, and on real ones if code is the user's own; all workers do, and agree.
 
         Args:
             step: of the model.
@@ -586,7 +582,7 @@ class Placements:
             try:
                 trial = make()
                 with undone(self.own_code()):
-                    rehearsed.append(rehearse(step, trial, self.layout, counted))
+                    rehearsed.append(trial.rehearse(step, self.layout, counted))
                 self._trials.append(trial)
             except Exception as error:
                 why = why or next(filter(str.strip, str(error).splitlines()), type(error).__name__)
@@ -610,8 +606,8 @@ class Placements:
     def _batches(self, specs: Any, sample: Callable[[], Any]) -> Iterator[Callable[[], "Trial"]]:
         """Makers of made-up rows, then of real ones if there is code of the user's own, or if the step has not taken the made-up rows."""
         yield functools.partial(Trial.made_up, specs)
-        model = self._model
-        own = keras_methods.overridden(model) or additive.unknown(model) or not all(map(whole_batch.of_keras, _operations(model)))
+        model = CompiledModel(self._model)
+        own = model.overridden() or model.unknown or not all(map(whole_batch.of_keras, _operations(self._model)))
         # Once: a validation calls the same layers.
         if (own and not self._tried_real) or self._workers.gather([not self._trials]).any():
             self._tried_real, real = True, Trial.of(sample())
@@ -624,15 +620,15 @@ class Placements:
         """Objects that have code of the user's own."""
         optimizer = inner(self._model.optimizer)
         others = [optimizer, getattr(optimizer, "_learning_rate", None), *(one.regularizer for one in self._model.trainable_variables)]
-        every = {id(one): one for one in [*additive.compiled_with(self._model), *self._model.metrics, *others]}.values()
+        every = {id(one): one for one in [*CompiledModel(self._model).compiled_with, *self._model.metrics, *others]}.values()
         return [*whole_batch.own_layers(self._model), *(one for one in every if hasattr(one, "__dict__") and is_users(one))]
 
-    def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = no_batch) -> bool:
-        """Return whether a step is computed by rows: all workers try the step, as `rehearse` does, and agree.
+    def adds_up(self, step: additive.Additive, specs: Any, sample: Callable[[], Any] = lambda: None) -> bool:
+        """Return whether a step is computed by rows: all workers try the step, as `Trial.rehearse` does, and agree.
 
         A step is computed so where that is known to be right, or was checked and is much cheaper than to gather outputs.
         """
-        optimizer, layers = self._model.optimizer, list(self._model._flatten_layers())
+        optimizer, layers, compiled = self._model.optimizer, list(self._model._flatten_layers()), CompiledModel(self._model)
         if copies_weights(optimizer, self._model.trainable_variables):
             name = type(inner(optimizer)).__name__
             self._warn(f"{name} begins with the model's weights; Keras' own fit begins with zeros unless it is eager")
@@ -642,21 +638,21 @@ class Placements:
         if self._workers.member.workers == 1:
             embeds = any(isinstance(layer, keras.layers.Embedding) for layer in layers)
             self.one_by_one = embeds and not additive.linear(optimizer)
-            return not keras_methods.overridden(self._model)
-        if additive.overwrites(self._model):
+            return not compiled.overridden()
+        if compiled.overwrites:
             self._look_up_all(step)
             return False
-        rehearsed, names = self.rehearse(step.own, specs, sample), additive.unknown(self._model)
+        rehearsed, names = self.rehearse(step.own, specs, sample), compiled.unknown
         if self.layout.seeing_all.issuperset(_operations(self._model)):
             self._look_up_all(step)
         sparse = bool(self._workers.gather([any(one.sparse for one in rehearsed)]).any())
         self.one_by_one = sparse and not additive.linear(optimizer)
         size = max((one.row_bytes for one in rehearsed), default=0)
-        may = bool(rehearsed) and additive.of_keras(self._model) and (not names or size > GATHERED)
+        may = bool(rehearsed) and compiled.steps_are_keras and (not names or size > GATHERED)
         with undone(self.own_code()), EAGERLY:
-            may = may and all(adds_up(step, trial) for trial in self._trials)
+            may = may and all(trial.adds_up(step) for trial in self._trials)
         may = bool(self._workers.gather([may]).all())
-        if sparse and not (additive.of_keras(self._model) and additive.linear(optimizer)):
+        if sparse and not (compiled.steps_are_keras and additive.linear(optimizer)):
             may = self._agree_on_kinds(step, may) and may
         if may and names:
             self._warn(f"{', '.join(names)}: taken to add up over rows, as on made-up ones; to gather outputs takes {size} bytes a row")
@@ -702,21 +698,6 @@ class Placements:
         self._warn(f"{error}, so it {SEES_ALL}")
 
 
-def rehearse(step: Callable[[Any], Any], trial: "Trial", layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
-    """Try a step, which makes all variables that the first one would make.
-
-    Args:
-        step: a model's own `train_step`.
-        trial: what it takes.
-        layout: where to add what is found.
-        counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
-    """
-    rehearsal = Rehearsal(layout, trial, counted)
-    with rehearsal(), EAGERLY:
-        step(trial.data)
-    return rehearsal
-
-
 class Trial(NamedTuple):
     """A batch that a step is tried on."""
 
@@ -740,14 +721,35 @@ class Trial(NamedTuple):
         rows = min(rows, MOST, max(ROWS, SAMPLE_BYTES * rows // max(size, 1)))
         if rows < FEWEST:
             return None
-        some = whole_batch.Rows(rows, 0, rows)
-        return cls(tf.nest.map_structure(lambda leaf: some.take(leaf) if whole_batch.leads(leaf) else leaf, data), rows, real=True)
+        return cls(whole_batch.Rows(rows, 0, rows).of_each(data), rows, real=True)
 
     @property
     def digest(self) -> str:
         """Digest of the numbers and texts."""
         texts = [repr(one.tolist()).encode() if one.dtype == object else one for one in _arrays(self.data)]
         return digest([np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one for one in texts])
+
+    def rehearse(self, step: Callable[[Any], Any], layout: whole_batch.Layout, counted: bool = False) -> Rehearsal:
+        """Try a model's own `train_step`, which makes all variables that the first one would make.
+
+        Args:
+            step: of the model.
+            layout: where to add what is found.
+            counted: whether the number of rows of real batches is known when a step is traced, or always, as in eager steps.
+        """
+        rehearsal = Rehearsal(layout, self, counted)
+        with rehearsal(), EAGERLY:
+            step(self.data)
+        return rehearsal
+
+    def adds_up(self, step: additive.Additive) -> bool:
+        """Return whether two workers' parts of a step add up to the step of one."""
+        step = copy.copy(step)
+        step.keeps = False
+        if not _parts_add_up(step, self.data, self.rows):
+            return False
+        more = _stretched(self.data) if CompiledModel(step.model).unknown and not self.real else ()
+        return all(_parts_add_up(step, others, self.rows, may_fail=True) for others in more)
 
 
 def _tensor(leaf: Any) -> Any:
@@ -759,16 +761,6 @@ def _tensor(leaf: Any) -> Any:
 
 def _arrays(data: Any) -> list[np.ndarray]:
     return [np.asarray(one) for one in tf.nest.flatten(data, expand_composites=True) if one is not None]
-
-
-def adds_up(step: additive.Additive, trial: Trial) -> bool:
-    """Return whether two workers' parts of a step add up to the step of one."""
-    step = copy.copy(step)
-    step.keeps = False
-    if not _parts_add_up(step, trial.data, trial.rows):
-        return False
-    more = _stretched(trial.data) if additive.unknown(step.model) and not trial.real else ()
-    return all(_parts_add_up(step, others, trial.rows, may_fail=True) for others in more)
 
 
 def _parts_add_up(step: additive.Additive, data: Any, rows: int, may_fail: bool = False) -> bool:
@@ -851,5 +843,5 @@ def _trying(step: additive.Additive) -> keras.StatelessScope:
     return keras.StatelessScope([(variable, variable.value) for variable in step.variables], collect_losses=True)
 
 
-def _numbers(added: additive.Added) -> list[Any]:
+def _numbers(added: additive.Contribution) -> list[Any]:
     return [*added.moved, *(one if one is None else tf.convert_to_tensor(one) for one in added.gradients)]

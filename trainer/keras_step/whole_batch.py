@@ -37,7 +37,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, Re
 
 from trainer.common.errors import LockstepError
 from trainer.common.patching import replaced
-from trainer.data.partition import share
+from trainer.data.partition import part_bounds
 from trainer.network.all_reduce import Group
 from trainer.user_code.undo import is_users, places
 
@@ -93,7 +93,7 @@ class Rows:
     @classmethod
     def of(cls, group: Group, shares: Sequence[int] | None, count: Any) -> "Rows":
         """By the workers' shares of a batch, equal ones by default."""
-        return cls(count, *share(count, shares or [1] * group.workers, group.rank))
+        return cls(count, *part_bounds(count, shares or [1] * group.workers, group.rank))
 
     def scaled(self, first: Any) -> Any:
         """How many entries a tensor has for each row, by its first dimension on this worker."""
@@ -108,6 +108,10 @@ class Rows:
             # Its shape, which the slice has forgotten.
             return tf.SparseTensor(part.indices, part.values, sizes)
         return tensor[self.start : self.start + self.computed]
+
+    def of_each(self, data: Any) -> Any:
+        """This worker's rows of a batch's tensors that have a first dimension."""
+        return tf.nest.map_structure(lambda leaf: self.take(leaf) if leads(leaf) else leaf, data)
 
 
 class Step:
@@ -258,7 +262,7 @@ class Step:
         total = self.total(self.parted(local))
         return tf.IndexedSlices(total.values / self.group.workers, total.indices, total.dense_shape)
 
-    def parted(self, local: tf.IndexedSlices) -> "Parted":
+    def parted(self, local: tf.IndexedSlices) -> "SparseGradient":
         """A step's next sparse gradient, in its parts."""
         number, sizes = next(self._sparse), _uses(local)
         if self._layout.noted is not None:
@@ -266,10 +270,10 @@ class Step:
         every = self._layout.kinds
         kinds: Sequence[Use] = ["common"] * len(sizes) if every is None else every[number] if number < len(every) else []
         if len(kinds) != len(sizes):
-            return Parted(local, sizes, ["rows"] * len(sizes), None)
-        return Parted(local, sizes, kinds, self._latest)
+            return SparseGradient(local, sizes, ["rows"] * len(sizes), None)
+        return SparseGradient(local, sizes, kinds, self._latest)
 
-    def total(self, parted: "Parted") -> tf.IndexedSlices:
+    def total(self, parted: "SparseGradient") -> tf.IndexedSlices:
         """A sparse gradient of all workers: the rows of each, and sums of what is of no row."""
         rows = iter(self.group.concatenated(parted.of_rows) if parted.of_rows else ())
         sums = iter(self.group.sum(parted.shared) if parted.shared else ())
@@ -389,7 +393,7 @@ class Step:
         return regularized
 
 
-class Parted:
+class SparseGradient:
     """A worker's sparse gradient, by the uses of its variable."""
 
     def __init__(self, local: tf.IndexedSlices, sizes: Sequence[tf.Tensor], kinds: Sequence[Use], rows: Rows | None):
@@ -489,49 +493,34 @@ def check_rows(tensors: Sequence[Any], count: Any) -> None:
 # --- what Keras and TensorFlow do differently in a step
 
 
-def _calling(call: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(call: Callable[..., Any], /, layer: Layer, *given: Any, **named: Any) -> Any:
     """`Layer.__call__`."""
-
-    @functools.wraps(call)
-    def called(layer: Layer, *given: Any, **named: Any) -> Any:
-        step = current()
-        if step is None or step.replicated:
-            return call(layer, *given, **named)
-        if step.rows is None:
-            return step.outermost(call, layer, (list(given), named))
-        if step.sees_all(layer):
-            return step.seeing_all(call, layer, (list(given), named))
-        return step.inside(call, layer, given, named)
-
-    return called
+    step = current()
+    if step is None or step.replicated:
+        return call(layer, *given, **named)
+    if step.rows is None:
+        return step.outermost(call, layer, (list(given), named))
+    if step.sees_all(layer):
+        return step.seeing_all(call, layer, (list(given), named))
+    return step.inside(call, layer, given, named)
 
 
-def _operating(call: Callable[..., Any]) -> Callable[..., Any]:
+def _operating(call: Callable[..., Any], /, operation: Operation, *given: Any, **named: Any) -> Any:
     """`Operation.__call__`: a function of `keras.ops` in a functional model."""
-
-    @functools.wraps(call)
-    def called(operation: Operation, *given: Any, **named: Any) -> Any:
-        step = _inside()
-        if step is None or isinstance(operation, Layer) or not step.sees_all(operation):
-            return call(operation, *given, **named)
-        return step.seeing_all(call, operation, (list(given), named))
-
-    return called
+    step = _inside()
+    if step is None or isinstance(operation, Layer) or not step.sees_all(operation):
+        return call(operation, *given, **named)
+    return step.seeing_all(call, operation, (list(given), named))
 
 
-def _assigning(assign: Callable[..., Any]) -> Callable[..., Any]:
+def _assigning(assign: Callable[..., Any], /, variable: Any, *given: Any, **named: Any) -> Any:
     """A variable's new value: what a layer of the user's own computes from its rows may be a sum, a mean, or a count."""
-
-    @functools.wraps(assign)
-    def assigned(variable: Any, *given: Any, **named: Any) -> Any:
-        step = current()
-        if step is not None and step.rows is not None and not step.drawing and step.layers and not of_keras(step.layers[-1]):
-            raise SeesAll(step.layers[-1], "keeps what it computes")
-        if step is not None and not step.keeps:
-            return variable
-        return assign(variable, *given, **named)
-
-    return assigned
+    step = current()
+    if step is not None and step.rows is not None and not step.drawing and step.layers and not of_keras(step.layers[-1]):
+        raise SeesAll(step.layers[-1], "keeps what it computes")
+    if step is not None and not step.keeps:
+        return variable
+    return assign(variable, *given, **named)
 
 
 def _kept(layer: Layer) -> dict[tuple[int, Any], tuple[Any, Any]]:
@@ -563,21 +552,16 @@ def own_layers(layer: Layer) -> list[Layer]:
     return [one for one in layer._flatten_layers() if not of_keras(one)]
 
 
-def _seeding(following: Callable[..., Any]) -> Callable[..., Any]:
+def _seeding(following: Callable[..., Any], /, generator: Any, *given: Any, **named: Any) -> Any:
     """`SeedGenerator.next`, which counts alike on all workers."""
-
-    @functools.wraps(following)
-    def followed(generator: Any, *given: Any, **named: Any) -> Any:
-        step = current()
-        if step is None:
-            return following(generator, *given, **named)
-        step.drawing, step.draws = step.drawing + 1, step.draws + 1
-        try:
-            return following(generator, *given, **named)
-        finally:
-            step.drawing -= 1
-
-    return followed
+    step = current()
+    if step is None:
+        return following(generator, *given, **named)
+    step.drawing, step.draws = step.drawing + 1, step.draws + 1
+    try:
+        return following(generator, *given, **named)
+    finally:
+        step.drawing -= 1
 
 
 class _Regularizer:
@@ -592,158 +576,113 @@ class _Regularizer:
         vars(layer)["activity_regularizer"] = regularizer
 
 
-def _adding(add_loss: Callable[..., Any]) -> Callable[..., Any]:
+def _adding(add_loss: Callable[..., Any], layer: Layer, loss: Any) -> Any:
     """`Layer.add_loss`: whether a loss is a sum or a mean over rows is not known."""
-
-    @functools.wraps(add_loss)
-    def added(layer: Layer, loss: Any) -> Any:
-        if (step := _inside()) is not None:
-            if step.penalized is not layer:
-                raise SeesAll(layer, "adds a loss")
-            step.penalized = None
-        return add_loss(layer, loss)
-
-    return added
+    if (step := _inside()) is not None:
+        if step.penalized is not layer:
+            raise SeesAll(layer, "adds a loss")
+        step.penalized = None
+    return add_loss(layer, loss)
 
 
-def _differentiating(gradient: Callable[..., Any]) -> Callable[..., Any]:
+def _differentiating(gradient: Callable[..., Any], /, tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
     """`GradientTape.gradient`."""
-
-    @functools.wraps(gradient)
-    def differentiated(tape: tf.GradientTape, *given: Any, **named: Any) -> Any:
-        if (step := current()) is None or step.rows is not None:
-            return gradient(tape, *given, **named)
-        # What a function of the user's own differentiates to give its gradient is part of this one.
-        step.differentiating += 1
-        try:
-            local = gradient(tape, *given, **named)
-        finally:
-            step.differentiating -= 1
-        return local if step.differentiating else tf.nest.pack_sequence_as(local, step.gradients(tf.nest.flatten(local)))
-
-    return differentiated
+    if (step := current()) is None or step.rows is not None:
+        return gradient(tape, *given, **named)
+    # What a function of the user's own differentiates to give its gradient is part of this one.
+    step.differentiating += 1
+    try:
+        local = gradient(tape, *given, **named)
+    finally:
+        step.differentiating -= 1
+    return local if step.differentiating else tf.nest.pack_sequence_as(local, step.gradients(tf.nest.flatten(local)))
 
 
-def _recomputing(recompute: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputing(recompute: Callable[..., Any], function: Any) -> Any:
     """`tf.recompute_grad`: what is computed again while a tape differentiates has the rows that it had first."""
+    last: Any = None
 
-    @functools.wraps(recompute)
-    def made(function: Any) -> Any:
-        last: Any = None
+    @functools.wraps(function, updated=())
+    def computed(*given: Any, **named: Any) -> Any:
+        nonlocal last
+        if (step := current()) is None:
+            return function(*given, **named)
+        if not step.differentiating or last is None:
+            last = step.rows, list(step.layers), step.replicated
+        with step.again(*last):
+            return function(*given, **named)
 
-        @functools.wraps(function, updated=())
-        def computed(*given: Any, **named: Any) -> Any:
-            nonlocal last
-            if (step := current()) is None:
-                return function(*given, **named)
-            if not step.differentiating or last is None:
-                last = step.rows, list(step.layers), step.replicated
-            with step.again(*last):
-                return function(*given, **named)
-
-        result = recompute(computed)
-        result.__wrapped__ = function
-        return result
-
-    return made
+    result = recompute(computed)
+    result.__wrapped__ = function
+    return result
 
 
-def _inlining(call: Callable[..., Any]) -> Callable[..., Any]:
+def _inlining(call: Callable[..., Any], /, function: Function, *given: Any, **named: Any) -> Any:
     """A call of a `tf.function` of the user's own, as part of the step: a trace would be kept for others, and XLA can't exchange."""
-
-    @functools.wraps(call)
-    def called(function: Function, *given: Any, **named: Any) -> Any:
-        own, step = function.python_function, current()
-        # Keras' own convolve in groups, which TensorFlow can't without XLA.
-        if step is None or own.__module__.partition(".")[0] in KNOWN:
-            return call(function, *given, **named)
-        draws, converts = step.draws, tf.inside_function() and function._autograph
-        results = (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if converts else own)(*given, **named)
-        if step.draws > draws and function.experimental_get_tracing_count():
-            step.repeating.add(own.__qualname__)
-        return results
-
-    return called
+    own, step = function.python_function, current()
+    # Keras' own convolve in groups, which TensorFlow can't without XLA.
+    if step is None or own.__module__.partition(".")[0] in KNOWN:
+        return call(function, *given, **named)
+    draws, converts = step.draws, tf.inside_function() and function._autograph
+    results = (autograph.tf_convert(own, ControlStatusCtx(Status.ENABLED)) if converts else own)(*given, **named)
+    if step.draws > draws and function.experimental_get_tracing_count():
+        step.repeating.add(own.__qualname__)
+    return results
 
 
-def _padding(vectorize: Callable[..., Any]) -> Callable[..., Any]:
+def _padding(vectorize: Callable[..., Any], /, layer: TextVectorization, *given: Any, **named: Any) -> Any:
     """`TextVectorization.call`, which pads its rows to the longest of the batch."""
-
-    @functools.wraps(vectorize)
-    def padded(layer: TextVectorization, *given: Any, **named: Any) -> Any:
-        numbers, step = vectorize(layer, *given, **named), _inside()
-        if step is None or layer._output_mode != "int" or layer._output_sequence_length or not isinstance(numbers, tf.Tensor):
-            return numbers
-        width = tf.shape(numbers)[-1]
-        return tf.pad(numbers, [*([0, 0] for _ in numbers.shape[1:]), [0, tf.reduce_max(step.counts(width)) - width]])
-
-    return padded
+    numbers, step = vectorize(layer, *given, **named), _inside()
+    if step is None or layer._output_mode != "int" or layer._output_sequence_length or not isinstance(numbers, tf.Tensor):
+        return numbers
+    width = tf.shape(numbers)[-1]
+    return tf.pad(numbers, [*([0, 0] for _ in numbers.shape[1:]), [0, tf.reduce_max(step.counts(width)) - width]])
 
 
-def _deriving(gradients: Callable[..., Any]) -> Callable[..., Any]:
+def _deriving(gradients: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
     """`tf.gradients`."""
-
-    @functools.wraps(gradients)
-    def derived(*given: Any, **named: Any) -> Any:
-        local, step = gradients(*given, **named), current()
-        return local if step is None or step.rows is not None else step.gradients(local)
-
-    return derived
+    local, step = gradients(*given, **named), current()
+    return local if step is None or step.rows is not None else step.gradients(local)
 
 
-def _collecting(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+def _collecting(aggregate: Callable[..., Any], gradients: Sequence[Any]) -> Any:
     """`AggregateIndexedSlicesGradients`: one gradient of several uses of a variable."""
-
-    @functools.wraps(aggregate)
-    def collected(gradients: Sequence[Any]) -> Any:
-        total = aggregate(gradients)
-        if current() is not None and isinstance(total, tf.IndexedSlices):
-            setattr(total, USES, [size for one in gradients if one is not None for size in _uses(one)])
-        return total
-
-    return collected
+    total = aggregate(gradients)
+    if current() is not None and isinstance(total, tf.IndexedSlices):
+        setattr(total, USES, [size for one in gradients if one is not None for size in _uses(one)])
+    return total
 
 
-def _unknown(method: Callable[..., Any]) -> Callable[..., Any]:
+def _unknown(method: Callable[..., Any], /, tape: Any, *given: Any, **named: Any) -> Any:
     """Derivatives that are not summed."""
-
-    @functools.wraps(method)
-    def refused(tape: Any, *given: Any, **named: Any) -> Any:
-        if (step := current()) is not None and step.rows is None and step.group.workers > 1:
-            what = f"{type(tape).__name__}.{method.__name__}"
-            raise LockstepError(f"{what} in a train_step: only GradientTape.gradient() is that of all workers")
-        return method(tape, *given, **named)
-
-    return refused
+    if (step := current()) is not None and step.rows is None and step.group.workers > 1:
+        what = f"{type(tape).__name__}.{method.__name__}"
+        raise LockstepError(f"{what} in a train_step: only GradientTape.gradient() is that of all workers")
+    return method(tape, *given, **named)
 
 
-def _normalizing(moments: Callable[..., Any]) -> Callable[..., Any]:
+def _normalizing(moments: Callable[..., Any], layer: BatchNormalization, inputs: tf.Tensor, mask: Any) -> Any:
     """`BatchNormalization._moments`, of the whole batch: those of parts, combined (Chan, Golub, LeVeque 1979, STAN-CS-79-773)."""
-
-    @functools.wraps(moments)
-    def normalized(layer: BatchNormalization, inputs: tf.Tensor, mask: Any) -> Any:
-        step = _inside()
-        if step is None or not step.counts_rows(inputs.shape[0]):
-            return moments(layer, inputs, mask)
-        rows, rank = step.inner, len(inputs.shape)
-        # As Keras does, in float32 at least.
-        x = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
-        counted = _broadcast(tf.range(tf.shape(x)[0]) < rows.scaled(tf.shape(x)[0]) * (rows.stop - rows.start), x)
-        if mask is not None:
-            counted = tf.logical_and(counted, _broadcast(tf.cast(mask, tf.bool), x))
-        axes, along = layer._reduction_axes, [1] * rank
-        along[layer.axis % rank] = -1
-        count = tf.reduce_sum(tf.cast(counted, x.dtype), axes)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(tf.where(counted, x, tf.zeros_like(x)), axes), count)
-        spread = tf.reduce_sum(tf.where(counted, tf.square(x - tf.reshape(mean, along)), tf.zeros_like(x)), axes)
-        counts, means, spreads = tf.unstack(step.by_worker(tf.stack([count, mean, spread])), axis=1)
-        # As Keras does where there is a mask.
-        number = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.backend.epsilon())
-        all_mean = tf.reduce_sum(counts * means, 0) / number
-        variance = tf.reduce_sum(spreads + counts * tf.square(means - all_mean), 0) / number
-        return tf.cast(all_mean, inputs.dtype), tf.cast(variance, inputs.dtype)
-
-    return normalized
+    step = _inside()
+    if step is None or not step.counts_rows(inputs.shape[0]):
+        return moments(layer, inputs, mask)
+    rows, rank = step.inner, len(inputs.shape)
+    # As Keras does, in float32 at least.
+    x = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
+    counted = _broadcast(tf.range(tf.shape(x)[0]) < rows.scaled(tf.shape(x)[0]) * (rows.stop - rows.start), x)
+    if mask is not None:
+        counted = tf.logical_and(counted, _broadcast(tf.cast(mask, tf.bool), x))
+    axes, along = layer._reduction_axes, [1] * rank
+    along[layer.axis % rank] = -1
+    count = tf.reduce_sum(tf.cast(counted, x.dtype), axes)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(tf.where(counted, x, tf.zeros_like(x)), axes), count)
+    spread = tf.reduce_sum(tf.where(counted, tf.square(x - tf.reshape(mean, along)), tf.zeros_like(x)), axes)
+    counts, means, spreads = tf.unstack(step.by_worker(tf.stack([count, mean, spread])), axis=1)
+    # As Keras does where there is a mask.
+    number = tf.reduce_sum(counts, 0) + (0.0 if mask is None else keras.backend.epsilon())
+    all_mean = tf.reduce_sum(counts * means, 0) / number
+    variance = tf.reduce_sum(spreads + counts * tf.square(means - all_mean), 0) / number
+    return tf.cast(all_mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
 
 def _broadcast(flags: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -752,22 +691,17 @@ def _broadcast(flags: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(tf.reshape(flags, shape), tf.shape(x))
 
 
-def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
+def _drawing(draw: Callable[..., Any], /, shape: Any, *given: Any, **named: Any) -> Any:
     """A function of `keras.random` that takes a shape."""
-
-    @functools.wraps(draw)
-    def drawn(shape: Any, *given: Any, **named: Any) -> Any:
-        if (step := current()) is not None and step.drawn is not None:
-            bound = inspect.signature(draw).bind(shape, *given, **named)
-            bound.apply_defaults()
-            return _placed(draw(shape, *given, **named), step.drawn, bound.arguments)
-        step = _inside()
-        if step is None or not (per_row := _per_row(step, shape)):
-            return draw(shape, *given, **named)
-        whole, start, stop = per_row
-        return draw(whole, *given, **named)[start:stop]
-
-    return drawn
+    if (step := current()) is not None and step.drawn is not None:
+        bound = inspect.signature(draw).bind(shape, *given, **named)
+        bound.apply_defaults()
+        return _placed(draw(shape, *given, **named), step.drawn, bound.arguments)
+    step = _inside()
+    if step is None or not (per_row := _per_row(step, shape)):
+        return draw(shape, *given, **named)
+    whole, start, stop = per_row
+    return draw(whole, *given, **named)[start:stop]
 
 
 def _placed(numbers: tf.Tensor, place: float, given: Mapping[str, Any]) -> tf.Tensor:
@@ -790,35 +724,27 @@ def _per_row(step: Step, shape: Any) -> tuple[Any, Any, Any] | None:
     return tf.stack([rows.count * per_row, *sizes[1:]]), rows.start * per_row, (rows.start + rows.computed) * per_row
 
 
-def _dropping(dropout: Callable[..., Any]) -> Callable[..., Any]:
+def _dropping(dropout: Callable[..., Any], inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
     """`keras.random.dropout`, with the numbers that TensorFlow's draws."""
-
-    @functools.wraps(dropout)
-    def dropped(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
-        step = _inside()
-        if step is None or rate in (0.0, 1.0):
-            return dropout(inputs, rate, noise_shape, seed)
-        shape, drawn = keras_random._get_concrete_noise_shape(inputs, noise_shape), keras_random._cast_seed(keras_random.draw_seed(seed))
-        whole, start, stop = _per_row(step, shape) or (shape, 0, None)
-        kept = tf.random.stateless_uniform(whole, seed=drawn, dtype=inputs.dtype)[start:stop] >= rate
-        return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
-
-    return dropped
+    step = _inside()
+    if step is None or rate in (0.0, 1.0):
+        return dropout(inputs, rate, noise_shape, seed)
+    shape, drawn = keras_random._get_concrete_noise_shape(inputs, noise_shape), keras_random._cast_seed(keras_random.draw_seed(seed))
+    whole, start, stop = _per_row(step, shape) or (shape, 0, None)
+    kept = tf.random.stateless_uniform(whole, seed=drawn, dtype=inputs.dtype)[start:stop] >= rate
+    return tf.where(kept, inputs * tf.constant(1 / (1 - rate), inputs.dtype), tf.zeros_like(inputs))
 
 
-def _drawing_for_all(draw: Callable[..., Any]) -> Callable[..., Any]:
+def _drawing_for_all(draw: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
     """A function of `keras.random` whose numbers may be for each row, or an order of the rows."""
-
-    @functools.wraps(draw)
-    def drawn(*given: Any, **named: Any) -> Any:
-        if (step := _inside()) is not None and step.layers:
-            raise SeesAll(step.layers[-1], f"draws by keras.random.{draw.__name__}")
-        return draw(*given, **named)
-
-    return drawn
+    if (step := _inside()) is not None and step.layers:
+        raise SeesAll(step.layers[-1], f"draws by keras.random.{draw.__name__}")
+    return draw(*given, **named)
 
 
-HOOKS = (
+Hooks = tuple[tuple[Any, str, Callable[..., Any]], ...]
+"""Owners, names and replacements of functions: a replacement gets the function before its arguments."""
+HOOKS: Hooks = (
     (Layer, "__call__", _calling),
     (Layer, "add_loss", _adding),
     (Operation, "__call__", _operating),
@@ -843,16 +769,24 @@ HOOKS = (
     (keras_random, "dropout", _dropping),
     *((keras_random, name, _drawing_for_all) for name in ("beta", "binomial", "categorical", "gamma", "shuffle")),
 )
-"""Owners, names and replacements of Keras' and TensorFlow's functions; outside of a step a replacement does what the function does."""
+"""Replacements of Keras' and TensorFlow's functions, which outside of a step do what the functions do."""
 _installed, _installing = set[int](), threading.Lock()
 
 
-def install(hooks: tuple[tuple[Any, str, Callable[..., Any]], ...]) -> None:
+def install(hooks: Hooks) -> None:
     """Replace functions, once."""
     with _installing:
         if id(hooks) in _installed:
             return
         for owner, name, hook in hooks:
-            setattr(owner, name, hook(getattr(owner, name)))
+            setattr(owner, name, _hooked(getattr(owner, name), hook))
         Layer.activity_regularizer = _Regularizer()
         _installed.add(id(hooks))
+
+
+def _hooked(function: Callable[..., Any], hook: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        return hook(function, *given, **named)
+
+    return called

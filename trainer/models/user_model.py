@@ -58,7 +58,7 @@ def build(given: dict[str, Any], size: tuple[int, ...], classes: int) -> "keras.
 def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int) -> "keras.Model":
     import keras
 
-    from trainer.models import keras_methods
+    from trainer.models.compiled_model import CompiledModel
 
     called = f"model={function.called}"
     # A subclassed model that builds itself is built, but has neither shape.
@@ -70,7 +70,7 @@ def _checked(model: Any, function: Function, size: tuple[int, ...], classes: int
         )
     if model.output_shape != (None, classes):
         raise ConfigError(f"{called}: its output is {model.output_shape}; it must be (None, {classes}), one number per class")
-    if names := keras_methods.overridden(model):
+    if names := CompiledModel(model).overridden():
         raise ConfigError(f"{called}: it has a {names[0]} of its own, which would not be used here; leave it out")
     last = model.layers[-1]
     if isinstance(last, keras.layers.Softmax) or getattr(last, "activation", None) is keras.activations.softmax:

@@ -12,7 +12,6 @@ from trainer.engine.job import Job
 from trainer.network import all_reduce
 from trainer.network.cluster import Cluster, set_threads
 from trainer.network.member import Member
-from trainer.parameter_server.processes import resolver
 from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.parameter_server.snapshot_offers import Offers, Place
 
@@ -32,7 +31,7 @@ class Coordinator(Cluster):
         self.computing = task.cluster[WORKER]
         """`address:port` of those that compute steps."""
         set_threads(threads)
-        self.strategy = tf.distribute.ParameterServerStrategy(resolver(task))
+        self.strategy = tf.distribute.ParameterServerStrategy(_resolver(task))
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         self._servers = [0] * len(task.cluster[SERVER])
         """Bytes of the variables on each server."""
@@ -77,3 +76,9 @@ class Coordinator(Cluster):
 
         with self.strategy.scope(), tf.variable_creator_scope(create):
             yield
+
+
+def _resolver(task: Task) -> Any:
+    """TensorFlow's view of the cluster: TF_CONFIG without evaluators, which it would wait for."""
+    spec = tf.train.ClusterSpec(task.training)
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type=task.role, task_id=task.index, rpc_layer="grpc")

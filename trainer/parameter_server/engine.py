@@ -13,15 +13,16 @@ import tensorflow as tf
 
 from trainer.common.errors import PeerLost
 from trainer.data.batch import Batch, Call
-from trainer.engine.base import Engine, Rows
+from trainer.engine.base import Engine
 from trainer.engine.job import Job
-from trainer.keras_step import keras_metrics
+from trainer.models.compiled_model import CompiledModel
 from trainer.parameter_server.coordinator import Coordinator
-from trainer.parameter_server.staleness import QUEUED, may_begin
 from trainer.reduction.cost_model import Choice
 from trainer.step import batch_arrays, build_step
-from trainer.step.stop_and_save import SUMS
+from trainer.step.step_sums import StepSums
 
+QUEUED = 2
+"""Calls in progress or waiting per worker where nothing bounds them: a worker never waits for its next one."""
 POLL_S = 0.001
 NOBODY = -1
 """Rank of a worker that is lost, and nobody knows which."""
@@ -32,13 +33,13 @@ PATIENCE, SHORTEST_S = 20, 30.0
 """A call is late when it takes PATIENCE times as long as the longest before it, and at least SHORTEST_S seconds."""
 
 
-class HandedOut(NamedTuple):
+class PendingCall(NamedTuple):
     """A call that a worker computes, or will."""
 
     number: int
     """Number of the call, from 0."""
     result: Any
-    """TensorFlow's `RemoteValue`: rows, staleness, index of the worker."""
+    """TensorFlow's `RemoteValue`: sums of its steps, staleness, index of the worker."""
     at: float
     """When, on the monotonic clock."""
 
@@ -63,7 +64,7 @@ class Asynchronous(Engine):
         with cluster.strategy.scope():
             self._updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._call = self._counted()
-        self._under_way: list[HandedOut] = []
+        self._under_way: list[PendingCall] = []
         self._rate: float | None = None
         self._rate_at = -math.inf
         self._handed_out, self._longest, self._late = 0, 0.0, False
@@ -76,14 +77,14 @@ class Asynchronous(Engine):
 
         @tf.function(input_signature=signature, autograph=False)
         def call(batches: Batch, rates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            """The rows of the call's steps, how many steps of other workers updated the weights meanwhile, and who computed it."""
+            """The sums of the call's steps, how many steps of other workers updated the weights meanwhile, and who computed it."""
             before, steps = self._updates.read_value(), tf.cast(tf.shape(rates)[0], tf.int64)
             with tf.control_dependencies([before]):
-                rows = self._train_call(batches, rates)
-            with tf.control_dependencies([rows]):
+                sums = self._train_call(batches, rates)
+            with tf.control_dependencies([sums]):
                 after = self._updates.assign_add(steps, read_value=True)
             index = tf.distribute.coordinator.experimental_get_current_worker_index()
-            return rows, tf.identity(after) - steps - before, index
+            return sums, tf.identity(after) - steps - before, index
 
         return call
 
@@ -97,15 +98,14 @@ class Asynchronous(Engine):
     def trace(self) -> None:
         """Nothing: tracing on this host is part of the first call, while the workers begin."""
 
-    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> Rows:  # noqa: ARG002 - a batch has the numbers of its steps
-        """Hand out a call as soon as the bound of staleness allows; return the rows of those that have ended meanwhile."""
-        rows = list(self._until(self._may_begin))
+    def train(self, call: Call, batch: Batch, rates: np.ndarray, number: int) -> tuple[StepSums, None]:  # noqa: ARG002 - in a batch
+        """Hand out a call as soon as the bound of staleness allows; return the sums of those that have ended meanwhile."""
+        ended = list(self._until(self._may_begin))
         arguments = tf.nest.map_structure(tf.constant, (batch, rates))
         result = self._coordinator.schedule(self._call, args=arguments)
-        self._under_way.append(HandedOut(self._handed_out, result, time.monotonic()))
+        self._under_way.append(PendingCall(self._handed_out, result, time.monotonic()))
         self._handed_out += 1
-        none = np.zeros((0, len(SUMS) + keras_metrics.size(self.model)), np.float32)
-        return np.concatenate([none, *rows]), None
+        return StepSums.none(CompiledModel(self.model).metric_size).followed_by(ended), None
 
     def read(self, variables: Sequence[Any]) -> list[np.ndarray]:
         """See `Engine`; several at a time, as each is a question to a server."""
@@ -114,13 +114,13 @@ class Asynchronous(Engine):
 
     def settle(self) -> list[np.ndarray]:
         """See `Engine`; from then on all workers are level."""
-        rows = list(self._until(lambda: not self._under_way))
+        ended = list(self._until(lambda: not self._under_way))
         self._handed_out = 0
-        return rows
+        return ended
 
     def validate(self, batches: Iterable[tuple[int, tuple[Any, ...]]], *_more: Any) -> np.ndarray:
         """See `Engine`; the workers share the batches."""
-        waiting, sums = deque[Any](), np.zeros(keras_metrics.size(self.model))
+        waiting, sums = deque[Any](), np.zeros(CompiledModel(self.model).metric_size)
         for _, data in batches:
             # The examples may be larger than this host's memory.
             if len(waiting) >= QUEUED * len(self._addresses):
@@ -159,23 +159,23 @@ class Asynchronous(Engine):
         return may_begin(self._handed_out, oldest, len(self._under_way), len(self._addresses), self._staleness)
 
     def _until(self, ready: Callable[[], bool]) -> Iterator[np.ndarray]:
-        """The rows of calls that end until something holds."""
+        """The sums of calls that end until something holds."""
         while True:
             ended = [one for one in self._under_way if one.result._status_available_event.is_set()]
             self._under_way = [one for one in self._under_way if one not in ended]
-            yield from map(self._rows, ended)
+            yield from map(self._sums_of, ended)
             if ready():
                 return
             self._check_late()
             time.sleep(POLL_S)
 
-    def _rows(self, ended: HandedOut) -> np.ndarray:
+    def _sums_of(self, ended: PendingCall) -> np.ndarray:
         # Raises what the call raised, such as that a server is lost.
-        rows, stale, index = ended.result.fetch()
+        sums, stale, index = ended.result.fetch()
         self._longest, self._late = max(self._longest, time.monotonic() - ended.at), False
         self._stale[int(stale)] += 1
         self._calls[int(index)] += 1
-        return np.array(rows)
+        return np.array(sums)
 
     def _check_late(self) -> None:
         """Warn once of a worker that does not end its call: `recovery.hang` ends all."""
@@ -186,6 +186,23 @@ class Asynchronous(Engine):
         busy = [address for index, address in enumerate(self._addresses) if not self._calls[index]]
         who = f"; no call of this epoch came from {', '.join(busy)}" if busy else ""
         self._job.metrics.warning(f"a worker has not ended its call for {limit:.0f} s: it is frozen, or its host or network is gone{who}")
+
+
+def may_begin(number: int, oldest: int, under_way: int, workers: int, staleness: int | None) -> bool:
+    """Return whether the call `number` may be handed to a worker: stale synchronous parallel, with calls as its clock.
+
+    Ho et al. 2013 (NIPS, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"): with the bound 0, all workers
+    finish a round before any begins the next; with the bound s, the fastest is at most s rounds ahead of the slowest.
+
+    Args:
+        number: of the call, from 0, counted since all workers last waited for each other.
+        oldest: number of the oldest call that has not ended; `number` if all have.
+        under_way: calls that have been handed out and have not ended.
+        workers: how many compute.
+        staleness: rounds of one call per worker that a call may be ahead; None: any.
+    """
+    bound = under_way < QUEUED * workers
+    return bound if staleness is None else bound and number // workers - oldest // workers <= staleness
 
 
 def _count_at_once(optimizer: keras.optimizers.Optimizer) -> None:

@@ -24,7 +24,7 @@ TIMES, MORE = 8, 2**26
 """A snapshot has at most so many times the bytes of its weights, and so many more: it may hold the optimizer's."""
 
 
-class Left(Exception):
+class ChiefGone(Exception):
     """The chief is gone."""
 
 
@@ -38,7 +38,7 @@ class Evaluator:
         self._most = TIMES * weights + MORE
 
     def serve(self, connection: socket.socket) -> None:
-        """Evaluate snapshots until the chief is gone (Left)."""
+        """Evaluate snapshots until the chief is gone (ChiefGone)."""
         while True:
             self._one(connection)
 
@@ -47,7 +47,7 @@ class Evaluator:
         header = self._place.read(_read(connection, HEADER))
         if header is None:
             _say(connection, REFUSED)
-            raise Left
+            raise ChiefGone
         epoch, size, sha256 = header
         path = record_path(self._folder, epoch)
         if _read_record(path).get("snapshot_sha256") == sha256.hex():
@@ -57,12 +57,12 @@ class Evaluator:
             print(f"error: the snapshot of epoch {epoch} has {size:,} bytes, and the model's at most {self._most:,}", flush=True)
             _say(connection, REFUSED)
             # What follows would be its content.
-            raise Left
+            raise ChiefGone
         _say(connection, SEND)
         try:
             record = self._evaluated(connection, epoch, size, sha256)
             write_json(path, record)
-        except Left:
+        except ChiefGone:
             raise
         except Exception as error:
             # Whatever a snapshot or this host's disk does: the others train, and the next snapshot may do.
@@ -101,7 +101,7 @@ def follow(task: Task, test: Test, own: Path, secret: bytes, metrics: Metrics, c
     evaluator = Evaluator(test, own / EVALUATIONS, place, metrics)
     metrics.phase(Phase.SERVING)
     while True:
-        with contextlib.suppress(Left), place.chief(task.index) as connection:
+        with contextlib.suppress(ChiefGone), place.chief(task.index) as connection:
             evaluator.serve(connection)
 
 
@@ -126,7 +126,7 @@ def _receive(connection: socket.socket, path: Path, size: int, sha256: bytes) ->
 
 def _beat(connection: socket.socket) -> None:
     """A sign of life for the chief; if it is gone, the evaluation goes on to its end."""
-    with contextlib.suppress(Left):
+    with contextlib.suppress(ChiefGone):
         _say(connection, ALIVE)
 
 
@@ -134,7 +134,7 @@ def _say(connection: socket.socket, word: bytes) -> None:
     try:
         connection.sendall(word)
     except OSError:
-        raise Left from None
+        raise ChiefGone from None
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
@@ -143,9 +143,9 @@ def _read(connection: socket.socket, count: int) -> bytes:
         try:
             part = connection.recv(count - len(data))
         except OSError:
-            raise Left from None
+            raise ChiefGone from None
         if not part:
-            raise Left
+            raise ChiefGone
         data += part
     return data
 

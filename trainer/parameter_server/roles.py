@@ -1,10 +1,14 @@
-"""Roles of an asynchronous run's processes: TF_CONFIG with its jobs. Standard library only."""
+"""Roles of an asynchronous run's processes: TF_CONFIG with its jobs. Standard library only, but where a process serves."""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from trainer.common.errors import ClusterError
 
@@ -55,6 +59,33 @@ class Task:
     def address(self) -> str:
         """Its own `address:port`."""
         return self.cluster[self.role][self.index]
+
+    def serve(self, threads: int, ready: Callable[[], None] = lambda: None) -> NoReturn:
+        """Answer the chief, `ready` from the call of that function on, until this process is ended from outside.
+
+        Raises:
+            ClusterError: its port is taken.
+        """
+        import tensorflow as tf
+
+        from trainer.network.cluster import set_threads
+
+        set_threads(threads)
+        try:
+            server = tf.distribute.Server(self.training, job_name=self.role, task_index=self.index, protocol="grpc")
+        except tf.errors.OpError as error:
+            raise ClusterError(f"{self.role} {self.index} can't listen on {self.address}: {error.message}") from None
+        print(f"{self.role} {self.index} of {len(self.cluster[self.role])} listens on {server.target}", flush=True)
+        ready()
+        while True:
+            threading.Event().wait()
+
+    def start_server(self, index: int, threads: int, log: Path) -> None:
+        """Start the parameter server of this host, which does not outlive this process."""
+        argv = [sys.executable, "-m", "trainer", "ps", "--threads", str(threads), "--parent", str(os.getpid())]
+        environment = {**os.environ, "TF_CONFIG": json.dumps(tf_config(self.cluster, SERVER, index))}
+        with log.open("ab") as stream:
+            subprocess.Popen(argv, env=environment, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)
 
 
 def tf_config(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config.schema import Reduction
-from trainer.reduction.low_rank import factors_of, matrix_of, rank_of
+from trainer.reduction.low_rank import FactorSizes
 
-SHARE = 0.10
+FRACTION = 0.10
 """Gradients are compressed if sending them all would take more than this fraction of a step's own work."""
 FLOAT, HALF = 4, 2
 """Bytes per number."""
@@ -37,54 +37,57 @@ class Choice:
     """Bytes of each all-reduce of a step, in order; empty for one worker."""
 
 
-def choose(config: Reduction, shapes: Sequence[tuple[int, ...]], own: float, sending: float) -> Choice:
-    """The method for these gradients; the slowest worker takes `own` seconds for a step's work, `sending` for all in float32."""
-    packed_bytes, compressed_bytes = sent_bytes(config, "packed", shapes), sent_bytes(config, "powersgd", shapes)
-    cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
-    if compressed_bytes == packed_bytes:
-        return Choice("packed", f"as they are: none is large enough to compress ({cost})", packed_bytes, measured=True)
-    if not worth_compressing(own, sending):
-        return Choice("packed", f"as they are: {cost}; from {SHARE:.0%} on they are compressed", packed_bytes, measured=True)
-    smaller = f"{compressed_bytes / 1e3:,.0f} kB instead of {packed_bytes / 1e3:,.0f}"
-    why = f"compressed (PowerSGD, rank {config.rank}, {smaller}): {cost}, more than {SHARE:.0%}"
-    return Choice("powersgd", why, compressed_bytes, measured=True)
+@dataclass(frozen=True)
+class GradientTraffic:
+    """Bytes that a step of gradients of these shapes sends, by method."""
+
+    config: Reduction
+    shapes: Sequence[tuple[int, ...]]
+
+    def choose(self, own: float, sending: float) -> Choice:
+        """The method; the slowest worker takes `own` seconds for a step's work, `sending` for all gradients in float32."""
+        packed, compressed = self.sent_bytes("packed"), self.sent_bytes("powersgd")
+        cost = f"all of them would take {_ms(sending)}, {sending / own:.0%} of the {_ms(own)} of a step's own work"
+        if compressed == packed:
+            return Choice("packed", f"as they are: none is large enough to compress ({cost})", packed, measured=True)
+        if not worth_compressing(own, sending):
+            return Choice("packed", f"as they are: {cost}; from {FRACTION:.0%} on they are compressed", packed, measured=True)
+        smaller = f"{compressed / 1e3:,.0f} kB instead of {packed / 1e3:,.0f}"
+        why = f"compressed (PowerSGD, rank {self.config.rank}, {smaller}): {cost}, more than {FRACTION:.0%}"
+        return Choice("powersgd", why, compressed, measured=True)
+
+    def sent_bytes(self, name: str) -> int:
+        """Bytes per worker that are summed in each step with the method of that name."""
+        if name == "powersgd":
+            small = sum(FLOAT * math.prod(shape) for shape, sizes in self._factored() if sizes is None)
+            return small + self._left + self._right
+        return sum((HALF if name == "half" and len(shape) > 1 else FLOAT) * math.prod(shape) for shape in self.shapes)
+
+    def sums(self, name: str, transport: str) -> tuple[int, ...]:
+        """Bytes of each all-reduce of a step, in order: PowerSGD has two, and on the host sends small tensors with the second."""
+        whole = self.sent_bytes(name)
+        if name != "powersgd" or not self._left:
+            return (whole + COUNTED,)
+        if transport == DIRECT:
+            return (self._left, whole - self._left + COUNTED)
+        return (whole - self._right + COUNTED, self._right)
+
+    def _factored(self) -> list[tuple[tuple[int, ...], FactorSizes | None]]:
+        return [(shape, FactorSizes.of(shape, self.config)) for shape in self.shapes]
+
+    @property
+    def _left(self) -> int:
+        number = HALF if self.config.dtype == "bfloat16" else FLOAT
+        return sum(number * sizes.rank * sizes.rows for _, sizes in self._factored() if sizes is not None)
+
+    @property
+    def _right(self) -> int:
+        return sum(FLOAT * sizes.factors * sizes.columns for _, sizes in self._factored() if sizes is not None)
 
 
 def worth_compressing(own: float, sending: float) -> bool:
     """Return whether sending all gradients (seconds) takes too much of a step beside the slowest worker's own work (seconds)."""
-    return sending > SHARE * own
-
-
-def sent_bytes(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Bytes per worker that are summed in each step with the method of that name."""
-    if name == "powersgd":
-        return sum(_compressed(config, shape) for shape in shapes)
-    return sum((HALF if name == "half" and len(shape) > 1 else FLOAT) * math.prod(shape) for shape in shapes)
-
-
-def sums_of(config: Reduction, name: str, shapes: Sequence[tuple[int, ...]], transport: str) -> tuple[int, ...]:
-    """Bytes of each all-reduce of a step, in order: PowerSGD has two, and sends small tensors with the second on the host, see there."""
-    whole = sent_bytes(config, name, shapes)
-    left = sum(_left(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
-    if name != "powersgd" or not left:
-        return (whole + COUNTED,)
-    if transport == DIRECT:
-        return (left, whole - left + COUNTED)
-    right = sum(_right(config, matrix) for shape in shapes if (matrix := matrix_of(shape, config)) is not None)
-    return (whole - right + COUNTED, right)
-
-
-def _compressed(config: Reduction, shape: tuple[int, ...]) -> int:
-    matrix = matrix_of(shape, config)
-    return FLOAT * math.prod(shape) if matrix is None else _left(config, matrix) + _right(config, matrix)
-
-
-def _left(config: Reduction, matrix: tuple[int, int]) -> int:
-    return rank_of(matrix, config) * (HALF if config.dtype == "bfloat16" else FLOAT) * matrix[0]
-
-
-def _right(config: Reduction, matrix: tuple[int, int]) -> int:
-    return factors_of(matrix, config) * FLOAT * matrix[1]
+    return sending > FRACTION * own
 
 
 def _ms(seconds: float) -> str:

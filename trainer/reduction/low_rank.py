@@ -1,6 +1,7 @@
 """Ranks and shapes of PowerSGD's factors, wherever they are computed."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,33 +13,43 @@ WORTH = 2
 """A matrix is compressed when its factors are at least this many times smaller."""
 
 
-def rank_of(matrix: tuple[int, int], config: Reduction) -> int:
-    """How many new left factors of a matrix a step sends, at most its smaller side.
+@dataclass(frozen=True)
+class FactorSizes:
+    """A gradient as a matrix that is sent as factors."""
 
-    A matrix with fewer than `EVEN` elements, such as a convolution's, is further from low rank: it gets more, as long as that pays.
-    """
-    (rows, columns), elements = matrix, math.prod(matrix)
-    worth = (elements // WORTH - config.recycle * columns) // (rows + columns)
-    more = min(config.max_rank, config.rank * EVEN // elements, worth)
-    return min(max(config.rank, more), *matrix)
+    rows: int
+    columns: int
+    rank: int
+    """New left factors that a step sends."""
+    factors: int
+    """Factors of the update: new and recycled ones, at most the smaller side."""
 
+    @classmethod
+    def of(cls, shape: tuple[int, ...], config: Reduction) -> "FactorSizes | None":
+        """A tensor as a matrix, with its last axis as columns; None if compression does not pay."""
+        columns, elements = shape[-1] if shape else 1, math.prod(shape)
+        one = cls.of_matrix(elements // columns, columns, config)
+        pays = elements >= config.min_elements and elements >= WORTH * (one.rank * one.rows + one.factors * columns)
+        return one if pays else None
 
-def factors_of(matrix: tuple[int, int], config: Reduction) -> int:
-    """How many factors the update of a matrix has: new and recycled ones, at most its smaller side."""
-    return min(rank_of(matrix, config) + config.recycle, *matrix)
+    @classmethod
+    def of_matrix(cls, rows: int, columns: int, config: Reduction) -> "FactorSizes":
+        """A matrix with the configured rank, at most its smaller side.
 
+        One with fewer than `EVEN` elements, such as a convolution's, is further from low rank: it gets more, as long as that pays.
+        """
+        elements = rows * columns
+        worth = (elements // WORTH - config.recycle * columns) // (rows + columns)
+        more = min(config.max_rank, config.rank * EVEN // elements, worth)
+        rank = min(max(config.rank, more), rows, columns)
+        return cls(rows, columns, rank, min(rank + config.recycle, rows, columns))
 
-def matrix_of(shape: tuple[int, ...], config: Reduction) -> tuple[int, int] | None:
-    """Rows and columns of a tensor as a matrix, with its last axis as columns; None if compression does not pay."""
-    columns = shape[-1] if shape else 1
-    elements = math.prod(shape)
-    rows = elements // columns
-    sent = rank_of((rows, columns), config) * rows + factors_of((rows, columns), config) * columns
-    pays = elements >= config.min_elements and elements >= WORTH * sent
-    return (rows, columns) if pays else None
+    @property
+    def recycled(self) -> int:
+        """Strongest left factors of the last step, which are used again."""
+        return self.factors - self.rank
 
-
-def start(number: int, rank: int, columns: int, seed: int) -> np.ndarray:
-    """The first Q, transposed `[rank, columns]`: the same random numbers on all workers."""
-    random = np.random.Generator(np.random.Philox(key=[seed, number]))
-    return random.standard_normal((rank, columns)).astype(np.float32)
+    def start(self, number: int, seed: int) -> np.ndarray:
+        """The first Q of gradient `number`, transposed `[rank, columns]`: the same random numbers on all workers."""
+        random = np.random.Generator(np.random.Philox(key=[seed, number]))
+        return random.standard_normal((self.rank, self.columns)).astype(np.float32)

@@ -23,7 +23,7 @@ import numpy as np
 from trainer.config.schema import Reduction
 from trainer.network.bfloat16 import narrow
 from trainer.network.host_array import HostArray, RowPool
-from trainer.reduction.low_rank import factors_of, matrix_of, rank_of, start
+from trainer.reduction.low_rank import FactorSizes
 from trainer.reduction.method import NEGLIGIBLE, LowRank, Method, Setting, Shapes, plain
 
 BLOCK_ELEMENTS = 2**17
@@ -32,32 +32,30 @@ BLOCK_ELEMENTS = 2**17
 
 def make(config: Reduction, shapes: Sequence[tuple[int, ...]], setting: Setting) -> Method:
     """Compress those gradients that are large enough: on the host with compiled loops, elsewhere with TensorFlow ops."""
-    large = {number: matrix for number, shape in enumerate(shapes) if (matrix := matrix_of(shape, config)) is not None}
+    large = {number: one for number, shape in enumerate(shapes) if (one := FactorSizes.of(shape, config)) is not None}
     if not large:
         return plain()
     if setting.on_host:
         return HostPowerSGD(large, config, setting).method()
     from trainer.reduction.powersgd_tf import OpsPowerSGD
 
-    return OpsPowerSGD(large, list(shapes), config, setting).method()
+    return OpsPowerSGD(large, list(shapes), setting).method()
 
 
-class Matrix:
+class _Matrix:
     """State between steps for one large gradient; factors are transposed."""
 
-    def __init__(self, rows: int, columns: int, first: np.ndarray, factors: int):
-        rank = len(first)
-        self.recycled = factors - rank
-        """How many of the last step's left factors, the strongest, are reused."""
-        self.error = HostArray((rows, columns))
+    def __init__(self, sizes: FactorSizes, first: np.ndarray):
+        self.recycled = sizes.recycled
+        self.error = HostArray((sizes.rows, sizes.columns))
         """Rest of the gradient to send, still including the product of the two factors below."""
-        self.left, self.right = HostArray((factors, rows)), HostArray((factors, columns))
+        self.left, self.right = HostArray((sizes.factors, sizes.rows)), HostArray((sizes.factors, sizes.columns))
         """P of the last step, and this worker's own Q."""
-        self.start = HostArray((rank, columns))
+        self.start = HostArray(first.shape)
         """Q summed over all workers: the next step starts from it."""
         self.start.assign(first)
         self._first = first
-        self.projected = np.zeros((rank, rows), np.float32)
+        self.projected = np.zeros((sizes.rank, sizes.rows), np.float32)
 
     def begin_at(self, right: np.ndarray) -> None:
         """Start the next step from the last rows of the summed Q `[factors, columns]`, scaled to length 1; an empty row from random."""
@@ -69,15 +67,12 @@ class Matrix:
 class HostPowerSGD:
     """PowerSGD in compiled loops over arrays in host memory."""
 
-    def __init__(self, large: dict[int, tuple[int, int]], config: Reduction, setting: Setting):
+    def __init__(self, large: dict[int, FactorSizes], config: Reduction, setting: Setting):
         self._large = list(large)
         # Sending P in 16 bits costs almost no accuracy: all workers project on the same basis, made from the rounded sum, and
         # whatever a worker's gradient has outside that basis stays in its error.
         self._as_sent = narrow if config.dtype == "bfloat16" else np.copy
-        self._matrices = [
-            Matrix(*matrix, start(number, rank_of(matrix, config), matrix[1], setting.seed), factors_of(matrix, config))
-            for number, matrix in large.items()
-        ]
+        self._matrices = [_Matrix(sizes, sizes.start(number, setting.seed)) for number, sizes in large.items()]
         self._crew = RowPool(setting.threads)
 
     def method(self) -> Method:

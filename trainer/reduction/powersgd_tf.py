@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.schema import Reduction
 from trainer.reduction.fixed_sum import fixed_sum, fixed_sums
+from trainer.reduction.low_rank import FactorSizes
 from trainer.reduction.method import NEGLIGIBLE, Method, Setting
 
 
-class OfEachDevice:
+class _OfEachDevice:
     """A variable with a separate value on each device of this worker, saved and restored with an extra leading axis."""
 
     def __init__(self, values: np.ndarray):
@@ -37,18 +37,13 @@ class OfEachDevice:
 class OpsPowerSGD:
     """As `HostPowerSGD`, with a memory per device and gradients multiplied out; create under the strategy's scope."""
 
-    def __init__(self, large: dict[int, tuple[int, int]], shapes: list[tuple[int, ...]], config: Reduction, setting: Setting):
-        from trainer.reduction.low_rank import factors_of, rank_of, start
-
+    def __init__(self, large: dict[int, FactorSizes], shapes: list[tuple[int, ...]], setting: Setting):
         self._large, self._shapes = large, shapes
         self._small = [number for number in range(len(shapes)) if number not in large]
-        firsts = [start(number, rank_of(matrix, config), matrix[1], setting.seed).T for number, matrix in large.items()]
-        recycled = [factors_of(matrix, config) - first.shape[1] for matrix, first in zip(large.values(), firsts, strict=True)]
-        self._errors = [OfEachDevice(np.zeros(matrix, np.float32)) for matrix in large.values()]
-        self._starts = [OfEachDevice(first) for first in firsts]
-        self._recycled = [
-            OfEachDevice(np.zeros((rows, count), np.float32)) for (rows, _), count in zip(large.values(), recycled, strict=True)
-        ]
+        firsts = [sizes.start(number, setting.seed).T for number, sizes in large.items()]
+        self._errors = [_OfEachDevice(np.zeros((sizes.rows, sizes.columns), np.float32)) for sizes in large.values()]
+        self._starts = [_OfEachDevice(first) for first in firsts]
+        self._recycled = [_OfEachDevice(np.zeros((sizes.rows, sizes.recycled), np.float32)) for sizes in large.values()]
         self._firsts = [tf.constant(first) for first in firsts]
 
     def method(self) -> Method:
@@ -59,8 +54,8 @@ class OpsPowerSGD:
         """From `[sums, *gradients]`: sends the sums, the small gradients and every P; every M stays."""
         sums, *gradients = values
         matrices = [
-            tf.reshape(gradients[number], shape) + error.variable
-            for (number, shape), error in zip(self._large.items(), self._errors, strict=True)
+            tf.reshape(gradients[number], (sizes.rows, sizes.columns)) + error.variable
+            for (number, sizes), error in zip(self._large.items(), self._errors, strict=True)
         ]
         lefts = [tf.matmul(matrix, begin.variable) for matrix, begin in zip(matrices, self._starts, strict=True)]
         return matrices, [sums, *(gradients[number] for number in self._small), *lefts]

@@ -26,12 +26,12 @@ def full(data: tuple[Any, ...], total: int | None = None, spec: Spec | None = No
     return Batch(data, np.ones((steps, batch), np.float32), places, totals, numbers, np.float32(0), every)
 
 
-def blank(spec: Spec, examples: int = 1, sides: Sequence[int] | None = None) -> Batch:
-    """The batch of one step whose examples are zeros, or empty strings; `sides` is how long they are where a shape varies, by default 1."""
+def blank(spec: Spec, count: int = 1, sides: Sequence[int] | None = None) -> Batch:
+    """The batch of one step of `count` examples of zeros, or empty strings; `sides`: lengths where a shape varies, by default 1."""
     lengths = iter(sides or [1] * len(spec.varying))
     arrays = [
         np.zeros(
-            (1, examples, *(next(lengths) if size is None else size for size in leaf.shape)),
+            (1, count, *(next(lengths) if size is None else size for size in leaf.shape)),
             object if leaf.dtype == "string" else leaf.dtype,
         )
         for leaf in spec.leaves
@@ -60,9 +60,9 @@ def signature(spec: Spec, steps: int) -> Batch:
         "asks": ([], tf.float32),
         "sides": ([*several, len(spec.varying)], tf.int32),
     }
-    return Batch(rows(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
+    return Batch(data_signature(spec, several), **{name: tf.TensorSpec(shape, kind) for name, (shape, kind) in fields.items()})
 
 
-def rows(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
+def data_signature(spec: Spec, several: Sequence[None] = ()) -> tuple[Any, ...]:
     """TensorSpecs of any number of examples, with dimensions before it."""
     return spec.pack([tf.TensorSpec([*several, None, *leaf.shape], leaf.dtype) for leaf in spec.leaves])

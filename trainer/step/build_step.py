@@ -28,7 +28,7 @@ def build(
     classes: int,
     spec: Spec,
     warn: Callable[[str], None] = print,
-    sample: Callable[[], Any] = rehearsal.no_batch,
+    sample: Callable[[], Any] = lambda: None,
 ) -> worker_step.Local | Program:
     """A configuration's model with its initial weights, the same on all workers.
 
@@ -40,7 +40,7 @@ def build(
         classes: number of classes of a classifier of images.
         spec: of the examples.
         warn: shows the user which layers see the whole batch.
-        sample: returns the first batch, padded perhaps further than it need be.
+        sample: returns the first batch, padded perhaps further than it need be; None if there is none yet.
 
     Raises:
         ConfigError: the model is not one that can be trained here.
@@ -51,7 +51,7 @@ def build(
     placements = rehearsal.Placements(local.model, cluster, warn)
     local = dataclasses.replace(local, placements=placements)
     by_rows = placements.by_rows(local.model.train_step)
-    adds_up = placements.adds_up(by_rows, batch_arrays.rows(local.spec), sample)
+    adds_up = placements.adds_up(by_rows, batch_arrays.data_signature(local.spec), sample)
     return local if adds_up and not placements.one_by_one else Program(local, by_rows, adds_up)
 
 

@@ -17,7 +17,7 @@ DRAWS = 5
 """Numbers drawn per image: row, column, mirroring, angle, scale."""
 COLOURS = 3
 """Numbers drawn per image: brightness, contrast, saturation."""
-PLACES, HUES, SHARES = 0, 2, 4
+PLACES, HUES, MIXES = 0, 2, 4
 """Streams of random numbers of a step; the partner of an image has the next one."""
 APART = 2**40
 """Distance between two streams, in steps."""
@@ -59,10 +59,10 @@ def make(config: Augment, seed: int, classes: int = 0, smoothing: float = 0.0) -
         images, labels, *weights = batch.data
         if not config.mixup:
             return _changed(config, seed, batch, images), smoothed(tf.one_hot(labels, classes)) if smoothing else labels, *weights
-        share = _shares(config.mixup, seed, batch)
+        fraction = _fractions(config.mixup, seed, batch)
         seen = [_changed(config, seed, batch, image, partner) for partner, image in enumerate(images)]
         hot = [tf.one_hot(label, classes) for label in labels]
-        return _mixed(share, seen), smoothed(_mixed(share, hot)), *(_mixed(share, pair) for pair in weights)
+        return _mixed(fraction, seen), smoothed(_mixed(fraction, hot)), *(_mixed(fraction, pair) for pair in weights)
 
     return augment
 
@@ -109,18 +109,18 @@ def _apart(images: tf.Tensor, middle: tf.Tensor, factor: tf.Tensor) -> tf.Tensor
     return tf.clip_by_value(middle + (images - middle) * factor, 0.0, 255.0)
 
 
-def _shares(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
+def _fractions(alpha: float, seed: int, batch: Batch) -> tf.Tensor:
     """Fractions of the images' own values in mixup, from Beta(alpha, alpha), `[batch]`."""
-    drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, SHARES), alpha=alpha)
+    drawn = tf.random.stateless_gamma([tf.cast(batch.total, tf.int32), 2], _seed(seed, batch, MIXES), alpha=alpha)
     # TensorFlow gives the least normal number for any below it. Where a small alpha leaves both there, all is the partner's.
     drawn -= np.finfo(np.float32).tiny
     return tf.gather(tf.math.divide_no_nan(drawn[:, 0], drawn[:, 0] + drawn[:, 1]), batch.places)
 
 
-def _mixed(share: tf.Tensor, pair: list[tf.Tensor]) -> tf.Tensor:
-    """The mean of `[batch, ...]` and its partners, weighted with `share` `[batch]`."""
+def _mixed(fraction: tf.Tensor, pair: list[tf.Tensor]) -> tf.Tensor:
+    """The mean of `[batch, ...]` and its partners, weighted with `fraction` `[batch]`."""
     own, other = (tf.cast(one, tf.float32) for one in pair)
-    part = tf.reshape(share, [-1, *[1] * (len(own.shape) - 1)])
+    part = tf.reshape(fraction, [-1, *[1] * (len(own.shape) - 1)])
     return own * part + other * (1 - part)
 
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 from trainer.common.patching import replaced
 from trainer.data.batch import Batch
 from trainer.keras_step import additive, gradient_capture, keras_metrics
-from trainer.keras_step.mixed_processors import FromChief, changing
+from trainer.keras_step.mixed_processors import FromChief
 from trainer.keras_step.optimizer import rate_of
+from trainer.models.compiled_model import CompiledModel
 from trainer.network import tf_strategy
 from trainer.step import batch_arrays, testing, worker_step
 
@@ -65,15 +66,15 @@ class Program(worker_step.Steps):
     def _step(self, batch: Batch) -> tf.Tensor:
         count, batch = tf.reduce_sum(batch.weights), batch_arrays.trimmed(self.local.spec, batch)
         # The model is no strategy's, whose replica context TensorFlow's collectives need.
-        with tf_strategy.outside(), keras_metrics.changes(self.model, kept=True) as moved:
+        with tf_strategy.outside(), CompiledModel(self.model).metric_changes(kept=True) as moved:
             returned, tracks_loss = self._train_step(self.local.augment(batch))
         values = self.logs.read(self.model, returned, tracks_loss)
-        self.from_chief.take([weight.value for weight in (changing(self.model) if self.adds_up else self.model.weights)])
+        self.from_chief.take([weight.value for weight in (CompiledModel(self.model).changing if self.adds_up else self.model.weights)])
         return tf.concat([tf.stack([batch.asks, count]), *testing.flattened([*moved, *values])], axis=0)
 
     def _train_step(self, data: Any) -> tuple[dict[str, Any], bool]:
         """The model's logs, and whether the step updated the tracker of the loss that Keras gives every model."""
-        count, updates = keras_metrics.loss_count(self.model), list[Any]()
+        count, updates = CompiledModel(self.model).loss_count, list[Any]()
         assign = getattr(count, "_direct_assign", list)
 
         def noting(value: Any) -> Any:
@@ -91,7 +92,7 @@ class Program(worker_step.Steps):
             self._optimizers.append(optimizer)
         apply(optimizer, gradients, variables)
 
-    def total(self, rows: tf.Tensor) -> tf.Tensor:
+    def total(self, sums: tf.Tensor) -> tf.Tensor:
         """See `Steps`: what workers ask is summed, all else is of the whole batch, as the chief has computed it."""
-        mine = rows if self._group.rank == 0 else tf.concat([rows[:, :1], tf.zeros_like(rows[:, 1:])], axis=1)
+        mine = sums if self._group.rank == 0 else tf.concat([sums[:, :1], tf.zeros_like(sums[:, 1:])], axis=1)
         return worker_step.in_replica(self.local.cluster, lambda one: self._group.sum([one])[0], mine)

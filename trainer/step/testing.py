@@ -1,4 +1,4 @@
-"""A step in which nothing is trained: test sums, predictions, and the random states that it must not move."""
+"""A step in which nothing is trained: test sums, and predictions."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,9 @@ import keras
 import tensorflow as tf
 
 from trainer.common.patching import replaced
-from trainer.keras_step import additive, keras_metrics
+from trainer.keras_step import keras_metrics
 from trainer.keras_step.optimizer import penalties_apart
+from trainer.models.compiled_model import CompiledModel
 
 
 def flattened(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -23,23 +24,6 @@ def change_of(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tenso
     return tf.zeros(variable.shape, variable.dtype) if value is None else value - variable.value
 
 
-def seeds(model: keras.Model) -> list[keras.Variable]:
-    """States of a model's random generators, such as Dropout's, and of those of its losses."""
-    others = {id(variable) for variable in model.weights}
-    of_losses = [one.state for one in _in_losses(model, keras.random.SeedGenerator)]
-    return [*(variable for variable in model.variables if id(variable) not in others), *of_losses]
-
-
-def kept_by_losses(model: keras.Model) -> list[keras.Variable]:
-    """Variables that losses keep, such as a moving mean."""
-    return _in_losses(model, keras.Variable)
-
-
-def _in_losses(model: keras.Model, kind: type) -> list[Any]:
-    losses = [one for one in additive.compiled_with(model) if isinstance(one, keras.losses.Loss)]
-    return [value for one in losses for value in vars(one).values() if isinstance(value, kind)]
-
-
 def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws: bool, logs: keras_metrics.StepLogs | None) -> tf.Tensor:
     """The sums by which a `test_step` changes the states of the model's metrics, flattened, float32; in a traced function.
 
@@ -50,16 +34,17 @@ def test_sums(model: keras.Model, l2_in_loss: bool, data: tuple[Any, ...], draws
         draws: whether random generators, and what losses keep, go on, as those of LSTM's dropout do in Keras, too; else they stay.
         logs: notes what a step of the model's own returns, whose values follow the sums; None for Keras' own.
     """
-    states = keras_metrics.states(model)
+    compiled = CompiledModel(model)
+    states, count = compiled.metric_states, compiled.loss_count
     # Weights, too: for their regularizers.
     given = {id(variable): (variable, variable.value) for variable in [*states, *model.trainable_variables]}
-    scope, count = keras.StatelessScope(list(given.values()), collect_losses=True), keras_metrics.loss_count(model)
+    scope = keras.StatelessScope(list(given.values()), collect_losses=True)
     quiet = replaced(model, "get_metrics_result", dict) if logs is None else contextlib.nullcontext()
     with contextlib.nullcontext() if l2_in_loss else penalties_apart(model), quiet, scope:
         returned = model.test_step(data)
         tracks_loss = count is not None and scope.get_current_value(count) is not given[id(count)][1]
         values = [] if logs is None else logs.read(model, returned, tracks_loss)
-    for variable in [*seeds(model), *kept_by_losses(model)] if draws else ():
+    for variable in [*compiled.seeds, *compiled.kept_by_losses] if draws else ():
         if (value := scope.get_current_value(variable)) is not None:
             variable.assign(value)
     return tf.concat([tf.zeros([0]), *flattened([*(change_of(scope, variable) for variable in states), *values])], axis=0)

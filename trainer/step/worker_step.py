@@ -21,14 +21,14 @@ from trainer.common.patching import replaced
 from trainer.data.batch import Batch
 from trainer.data.spec import Leaf, Spec, mapped, of_images
 from trainer.keras_step import additive, keras_metrics, rehearsal, whole_batch
-from trainer.keras_step.mixed_processors import ALONE, FromChief, changing
+from trainer.keras_step.mixed_processors import ALONE, FromChief
 from trainer.keras_step.optimizer import Rule, penalties_apart
-from trainer.models import keras_methods
+from trainer.models.compiled_model import CompiledModel
 from trainer.network.cluster import Cluster
 from trainer.reduction import chain, method
 from trainer.reduction.chain import Chain, Stopwatch
-from trainer.step.batch_arrays import rows, signature, trimmed
-from trainer.step.testing import change_of, flattened, seeds, test_sums
+from trainer.step.batch_arrays import data_signature, signature, trimmed
+from trainer.step.testing import change_of, flattened, test_sums
 
 SEEDS_APART = 1_000_003
 """Distance between the seeds of two devices' generators."""
@@ -44,7 +44,7 @@ def _same(data: Any) -> Any:
 class Local:
     """Computation of a worker in a step before anything is sent; called in replica context.
 
-    A worker sends `[sums, *gradients, *statistics]`: `SUMS`, the gradients of its part of the mean loss over the global
+    A worker sends `[sums, *gradients, *statistics]`: a row of `StepSums`, the gradients of its part of the mean loss over the global
     batch, and, weighted in the same way, the change of the model's moving statistics (BatchNormalization's), which therefore
     stay equal on all workers. Each device normalises with the statistics of its own part of the batch.
     """
@@ -84,8 +84,8 @@ class Local:
         model, count, data = self.model, tf.reduce_sum(batch.weights), self.augment(batch)
         first = batch.places[0]
         rows = whole_batch.Rows(tf.cast(batch.total, first.dtype), first, first + tf.cast(count, first.dtype))
-        part = additive.Apart(model, self.cluster.group, rows, None if self.placements is None else self.placements.layout)
-        share = tf.cast(part.share, count.dtype)
+        part = additive.StepByRows(model, self.cluster.group, rows, None if self.placements is None else self.placements.layout)
+        fraction = tf.cast(part.fraction, count.dtype)
         scope = keras.StatelessScope(self._seeds(batch), collect_losses=True)
         for variable in model.trainable_variables:
             # For its regularizer; not as a tensor, whose use the gradient's tape would not see.
@@ -96,12 +96,12 @@ class Local:
             # What sees the whole batch is the same on all workers, and changes where Keras changes it.
             scope if self.placements is None else contextlib.nullcontext(),
         ):
-            added = additive.Added.of(model, part, model.train_step, data)
+            added = additive.Contribution.of(model, part, model.train_step, data)
         # A model may cut weights off from its loss (stop_gradient): they stay as they are.
         found = {id(variable): gradient for gradient, variable in zip(added.gradients, added.variables, strict=True)}
         gradients = [_dense(found[id(variable)], variable) for variable in model.trainable_variables]
         # Flat, because a reduction may round or compress anything with several dimensions.
-        kept = [tf.reshape(_shared(change_of(scope, variable), share), [-1]) for variable in self.statistics]
+        kept = [tf.reshape(_fraction_of(change_of(scope, variable), fraction), [-1]) for variable in self.statistics]
         sums = tf.concat([tf.stack([batch.asks, count]), *flattened(added.moved)], axis=0)
         return [sums, *gradients, *kept]
 
@@ -113,12 +113,12 @@ class Local:
     @property
     def seeds(self) -> list[tf.Variable]:
         """States of the model's random generators, `[2]`, where a result does not depend on the number of workers."""
-        return [] if self.placements is None else [variable.value for variable in seeds(self.model)]
+        return [] if self.placements is None else [variable.value for variable in CompiledModel(self.model).seeds]
 
     @property
     def statistics(self) -> list[keras.Variable]:
         """Statistics of the model that workers share."""
-        return statistics(self.model) if self.placements is None else []
+        return CompiledModel(self.model).statistics if self.placements is None else []
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -132,13 +132,13 @@ class Local:
     @property
     def test_signature(self) -> list[Any]:
         """Signature of `test`, for tracing."""
-        return [rows(self.validated or self.spec)]
+        return [data_signature(self.validated or self.spec)]
 
     def _seeds(self, batch: Batch) -> list[tuple[keras.Variable, tf.Tensor]]:
         """The state of each of the model's random generators: its initial state, offset per step and device."""
         return [
             (variable, variable.value + tf.cast(_offset(self.cluster.replica(), batch.number), variable.dtype))
-            for variable in seeds(self.model)
+            for variable in CompiledModel(self.model).seeds
         ]
 
 
@@ -151,7 +151,7 @@ def _dense(gradient: Any, variable: keras.Variable) -> tf.Tensor:
     """A gradient as one tensor: zeros if there is none."""
     if gradient is None:
         return tf.zeros(variable.shape, variable.dtype)
-    return tf.convert_to_tensor(gradient.local if isinstance(gradient, whole_batch.Parted) else gradient)
+    return tf.convert_to_tensor(gradient.local if isinstance(gradient, whole_batch.SparseGradient) else gradient)
 
 
 def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
@@ -172,7 +172,7 @@ def compile_classifier(model: keras.Model, soft: bool = False) -> keras.Model:
 
 def build(model: keras.Model, spec: Spec) -> None:
     """Create what Keras creates when it first sees data: weights, metrics, and the optimizer's variables of a compiled model."""
-    own, optimizer = keras_methods.overridden(model), model.optimizer
+    own, optimizer = CompiledModel(model).overridden(), model.optimizer
     # A step of the model's own builds it with the variables that it trains.
     leaves_it = "train_step" in own and isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
     try:
@@ -184,17 +184,10 @@ def build(model: keras.Model, spec: Spec) -> None:
             raise
 
 
-def statistics(model: keras.Model) -> list[keras.Variable]:
-    """Variables that a model itself updates in training: the non-trainable ones of layers that are not frozen, if they are numbers."""
-    layers = [layer for layer in model._flatten_layers() if layer.trainable]
-    every = [variable for layer in layers for variable in layer._non_trainable_variables]
-    return [variable for variable in every if (kind := tf.as_dtype(variable.dtype)).is_floating or kind.is_integer]
-
-
-def _shared(moved: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-    """A worker's part of a move of all: whole numbers, such as a count of steps, are shared as floats."""
+def _fraction_of(moved: tf.Tensor, fraction: tf.Tensor) -> tf.Tensor:
+    """A worker's part of a move of all: whole numbers, such as a count of steps, are divided as floats."""
     part = moved if moved.dtype.is_floating else tf.cast(moved, tf.float32)
-    return part * tf.cast(share, part.dtype)
+    return part * tf.cast(fraction, part.dtype)
 
 
 def _as_moved(moved: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -242,11 +235,11 @@ class Steps(abc.ABC):
 
     @abc.abstractmethod
     def run(self, rate: tf.Tensor, batch: Batch) -> tf.Tensor:
-        """A step in a traced function, outside replica context; its row: `SUMS`, then the states of the model's metrics, float32."""
+        """A step in a traced function, outside replica context; its row of `StepSums`, float32."""
 
-    def total(self, rows: tf.Tensor) -> tf.Tensor:
-        """Rows of several steps, summed over all workers, if a step has not."""
-        return rows
+    def total(self, sums: tf.Tensor) -> tf.Tensor:
+        """The table of `StepSums` of several steps, summed over all workers if a step has not done so."""
+        return sums
 
     @property
     def uncompressed(self) -> "Steps":
@@ -309,7 +302,7 @@ class Parts(Steps):
         for variable, moved in zip(self.local.statistics, others[count:], strict=True):
             move = _as_moved(tf.reshape(moved, variable.shape), tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignAddVariableOp(resource=variable.value.handle, value=move)
-        self.from_chief.take([variable.value for variable in changing(model)])
+        self.from_chief.take([variable.value for variable in CompiledModel(model).changing])
         # Only these sums outlive the step, and the step after next reuses the memory.
         return tf.raw_ops.DeepCopy(x=sums)
 
@@ -330,23 +323,23 @@ def make_forward_backward_call(local: Local, take: Callable[[list[Any]], list[An
 
 def shapes(model: keras.Model, shared: Sequence[keras.Variable] | None = None) -> list[tuple[int, ...]]:
     """Shapes of the gradients, then of the model's statistics that workers share, flattened: only gradients may be compressed."""
-    kept = [(variable.value.shape.num_elements(),) for variable in (statistics(model) if shared is None else shared)]
+    kept = [(variable.value.shape.num_elements(),) for variable in (CompiledModel(model).statistics if shared is None else shared)]
     return [*(tuple(variable.shape) for variable in model.trainable_variables), *kept]
 
 
 def make_train_call(steps: Steps) -> Any:
-    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns each step's row, `[steps, columns]`."""
+    """A function that trains on a `Batch` of several steps with rates `[steps]` float32; it returns `StepSums.table`."""
     # As in Keras' `fit`, nothing here depends on autograph; converting it would take three times as long as tracing it.
     run = tf.autograph.experimental.do_not_convert(steps.run)
 
     @tf.function(input_signature=[signature(steps.local.spec, 1), tf.TensorSpec([None], tf.float32)])
     def call(batches: Batch, rates: tf.Tensor) -> tf.Tensor:
         count = tf.shape(rates)[0]
-        rows = tf.TensorArray(tf.float32, size=count, infer_shape=True)
+        sums = tf.TensorArray(tf.float32, size=count, infer_shape=True)
         for index in tf.range(count):
             tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-            rows = rows.write(index, run(rates[index], batches.at(index)))
-        return steps.total(rows.stack())
+            sums = sums.write(index, run(rates[index], batches.at(index)))
+        return steps.total(sums.stack())
 
     return call
 

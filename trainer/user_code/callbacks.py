@@ -215,9 +215,6 @@ class Callbacks(keras.callbacks.CallbackList):
         for callback, values in zip([*self._every, self._history], self._before, strict=False):
             if callback in self.callbacks:
                 self._restore(callback, values)
-        # Of a metric with several results, in a state until 2026-11-29.
-        kept = self._history.history
-        self._history.history = {name: [np.array(one) if isinstance(one, list) else one for one in kept[name]] for name in kept}
         count = len(self.model.weights)
         for number, callback in enumerate(self._restoring):
             if getattr(callback, WEIGHTS, None) is True:

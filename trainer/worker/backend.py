@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainer.checkpoint.states import Progress
     from trainer.engine.base import Engine
     from trainer.engine.job import Job
-    from trainer.engine.measured_choices import Kept
+    from trainer.engine.measured_choices import EarlierChoice
     from trainer.network.cluster import Cluster
     from trainer.network.peer_watch import Answer
     from trainer.parameter_server.roles import Task
@@ -47,7 +47,7 @@ def ask(rank: int) -> "Answer":
     return ask(rank)
 
 
-def engine(job: "Job", cluster: "Cluster", before: "Progress", kept: "Kept") -> "Engine":
+def engine(job: "Job", cluster: "Cluster", before: "Progress", kept: "EarlierChoice") -> "Engine":
     """Make the engine of a run's model; see `engines.make`."""
     from trainer.worker import choose_engine
 

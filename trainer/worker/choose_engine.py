@@ -19,9 +19,9 @@ from trainer.data.spec import noun
 from trainer.engine import auto_reduction, batch_shares
 from trainer.engine.base import Engine
 from trainer.engine.job import Job
-from trainer.engine.measured_choices import Kept
-from trainer.keras_step import additive, keras_metrics, mixed_processors, rehearsal
-from trainer.models import keras_methods
+from trainer.engine.measured_choices import EarlierChoice
+from trainer.keras_step import keras_metrics, mixed_processors, rehearsal
+from trainer.models.compiled_model import CompiledModel
 from trainer.network.cluster import Cluster
 from trainer.parameter_server.coordinator import Coordinator
 from trainer.parameter_server.engine import Asynchronous
@@ -32,7 +32,7 @@ from trainer.step.program import Program
 from trainer.user_code.undo import is_users, undone
 
 
-def make(job: Job, cluster: Cluster, before: Progress, kept: Kept) -> Engine:
+def make(job: Job, cluster: Cluster, before: Progress, kept: EarlierChoice) -> Engine:
     """The engine of a run's model on a connected cluster; `before` is the progress of an earlier launch, `kept` what was measured then.
 
     All workers make it at once.
@@ -59,8 +59,8 @@ def _check_metrics(job: Job, local: worker_step.Local, first: Callable[[], Any])
     """Refuse metrics of the user's own that keep no sums of the first rows, which `first` returns; made-up ones have shown nothing."""
     model, placements = local.model, local.placements
     # Keras keeps those of `compile` in one of its own.
-    given = [one for one in [*additive.compiled_with(model), *model.metrics] if isinstance(one, keras.metrics.Metric)]
-    if placements is None or keras_methods.overridden(model) or not any(map(is_users, given)):
+    given = [one for one in [*CompiledModel(model).compiled_with, *model.metrics] if isinstance(one, keras.metrics.Metric)]
+    if placements is None or CompiledModel(model).overridden() or not any(map(is_users, given)):
         return
     batch = first()
     if half := len(tf.nest.flatten(batch)[0]) // 2:
@@ -90,7 +90,7 @@ class _Measured:
     cluster: Cluster
     local: worker_step.Local
     before: Progress
-    kept: Kept
+    kept: EarlierChoice
 
     def engine(self) -> Engine:
         """Measure, choose and make it; all workers do so at once."""

@@ -18,9 +18,10 @@ from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverg
 from trainer.config import schedule
 from trainer.data.batch import Batch, Call
 from trainer.data.feeder import calls
-from trainer.data.partition import share
-from trainer.engine import batch_shares, measured_choices
+from trainer.data.partition import part_bounds
+from trainer.engine import batch_shares
 from trainer.engine.job import Job
+from trainer.engine.measured_choices import EarlierChoice
 from trainer.host.claims import MARK
 from trainer.network.agreement import Agreed, digest
 from trainer.network.member import named
@@ -29,12 +30,11 @@ from trainer.rundir.best_epoch import RESTORED
 from trainer.rundir.full_disk import Saver
 from trainer.rundir.layout import existing_epochs, prune, snapshot_name, snapshot_path, wanted
 from trainer.rundir.phases import ROOM, Phase
-from trainer.step.stop_and_save import SAVE, STOP, SUMS, requests
+from trainer.step.step_sums import SAVE, STOP, StepSums
 from trainer.worker import backend
 from trainer.worker.recorder import Recorder
 
 if TYPE_CHECKING:
-    from trainer.engine.base import Rows
     from trainer.keras_step.keras_metrics import Results
     from trainer.network.cluster import Cluster
     from trainer.user_code.callbacks import Restored
@@ -66,7 +66,7 @@ class Trainer:
         job.metrics.phase(Phase.BUILDING)
         self.states = States(job.run / "state", config.checkpoint.keep, job.metrics.warning)
         self.resuming = Resuming(cluster, self.states, job.metrics.warning)
-        self.engine = backend.engine(job, cluster, self.resuming.newest, measured_choices.read(job.run))
+        self.engine = backend.engine(job, cluster, self.resuming.newest, EarlierChoice.of_run(job.run))
         self.model = self.engine.model
         self.memories = Memories(job.own / "memory", cluster.member, config.checkpoint.keep, self.engine.memory, job.metrics.warning)
         self.saver = Saver(job.metrics.warning, self._make_room)
@@ -215,8 +215,9 @@ class Trainer:
             self._ends(self._any(bool(self.model.stop_training)))
         if self._ends_inside():
             self.model.stop_training = True
-            if rows := self.engine.settle():
-                self._record(self.job.counts.epoch_of(self.progress.step), np.concatenate(rows), 0.0, self.engine.rate or 0.0)
+            if tables := self.engine.settle():
+                sums = StepSums(np.concatenate(tables))
+                self._record(self.job.counts.epoch_of(self.progress.step), sums, 0.0, self.engine.rate or 0.0)
         if self._saves:
             self._save_inside()
 
@@ -278,27 +279,26 @@ class Trainer:
     def _call(self, epoch: int, call: Call, batch: Batch, waited: float) -> None:
         begun = time.monotonic()
         rates = self._rates(epoch, call)
-        rows, parts = self._train(call, batch, rates)
-        (self._stops, save), every = requests(rows), self.job.config.checkpoint.every_steps
+        sums, parts = self._train(call, batch, rates)
+        (self._stops, save), every = sums.requests, self.job.config.checkpoint.every_steps
         begun_steps = (epoch - 1) * self.job.counts.steps_per_epoch + call.first + call.steps
         self._saves = self._stops or save or bool(every and begun_steps % every == 0)
         if self._saves or self._ends_epoch(begun_steps):
-            rows = np.concatenate([rows, *self.engine.settle()])
+            sums = sums.followed_by(self.engine.settle())
         seconds = time.monotonic() - begun
-        self._check_finite(rows, rates)
+        self._check_finite(sums, rates)
         self._unrecorded += seconds + waited
-        if len(rows):
-            self._record(epoch, rows, waited, float(rates[-1]))
+        if len(sums):
+            self._record(epoch, sums, waited, float(rates[-1]))
         self.recorder.split(epoch, call, batch, parts, seconds, waited)
         self.saving.check()
 
-    def _record(self, epoch: int, rows: np.ndarray, waited: float, rate: float) -> None:
+    def _record(self, epoch: int, sums: StepSums, waited: float, rate: float) -> None:
         """Count steps that have ended, with the seconds since others did."""
         seconds, self._unrecorded = self._unrecorded, 0.0
-        images = float(rows[:, 1].astype(np.float64).sum())
-        self._add(rows, images, seconds)
+        self._add(sums, seconds)
         self._logs = self._results(self.engine.results, self.progress.metrics)
-        self.recorder.call(epoch, len(rows), images, seconds, waited, rate, self._logs)
+        self.recorder.call(epoch, len(sums), sums.images, seconds, waited, rate, self._logs)
 
     def _results(self, results: "Results", sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
         """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
@@ -312,7 +312,7 @@ class Trainer:
         arrays = self.cluster.from_chief([np.asarray(value, np.float64) for value in logs.values()])
         return {name: array if array.ndim else float(array) for name, array in zip(logs, arrays, strict=True)}
 
-    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> "Rows":
+    def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> tuple[StepSums, dict[str, float] | None]:
         stop = self.job.stop_asked() or self._out_of_time()
         asks = np.float32(STOP * stop + SAVE * self._save_is_due())
         return self.engine.train(call, batch._replace(asks=asks), rates, self.progress.step)
@@ -323,11 +323,11 @@ class Trainer:
         late = every is not None and time.monotonic() - self._saved_at >= every
         return late and self.cluster.member.is_chief and not self.saving.busy
 
-    def _add(self, rows: np.ndarray, images: float, seconds: float) -> None:
+    def _add(self, sums: StepSums, seconds: float) -> None:
         progress = self.progress
-        progress.step += len(rows)
-        progress.metrics = self.engine.results.summed(progress.metrics, rows[:, len(SUMS) :]).tolist()
-        progress.images, progress.images_total = progress.images + images, progress.images_total + images
+        progress.step += len(sums)
+        progress.metrics = self.engine.results.summed(progress.metrics, sums.metrics).tolist()
+        progress.images, progress.images_total = progress.images + sums.images, progress.images_total + sums.images
         progress.seconds += seconds
 
     def _rate(self, epoch: int) -> float:
@@ -347,15 +347,15 @@ class Trainer:
         limit = self.job.config.train.time_limit
         return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
 
-    def _check_finite(self, rows: np.ndarray, rates: np.ndarray) -> None:
+    def _check_finite(self, sums: StepSums, rates: np.ndarray) -> None:
         """Refuse a loss that is no number; another metric may be none, and a later update go on."""
-        names = self.engine.results.columns
-        losses = [len(SUMS) + column for column, name in enumerate(names) if name.endswith("loss")]
-        bad = np.argwhere(~np.isfinite(rows[:, losses]))
+        names, metrics = self.engine.results.columns, sums.metrics
+        losses = [column for column, name in enumerate(names) if name.endswith("loss")]
+        bad = np.argwhere(~np.isfinite(metrics[:, losses]))
         if len(bad) and not self.callbacks.ends_at_nan:
             index, column = int(bad[0][0]), losses[bad[0][1]]
             number, rate = self.progress.step + index + 1, float(rates[min(index, len(rates) - 1)])
-            raise Diverged(f"the {names[column - len(SUMS)]} became {rows[index, column]} at step {number} with {self._fix(rate)}")
+            raise Diverged(f"the {names[column]} became {metrics[index, column]} at step {number} with {self._fix(rate)}")
 
     def _check_update(self, value: float, what: str) -> None:
         """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
@@ -439,7 +439,7 @@ class Trainer:
         elif first == 0:
             # The last batch may show what all before it have left in the metrics.
             alone = int(results.follow_states)
-            sums = self._validated(*share(count - alone, self.engine.shares, rank), count - 1)
+            sums = self._validated(*part_bounds(count - alone, self.engine.shares, rank), count - 1)
             self._tested = self.cluster.sum(sums.astype(np.float32))
             if alone:
                 self._test(count - 1, count)

@@ -19,7 +19,6 @@ from trainer.data.open_examples import open_examples
 from trainer.engine.job import Job
 from trainer.host.process import STACKS
 from trainer.network.peer_watch import STOPPED_ANSWERING, PeerWatch
-from trainer.parameter_server.processes import serve, start_server
 from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.rundir.full_disk import FIX, Log, Reserve
 from trainer.rundir.layout import SERVER_LOG, output_of, part_of, recorded
@@ -75,10 +74,10 @@ def main(launch: Launch) -> int:
     try:
         task = Task.from_environment()
         if task is not None and launch.server is not None:
-            start_server(task, launch.server, launch.threads, launch.own / SERVER_LOG)
+            task.start_server(launch.server, launch.threads, launch.own / SERVER_LOG)
         if task is not None and task.role in (WORKER, SERVER):
             metrics.phase(Phase.JOINING)
-            serve(task, launch.threads, lambda: metrics.phase(Phase.SERVING))
+            task.serve(launch.threads, lambda: metrics.phase(Phase.SERVING))
         if launch.generation > 1:
             metrics.phase(Phase.AWAITING_FOLDER)
             await_published(launch.published, launch.start_deadline)

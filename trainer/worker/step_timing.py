@@ -20,7 +20,7 @@ from trainer.network.loopback import Echo, exchange_seconds
 from trainer.network.member import Member
 from trainer.network.sockets_all_reduce import Arrays
 from trainer.reduction import chain
-from trainer.reduction.cost_model import DIRECT, TENSORFLOW, sent_bytes, sums_of
+from trainer.reduction.cost_model import DIRECT, TENSORFLOW, GradientTraffic
 from trainer.reduction.method import Setting
 from trainer.step import batch_arrays, build_step, worker_step
 from trainer.step.program import Program
@@ -94,14 +94,14 @@ def _candidates(asked: Reduction, shapes: list[tuple[int, ...]]) -> tuple[str, .
     """Names of the reductions that the workers may agree on."""
     if asked.name != "auto":
         return (asked.name,)
-    compressible = sent_bytes(asked, "powersgd", shapes) != sent_bytes(asked, "packed", shapes)
-    return ("packed", "powersgd") if compressible else ("packed",)
+    traffic = GradientTraffic(asked, shapes)
+    return ("packed", "powersgd") if traffic.sent_bytes("powersgd") != traffic.sent_bytes("packed") else ("packed",)
 
 
 def _method(
     local: worker_step.Local, config: Config, chosen: Reduction, workers: int, transport: str, arguments: tuple[Any, Any], seconds: float
 ) -> dict[str, Any]:
-    sums = sums_of(chosen, chosen.name, local.shapes, transport)
+    sums = GradientTraffic(chosen, local.shapes).sums(chosen.name, transport)
     echo = Echo(len(sums)) if transport == DIRECT else None
     own = _seconds(_parts(local, config, chosen, echo, workers), arguments, seconds)
     exchanged = echo.step() if echo else []

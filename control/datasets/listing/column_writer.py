@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from trainer.common.files import sync
-from trainer.data.columns import part_name, parts_of, row_dtype, rows_name
-from trainer.data.spec import STRING, Leaf, Spec, stored_dtype
+from trainer.data.columns import part_name, rows_name
+from trainer.data.spec import STRING, Leaf, Spec
 
 
 class GrowingFile:
@@ -45,12 +45,12 @@ class Writer:
 
     def __init__(self, folder: Path, spec: Spec, split: str):
         self.spec, self.count = spec, 0
-        self._dtype = row_dtype(spec)
+        self._dtype = spec.row_dtype()
         self._rows = GrowingFile(folder / rows_name(split), self._dtype) if self._dtype.names else None
         self._files: dict[int, dict[str, GrowingFile]] = {}
         for number, leaf in enumerate(spec.leaves):
-            kinds = {"values": stored_dtype(leaf) if leaf.dtype != STRING else None, "text": np.dtype("u1")}
-            for part in parts_of(leaf):
+            kinds = {"values": leaf.stored_dtype if leaf.dtype != STRING else None, "text": np.dtype("u1")}
+            for part in leaf.files:
                 inner = (len(leaf.shape),) if part == "shapes" else ()
                 file = GrowingFile(folder / part_name(split, number, part), kinds.get(part) or np.dtype("<i8"), inner)
                 self._files.setdefault(number, {})[part] = file

@@ -20,7 +20,7 @@ from control.datasets.listing.registry import Listing, ordered_classes
 from control.datasets.listing.specs import checked_table
 from trainer.common.errors import DatasetError
 from trainer.common.files import read_json, sha256_file, sync, write_json
-from trainer.data.columns import allow_open, file_names, row_dtype, rows_name
+from trainer.data.columns import allow_open, file_names, rows_name
 from trainer.data.manifest import SPLITS, Table
 from trainer.data.spec import STRING, Leaf, Spec
 
@@ -279,7 +279,7 @@ def _label_of(spec: Spec) -> int | None:
 
 
 def _check_strings(spec: Spec, called: str) -> None:
-    row_dtype(spec)
+    spec.row_dtype()
     for part in ("y", "sample_weight"):
         odd = [leaf.name for leaf in spec.parts.get(part, ()) if leaf.dtype == STRING]
         if odd:

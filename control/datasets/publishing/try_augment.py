@@ -12,7 +12,7 @@ from trainer.data.columns import Columns
 from trainer.data.images import decode, fit
 from trainer.data.partition import EpochPlan
 from trainer.data.spec import of_images
-from trainer.data.user_augment import Rows
+from trainer.data.user_augment import UserAugment
 from trainer.user_code import user_function
 from trainer.user_code.user_function import Function
 
@@ -29,7 +29,7 @@ def check(data: Data, source: Source, listing: Listing) -> None:
     function = Function.of(given)
     # What it prints must not get between what this process prints.
     with user_function.explaining_errors("dataset", function):
-        rows, indices = Rows(given, examples.spec, 1), np.arange(min(TRIED, len(examples)))
+        rows, indices = UserAugment(given, examples.spec, 1), np.arange(min(TRIED, len(examples)))
         sides = examples.longest(indices).tolist() if isinstance(examples, Columns) else []
         seeds = EpochPlan(len(examples), len(indices), 1, 1, 1).seeds(0, indices)
         first, again = (examples.spec.unpack(rows.gather(examples, indices, seeds, sides)) for _ in range(2))

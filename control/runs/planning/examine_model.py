@@ -15,7 +15,8 @@ from trainer.config import loading
 from trainer.data.spec import Spec, of_images
 from trainer.keras_step import gradient_capture, keras_metrics
 from trainer.keras_step.optimizer import inner
-from trainer.models import keras_methods, user_model
+from trainer.models import user_model
+from trainer.models.compiled_model import CompiledModel
 from trainer.step import batch_arrays, build_step
 from trainer.user_code import callbacks
 from trainer.worker.step_timing import random_examples
@@ -64,7 +65,7 @@ def examine(
         given = {"model": section, "data": {"image_size": size}, "train": {"last_layers": last_layers}}
         model, compiled = build_step.build_model(loading.build(given), classes, examples)
     warnings = callbacks.sorted_out(own_callbacks)[1] if own_callbacks else []
-    if compiled and keras_methods.overridden(model, ["fit"]):
+    if compiled and CompiledModel(model).overridden(["fit"]):
         warnings.append(
             f"model={section['file']}:{section['function']}: its own fit is not called, but Keras'. Fix: do what it "
             "does in the function that returns the model, or -e script=FILE.py with lockstep.distribute"
@@ -89,23 +90,23 @@ def _try(section: dict[str, Any], model: keras.Model, spec: Spec, fed: Spec) -> 
 
     An error in a step names the line in the user's file, or Keras' reason.
     """
-    examples, optimizers = batch_arrays.rows(spec), dict[int, str]()
+    examples, optimizers = batch_arrays.data_signature(spec), dict[int, str]()
 
     def note(optimizer: Any, gradients: list[Any], variables: list[Any] | None, apply: Any) -> None:
         optimizers[id(optimizer)] = type(optimizer).__name__
         apply(optimizer, gradients, variables)
 
     with model_errors.explaining("training", section), gradient_capture.instead(note):
-        tf.function(model.train_step, autograph=False).get_concrete_function(batch_arrays.rows(fed))
-    if not keras_metrics.states(model) and not keras_methods.overridden(model):
+        tf.function(model.train_step, autograph=False).get_concrete_function(batch_arrays.data_signature(fed))
+    if not CompiledModel(model).metric_states and not CompiledModel(model).overridden():
         raise ConfigError(f"model={section['file']}:{section['function']}: it has no loss; give compile(loss=...)")
     unreduced = any(getattr(loss, "reduction", "sum") in (None, "none") for loss in tf.nest.flatten(model.loss))
-    if unreduced and not keras_methods.overridden(model):
+    if unreduced and not CompiledModel(model).overridden():
         raise ConfigError(
             f"model={section['file']}:{section['function']}: a loss has reduction=None, a value for each example, and nothing says how "
             "they count together. Fix: reduction='sum_over_batch_size' (their mean) or 'sum'"
         )
-    validates = keras_metrics.validates(model, examples)
+    validates = CompiledModel(model).validates(examples)
     if validates:
         with model_errors.explaining("validation", section):
             tf.function(model.test_step, autograph=False).get_concrete_function(examples)
@@ -117,7 +118,7 @@ def _fit(section: dict[str, Any], model: keras.Model, spec: Spec) -> dict[str, A
     """How one output fits one `y`, where a loss of Keras' own does not refuse what can't be meant: `takes`, `warnings`."""
     shape, y = getattr(model, "output_shape", None), spec.parts.get("y", ())
     if (
-        keras_methods.overridden(model)
+        CompiledModel(model).overridden()
         or not isinstance(model.loss, str | keras.losses.Loss)
         or not isinstance(shape, tuple)
         or len(y) != 1
@@ -159,7 +160,7 @@ def _described(model: keras.Model, optimizers: list[str], validates: bool) -> di
         "learning_rate": _rate(model.optimizer),
         "loss": None if model.loss is None else _named(model.loss),
         "metrics": list(model.get_metrics_result()),
-        "own": keras_methods.overridden(model),
+        "own": CompiledModel(model).overridden(),
         "scales_loss": build_step.scales_loss(model.optimizer),
         "accumulates": bool(getattr(model.optimizer, "gradient_accumulation_steps", None)),
         "validates": validates,

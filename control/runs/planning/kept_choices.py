@@ -78,7 +78,7 @@ def _keep(run: Path, measured: dict[str, Any]) -> None:
 def keep_of(run: Path, record: dict[str, Any]) -> None:
     """Keep what a record of metrics.jsonl says was measured, if it is valid."""
     if record["kind"] in ("reduction", "shares") and record.get("measured"):
-        measured = measured_choices.parse({"method": record.get("name"), "shares": record.get("parts")})
+        measured = measured_choices.EarlierChoice.parse({"method": record.get("name"), "shares": record.get("parts")})
         _keep(run, {name: value for name, value in (("method", measured.method), ("shares", measured.shares)) if value is not None})
 
 
@@ -91,7 +91,7 @@ def keep_all(run: Path) -> None:
 
 def shown(plan: Plan) -> str:
     """How the plan's gradients will be sent; empty with one worker."""
-    given, reduction = measured_choices.parse(plan.kept), Reduction(**plan.config["reduction"])
+    given, reduction = measured_choices.EarlierChoice.parse(plan.kept), Reduction(**plan.config["reduction"])
     before = run_summary.read_summary(plan.folder).get("reduction", {}).get("name") if _has_begun(plan) else None
     if len(plan.hosts) == 1:
         return ""
@@ -106,7 +106,7 @@ def shown(plan: Plan) -> str:
 
 def divided(plan: Plan) -> str:
     """How a step's images will be divided, if measured before."""
-    given, counts = measured_choices.parse(plan.kept), plan.counts
+    given, counts = measured_choices.EarlierChoice.parse(plan.kept), plan.counts
     if given.shares is None or len(given.shares) != len(plan.hosts):
         return ""
     return f", divided {text.listed(given.shares)} ({given.origin}; measure again: -e remeasure=true)" if counts["workers"] > 1 else ""

@@ -22,7 +22,7 @@ from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import replacing
 from trainer.common.safe_text import printable
 from trainer.common.suggest import nearest
-from trainer.data.spec import Leaf, stored_dtype
+from trainer.data.spec import Leaf
 from trainer.evaluation.measures import Classes
 from trainer.evaluation.predict import BLOCK, PROBABILITY, output_name
 
@@ -188,7 +188,7 @@ def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> lis
         arrays = []
         for number, leaf in enumerate(prediction.outputs if count else ()):
             path = results(folder, rank) / FOLDER / output_name(number)
-            arrays.append(_mapped(path, stored_dtype(leaf), (count, *(side or 0 for side in leaf.shape)), hosts[rank]))
+            arrays.append(_mapped(path, leaf.stored_dtype, (count, *(side or 0 for side in leaf.shape)), hosts[rank]))
         every.append(arrays)
     return every
 
@@ -196,7 +196,7 @@ def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> lis
 def sizes(planned: Mapping[str, Any], rank: int) -> list[int]:
     """Bytes of each output that a host is asked for."""
     prediction = Prediction.of(planned)
-    return [prediction.rows[rank] * values_of(leaf) * stored_dtype(leaf).itemsize for leaf in prediction.outputs]
+    return [prediction.rows[rank] * values_of(leaf) * leaf.stored_dtype.itemsize for leaf in prediction.outputs]
 
 
 def results(folder: Path, rank: int) -> Path:

@@ -36,12 +36,16 @@ def test_what_was_saved_is_taken_up(tmp_path):
     assert all(one.numpy().tobytes() == other.numpy().tobytes() for one, other in zip(before.memory, after.memory, strict=True))
 
 
-@pytest.mark.parametrize("other", [{"workers": 3}, {"shapes": ((5, 4), (2,))}, {"shapes": ((3, 4),)}], ids=["workers", "shape", "number"])
-def test_part_of_another_reduction_is_left_alone(tmp_path, other):
+@pytest.mark.parametrize(
+    ("attempt", "other"),
+    [("first", {"workers": 3}), ("first", {"shapes": ((5, 4), (2,))}), ("first", {"shapes": ((3, 4),)}), ("second", {})],
+    ids=["workers", "shape", "number", "attempt"],
+)
+def test_part_of_another_reduction_or_attempt_stays(tmp_path, attempt, other):
     saved(tmp_path)
     made = memories(tmp_path, **other)
-    assert not made.has(7, "first")
-    assert not made.load(7, "first")
+    assert not made.has(7, attempt)
+    assert not made.load(7, attempt)
     assert not any(array.numpy().any() for array in made.memory)
 
 
@@ -68,29 +72,11 @@ def test_part_without_its_state_is_dropped(tmp_path):
     assert made.files.steps() == [7]
 
 
-def test_that_of_version_without_attempts_is_left_alone(tmp_path):
-    saved(tmp_path)
-    (path,) = tmp_path.glob("step-*.npz")
-    with np.load(path) as stored:
-        np.savez(path, **{name: stored[name] for name in stored.files if name != "about"})
-    made = memories(tmp_path)
-    assert not made.has(7, "")
-    assert not made.load(7, "")
-
-
 def test_what_lies_of_later_steps_takes_no_place(tmp_path):
     made = Memories(tmp_path, Member(0, ["a:1", "b:1"]), 2, [HostArray((3, 4))])
     for step, attempt in ((5000, "first"), (5500, "first"), (1500, "second"), (2000, "second")):
         save(made, step, attempt)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001500.npz", "step-000002000.npz"]
-
-
-def test_part_of_another_attempt_is_left_alone(tmp_path):
-    saved(tmp_path)
-    made = memories(tmp_path)
-    assert not made.has(7, "second")
-    assert not made.load(7, "second")
-    assert not any(array.numpy().any() for array in made.memory)
 
 
 def test_part_before_stays_until_it_is_not_needed(tmp_path):

@@ -1,7 +1,6 @@
 """Training states on a worker's disk: a damaged one is noticed, named, put aside, and the one before it is used."""
 
 import io
-import json
 import os
 import re
 import zipfile
@@ -24,14 +23,6 @@ def folder(tmp_path):
     for step in (4, 8):
         made.write([np.full((3, 2), step, np.float32)], Progress(step=step))
     return tmp_path / "state"
-
-
-def test_progress_may_be_text(folder):
-    """As in states until 2026-11-29."""
-    states = States(folder, 2)
-    states.files.write(12, [np.zeros((3, 2), np.float32)], progress=json.dumps({**vars(Progress(step=12)), "callbacks": [{"wait": 2}]}))
-    step, progress = next(states.readable())
-    assert (step, progress.callbacks) == (12, [{"wait": 2}])
 
 
 def replaced(path, entry, content):

@@ -5,64 +5,46 @@ import math
 import pytest
 
 from control.common import configurations
-from trainer.config.schedule import Counts, _limited, _validation_count, counts, learning_rate
+from trainer.config.schedule import Counts, counts, learning_rate
 
 
 def config(**dotted):
     return configurations.build(configurations.override({}, {key.replace("__", "."): value for key, value in dotted.items()}))
 
 
-def test_exact_division():
-    made = counts(config(train__epochs=3, train__batch_size=64), workers=2, train_files=60000)
-    assert made == Counts(
-        workers=2, train_images=48000, validation_images=12000, global_batch=128, steps_per_epoch=375, epochs=3, total_steps=1125
-    )
-
-
 @pytest.mark.parametrize(
-    ("workers", "files", "images", "steps"),
-    [(1, 100, 80, 2), (1, 101, 81, 2), (2, 101, 81, 1), (3, 1000, 800, 5), (5, 2001, 1601, 6)],
+    ("workers", "files", "dotted", "expected"),
+    [
+        (2, 60000, {"train__epochs": 3}, {"train_images": 48000, "validation_images": 12000, "global_batch": 128, "total_steps": 1125}),
+        (1, 101, {}, {"train_images": 81, "steps_per_epoch": 2}),
+        (2, 101, {}, {"train_images": 81, "steps_per_epoch": 1}),
+        (3, 1000, {}, {"train_images": 800, "steps_per_epoch": 5}),
+        (5, 2001, {}, {"train_images": 1601, "steps_per_epoch": 6}),
+        (1, 1000, {"train__global_batch": 100}, {"global_batch": 100, "steps_per_epoch": 8}),
+        (5, 1000, {"train__global_batch": 100}, {"global_batch": 100, "steps_per_epoch": 8}),
+        *((1, 1000, {"data__limit_train": limit}, {"train_images": left}) for limit, left in [(0.5, 400), (0.001, 1), (1.0, 800)]),
+        *(
+            (1, 1000, {"data__limit_train": limit}, {"train_images": left})
+            for limit, left in [(1, 1), (300, 300), (5000, 800), (None, 800)]
+        ),
+        (1, 10, {"data__validation_split": 0.01}, {"validation_images": 1}),
+        (1, 10, {"data__validation_split": 0.99}, {"validation_images": 9}),
+        (1, 7, {"data__validation_split": 0.2}, {"validation_images": 1}),
+        (2, 60000, {"train__steps_per_epoch": 70, "train__epochs": 3}, {"steps_per_epoch": 70, "total_steps": 210, "epochs": 3}),
+        *(
+            (1, 60000, {"train__steps": steps, "train__steps_per_epoch": 70, "train__epochs": 3}, {"total_steps": steps, "epochs": epochs})
+            for steps, epochs in [(1, 1), (70, 1), (71, 2), (1000, 15)]
+        ),
+    ],
 )
-def test_short_last_batch_is_step_of_its_own(workers, files, images, steps):
-    made = counts(config(train__batch_size=64, train__epochs=2), workers, files)
-    assert (made.train_images, made.steps_per_epoch, made.total_steps) == (images, steps, 2 * steps)
-    assert (steps - 1) * made.global_batch < images <= steps * made.global_batch
-
-
-def test_global_batch_does_not_grow_with_the_workers():
-    made = [counts(config(train__global_batch=100), workers, 1000) for workers in (1, 2, 5)]
-    assert {(one.global_batch, one.steps_per_epoch) for one in made} == {(100, 8)}
-
-
-@pytest.mark.parametrize(("limit", "images"), [(0.5, 400), (0.001, 1), (1.0, 800), (1, 1), (300, 300), (5000, 800), (None, 800)])
-def test_limit_train_as_fraction_or_count(limit, images):
-    assert counts(config(data__limit_train=limit), 1, 1000).train_images == images
-
-
-@pytest.mark.parametrize(("limit", "left"), [(None, 10), (3, 3), (11, 10), (0.25, 2), (0.01, 1)])
-def test_limited(limit, left):
-    assert _limited(10, limit) == left
-
-
-@pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (70, 1), (71, 2), (1000, 15)])
-def test_steps_say_how_long_whatever_epochs_say(steps, epochs):
-    made = counts(config(train__steps=steps, train__steps_per_epoch=70, train__epochs=3), 1, 60000)
-    assert (made.total_steps, made.epochs) == (steps, epochs)
-
-
-def test_steps_per_epoch_overrides_one_pass():
-    made = counts(config(train__steps_per_epoch=70, train__epochs=3), 2, 60000)
-    assert (made.steps_per_epoch, made.total_steps, made.epochs) == (70, 210, 3)
+def test_counts_follow_from_configuration_and_files(workers, files, dotted, expected):
+    made = counts(config(train__batch_size=64, **dotted), workers, files)
+    assert {name: getattr(made, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(("step", "epoch"), [(0, 1), (69, 1), (70, 2), (209, 3)])
 def test_epoch_of_a_step(step, epoch):
     assert counts(config(train__steps_per_epoch=70), 1, 60000).epoch_of(step) == epoch
-
-
-@pytest.mark.parametrize(("files", "fraction", "held"), [(100, 0.2, 20), (10, 0.01, 1), (10, 0.99, 9), (2, 0.5, 1), (7, 0.2, 1)])
-def test_validation_is_at_least_one_and_never_all(files, fraction, held):
-    assert _validation_count(files, fraction) == held
 
 
 def rate(workers, epoch, **dotted):
@@ -73,24 +55,21 @@ def epochs(number, workers=1):
     return Counts(workers, 1000, 200, 10, 100, number, 100 * number)
 
 
-@pytest.mark.parametrize(("epoch", "expected"), [(0, 1e-4), (1, 2.4e-4), (2.5, 4.5e-4), (5, 8e-4), (100, 8e-4)])
-def test_linear_scaling_climbs_to_workers_times_the_base(epoch, expected):
-    assert rate(8, epoch, schedule__scaling="linear", schedule__warmup_epochs=5) == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("workers", "epoch", "scaling", "warmup", "expected"),
+    [
+        *((8, epoch, "linear", 5, rate) for epoch, rate in [(0, 1e-4), (1, 2.4e-4), (2.5, 4.5e-4), (5, 8e-4), (100, 8e-4)]),
+        *((16, 0, scaling, 0, rate) for scaling, rate in [("none", 1e-4), ("sqrt", 4e-4), ("linear", 16e-4)]),
+        *((1, 2, scaling, 5, 1e-4) for scaling in ("none", "sqrt", "linear")),
+    ],
+)
+def test_rate_climbs_to_that_of_the_workers(workers, epoch, scaling, warmup, expected):
+    assert rate(workers, epoch, schedule__scaling=scaling, schedule__warmup_epochs=warmup) == pytest.approx(expected, rel=1e-12)
 
 
 def test_warm_up_has_no_jump_at_its_end():
     dotted = {"schedule__scaling": "linear", "schedule__warmup_epochs": 5}
     assert rate(8, 5 - 1e-9, **dotted) == pytest.approx(rate(8, 5, **dotted), rel=1e-6)
-
-
-@pytest.mark.parametrize(("scaling", "expected"), [("none", 1e-4), ("sqrt", 4e-4), ("linear", 16e-4)])
-def test_scaling_without_warm_up(scaling, expected):
-    assert rate(16, 0, schedule__scaling=scaling) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("scaling", ["none", "sqrt", "linear"])
-def test_one_worker_is_not_scaled(scaling):
-    assert rate(1, 2, schedule__scaling=scaling, schedule__warmup_epochs=5) == 1e-4
 
 
 STAGES = [[82, 0.1], [123, 0.01], [300, 0.002]]

@@ -251,7 +251,7 @@ def test_order_is_permutation_with_held_out_examples_first(tmp_path):
 
 def test_row_too_large_for_record_is_refused():
     with pytest.raises(DatasetError, match="an example has 8,589,934,592 bytes in columns of fixed size"):
-        columns.row_dtype(Spec([0], (Leaf("x", "float32", (2**31,)),)))
+        Spec([0], (Leaf("x", "float32", (2**31,)),)).row_dtype()
 
 
 def test_file_larger_than_memory_is_mapped(tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_file_larger_than_memory_is_mapped(tmp_path, monkeypatch):
     with Writer(tmp_path, spec, "train") as writer:
         writer.append([np.ones((1, 2**20), np.uint8)])
     count = 2**20
-    header = {"descr": columns.row_dtype(spec).descr, "fortran_order": False, "shape": (count,)}
+    header = {"descr": spec.row_dtype().descr, "fortran_order": False, "shape": (count,)}
     with (tmp_path / "train-rows.npy").open("r+b") as stream:
         np.lib.format.write_array_header_2_0(stream, header)
         stream.truncate(stream.tell() + count * 2**20)

@@ -4,45 +4,26 @@ import numpy as np
 import pytest
 
 from control.datasets.listing.stratified import stratified_order
-from trainer.data.partition import EpochPlan, epoch_order, share
-
-WORKERS = [1, 2, 3, 5]
+from trainer.data.partition import EpochPlan, epoch_order, part_bounds
 
 
 def make(images, batch, seed=7, epoch=1, steps=None):
     return EpochPlan(images, batch, -(-images // batch) if steps is None else steps, seed, epoch)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize(("images", "batch"), [(96, 12), (100, 12), (101, 10), (7, 64), (5, 5), (64, 63), (1000, 7)])
-def test_every_image_exactly_once_an_epoch(images, batch, workers):
+def test_every_image_exactly_once_an_epoch(images, batch):
     plan = make(images, batch)
-    seen = np.concatenate([plan.part(step, [1] * workers, rank) for step in range(plan.steps) for rank in range(workers)])
-    assert sorted(seen) == list(range(images))
+    assert sorted(np.concatenate([plan.union(step) for step in range(plan.steps)])) == list(range(images))
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize(("images", "batch", "steps"), [(101, 10, 11), (10, 4, 7)])
-def test_parts_are_the_union_batch_for_any_workers(images, batch, steps, workers):
-    """Parts together are the union batch for any number of workers."""
-    plan = make(images, batch, steps=steps)
-    for step in range(steps):
-        parts = [plan.part(step, [1] * workers, rank) for rank in range(workers)]
-        assert np.concatenate(parts).tolist() == plan.union(step).tolist()
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("batch", [0, 1, 4, 5, 64])
-def test_shares_lie_end_to_end(batch, workers):
-    shares = [share(batch, [1] * workers, rank) for rank in range(workers)]
-    assert [start for start, _ in shares] == [0, *(stop for _, stop in shares[:-1])]
-    assert shares[-1][1] == batch
-
-
-def test_same_arguments_give_the_same_parts():
-    first, second = make(101, 10), make(101, 10)
-    assert all(first.part(step, [1] * 3, 1).tolist() == second.part(step, [1] * 3, 1).tolist() for step in range(11))
+@pytest.mark.parametrize("shares", [[1], [1] * 2, [1] * 5, [3, 1, 2], [64, 16, 64]])
+@pytest.mark.parametrize("batch", [0, 1, 4, 5, 64, 144])
+def test_parts_of_a_batch_lie_end_to_end(batch, shares):
+    bounds = [part_bounds(batch, shares, rank) for rank in range(len(shares))]
+    assert [start for start, _ in bounds] == [0, *(stop for _, stop in bounds[:-1])]
+    assert bounds[-1][1] == batch
+    assert all(abs(stop - start - batch * one / sum(shares)) < 1 for (start, stop), one in zip(bounds, shares, strict=True))
 
 
 def test_a_resumed_epoch_takes_up_where_it_stopped():
@@ -157,11 +138,3 @@ def test_seeds_follow_from_image_and_epoch():
     assert plan.seeds(2, np.arange(4))[1:3].tolist() == make(5, 4, steps=5).seeds(2, np.arange(1, 3)).tolist()
     others = make(5, 4, steps=5, epoch=2), make(5, 4, steps=5, seed=8)
     assert len({other.seeds(0, np.arange(1))[0, 0] for other in (plan, *others)}) == 3
-
-
-@pytest.mark.parametrize("shares", [[1, 1, 1], [3, 1, 2]])
-def test_a_part_begins_where_those_before_end(shares):
-    plan = make(100, 30)
-    for step in range(plan.steps):
-        lengths = [len(plan.part(step, shares, rank)) for rank in range(3)]
-        assert [plan.first(step, shares, rank) for rank in range(3)] == [0, lengths[0], lengths[0] + lengths[1]]

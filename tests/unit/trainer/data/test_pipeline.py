@@ -10,7 +10,7 @@ from trainer.config import loading
 from trainer.data import feeder
 from trainer.data.batch import Call
 from trainer.data.feeder import Feeder, calls
-from trainer.data.partition import EpochPlan
+from trainer.data.partition import EpochPlan, part_bounds
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.data.transform import Feeding
 
@@ -97,6 +97,10 @@ class InMemory:
         return images, self.labels[indices]
 
 
+def part(plan, step, workers, rank):
+    return plan.union(step)[slice(*part_bounds(plan.size(step), [1] * workers, rank))]
+
+
 @pytest.mark.parametrize(("workers", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2)])
 def test_feeder_yields_workers_images_and_labels_in_order(workers, rank):
     chosen = np.array([30, 2, 17, 8, 21, 5, 11, 29, 3, 14])
@@ -104,7 +108,8 @@ def test_feeder_yields_workers_images_and_labels_in_order(workers, rank):
     fed = list(Feeder(InMemory(31), chosen, [1] * workers, rank).epoch(plan, calls(0, 2, 8, uneven=True)))
     assert [call for call, _ in fed] == [Call(0, 1), Call(1, 1)]
     for step, (_, batches) in enumerate(fed):
-        indices = chosen[plan.part(step, [1] * workers, rank)]
+        indices = chosen[part(plan, step, workers, rank)]
+        assert chosen[plan.union(step)][batches.places[0]].tolist() == indices.tolist()
         assert batches.data[0].shape == (1, len(indices), 2, 2, 1)
         assert batches.data[0][0, :, 0, 0, 0].tolist() == indices.tolist()
         assert batches.data[1].tolist() == [(indices % 3).tolist()]
@@ -117,7 +122,7 @@ def test_feeder_stacks_the_steps_of_a_call():
     ((_, batches),) = Feeder(InMemory(12), np.arange(12), [1] * 2, 1).epoch(plan, calls(0, 3, 8, uneven=False))
     assert batches.data[0].shape == (3, 2, 2, 2, 1)
     assert (batches.number.tolist(), batches.number.dtype) == ([3, 4, 5], np.int32)
-    assert batches.data[0][..., 0, 0, 0].tolist() == [plan.part(step, [1] * 2, 1).tolist() for step in range(3)]
+    assert batches.data[0][..., 0, 0, 0].tolist() == [part(plan, step, 2, 1).tolist() for step in range(3)]
 
 
 def test_empty_share_is_stand_in_with_weight_zero():

@@ -11,7 +11,7 @@ from trainer.data.feeder import Feeder, calls
 from trainer.data.partition import EpochPlan
 from trainer.data.spec import Leaf, Spec
 from trainer.data.transform import Feeding
-from trainer.data.user_augment import Rows
+from trainer.data.user_augment import UserAugment
 from trainer.user_code.user_function import Function
 
 FIXED = Spec([{"a": 0}, 1], (Leaf("x.a", "float32", (3,)), Leaf("y", "int32", ())))
@@ -72,7 +72,7 @@ def test_row_that_repeats_is_drawn_anew():
 
 def rows(source, made=FIXED, count=4):
     examples = Fixed(9)
-    return Rows(given(source), made, 2).gather(examples, np.arange(count), np.zeros((count, 2), np.int64), [])
+    return UserAugment(given(source), made, 2).gather(examples, np.arange(count), np.zeros((count, 2), np.int64), [])
 
 
 def test_numbers_keep_their_type():
@@ -113,12 +113,12 @@ def test_varying_examples_come_unpadded(tmp_path):
     examples = opened(tmp_path, spec=spec, values=values)
     source = "def augment(x, seed):\n    assert 0 not in x['words']\n    return {'words': x['words'][::-1][:2], 'tags': x['tags']}\n"
     indices = np.array([3, 1, 2])
-    (x,) = Rows(given(source), spec, 2).gather(examples, indices, np.zeros((3, 2), np.int64), [4, 3])
+    (x,) = UserAugment(given(source), spec, 2).gather(examples, indices, np.zeros((3, 2), np.int64), [4, 3])
     assert x["words"].tolist() == [[3, 2, 0, 0], [1, 0, 0, 0], [2, 1, 0, 0]]
     assert x["tags"].tolist() == [[b""] * 3, [b"t0", b"", b""], [b"t0", b"t1", b""]]
     longer = "def augment(x, seed):\n    return {'words': [1] * 9, 'tags': x['tags']}\n"
     with pytest.raises(ConfigError, match=r"x.words int64 \[9\]; it must stay int32 \[3\], or shorter where it varies"):
-        Rows(given(longer), spec, 2).gather(examples, indices, np.zeros((3, 2), np.int64), [4, 3])
+        UserAugment(given(longer), spec, 2).gather(examples, indices, np.zeros((3, 2), np.int64), [4, 3])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Train
-from trainer.data.partition import share
 from trainer.engine import batch_shares
 
 
@@ -93,14 +92,6 @@ def test_sizes_are_whole_and_leave_nobody_idle(speeds, global_batch):
 def test_line_through_two_measurements_is_never_negative(measured, expected):
     """A line through two measurements never has a part below zero."""
     assert batch_shares._line(*measured) == pytest.approx(expected)
-
-
-def test_parts_follow_the_shares_and_cover_batches():
-    for batch in (1, 9, 144, 1000):
-        cuts = [share(batch, [64, 16, 64], rank) for rank in range(3)]
-        assert (cuts[0][0], cuts[2][1]) == (0, batch)
-        assert [stop for _, stop in cuts[:2]] == [start for start, _ in cuts[1:]]
-        assert all(abs((stop - start) - batch * part / 144) < 1 for (start, stop), part in zip(cuts, (64, 16, 64), strict=True))
 
 
 def test_it_is_told_in_images_of_whole_step():

@@ -24,6 +24,7 @@ from trainer.network.cluster import Cluster
 from trainer.data.spec import of_images
 from trainer.network.member import Member
 from trainer.models import fuse_layers
+from trainer.models.compiled_model import CompiledModel
 from trainer.reduction.method import LowRank
 
 alone, both = (Cluster(Member(0, ["alone"]), 1, devices) for devices in (("CPU:0",), ("CPU:0", "CPU:1")))
@@ -61,15 +62,15 @@ made = local(alone)
 def parts_of(first, last, weights=1.0, total=12):
     one = batch_arrays.full((IMAGES[:1, first:last], LABELS[:1, first:last]), total).at(0)
     return made(one._replace(weights=one.weights * np.float32(weights)))
-kept = len(worker_step.statistics(made.model))
-before = [variable.numpy() for variable in worker_step.statistics(made.model)]
+kept = len(CompiledModel(made.model).statistics)
+before = [variable.numpy() for variable in CompiledModel(made.model).statistics]
 pieces = [[value.numpy() for value in parts_of(*cut)[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
 alone_each = [[value.numpy() for value in parts_of(*cut, total=cut[1] - cut[0])[-kept:]] for cut in ((0, 6), (6, 8), (8, 12))]
 weighted = [sum(share * piece[number] for share, piece in zip((6 / 12, 2 / 12, 4 / 12), alone_each)) for number in range(kept)]
 found["weighted"] = max(float(np.abs(sum(piece[number] for piece in pieces) - weighted[number]).max()) for number in range(kept))
 found["moves"] = float(np.abs(weighted[0]).max())
 found["stand-in"] = max(float(np.abs(value).max()) for value in parts_of(0, 1, 0.0)[-kept:])
-after = [variable.numpy() for variable in worker_step.statistics(made.model)]
+after = [variable.numpy() for variable in CompiledModel(made.model).statistics]
 found["untouched"] = all((one == other).all() for one, other in zip(before, after))
 
 # Two devices: their copies of everything are the same after training, and the means are those of their parts
@@ -225,11 +226,11 @@ model, own_local = owned(False)
 def short(variable):
     name = variable.path.split("/")[-1]
     return "variable" if "variable" in name else name
-found["own"] = [fuse_layers.fuse(model), [short(variable) for variable in worker_step.statistics(model)]]
+found["own"] = [fuse_layers.fuse(model), [short(variable) for variable in CompiledModel(model).statistics]]
 one = batch_arrays.full((IMAGES[:1], LABELS[:1])).at(0)
-found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(worker_step.statistics(model)):]]
+found["own moved"] = [float(np.abs(value.numpy()).max()) for value in own_local(one)[-len(CompiledModel(model).statistics):]]
 model, own_local = owned(True)
-found["frozen"] = [fuse_layers.fuse(model), len(worker_step.statistics(model)), len(own_local(one)) - 1 - len(model.trainable_variables)]
+found["frozen"] = [fuse_layers.fuse(model), len(CompiledModel(model).statistics), len(own_local(one)) - 1 - len(model.trainable_variables)]
 model, own_local = owned(False, 0.5)
 with tf.GradientTape() as tape:
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(one.data[1], model(one.data[0], training=True))

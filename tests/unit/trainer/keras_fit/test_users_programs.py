@@ -1,6 +1,7 @@
 """Programs as users write them, trained by `fit` alone and by `lockstep.distribute` on two workers, which are threads."""
 
 import json
+import re
 
 import pytest
 
@@ -491,55 +492,7 @@ print(json.dumps({
     "a layer that is traced on its own, fitted twice": apart(lambda: compiled(net(Function())), twice),
 }))
 """
-NAMES = [
-    "what is looked up once for all rows of a worker",
-    "what is looked up once, and more",
-    "counts of words, which are mostly 0",
-    "positions in a model that keeps its outputs",
-    "a count of its steps, eager",
-    "a generator and a list, eager",
-    "something at the first call only, eager",
-    "layers that are made when it is built",
-    "an object that a layer returns",
-    "a queue of a multiple of the rows",
-    "statistics of nodes, not of rows",
-    "halves of a batch",
-    "rows with each other by an input",
-    "a step that is traced on its own",
-    "a layer that returns strings",
-    "noise of one number for all rows",
-    "an input that is not given",
-    "a callback that acts on the chief",
-    "a writer that also evaluates and stops",
-    "a writer that also adds to the logs",
-    "a writer of events that also adds to the logs",
-    "positions, and tokens of all rows",
-    "positions, and tokens of all rows, gathered",
-    "positions, in steps made anew after a validation",
-    "tokens of fewer rows than workers",
-    "a head that is trained alone",
-    "a mask of the whole batch",
-    "rows that are mixed now and then",
-    "a large loss that keeps a center",
-    "convolutions in groups, which XLA compiles",
-    "gradients by tf.gradients",
-    "logits behind probabilities, gathered",
-    "an activation of its own",
-    "warnings about it, but one",
-    "a list of callbacks of Keras' own",
-    "a penalty of its own, and one of its outputs",
-    "hinge of labels that are -1 in some rows",
-    "rows cut to the longest of the batch",
-    "words padded to the longest text",
-    "words padded by Keras",
-    "the five strongest rows",
-    "a fit of its own",
-    "layers that are computed again",
-    "shares that are taken for probabilities of their own",
-    "layers that are computed again, twice",
-    "a step that XLA compiles",
-    "a layer that is traced on its own, fitted twice",
-]
+NAMES = re.findall(r'^    "(.+?)": ', PROGRAM, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

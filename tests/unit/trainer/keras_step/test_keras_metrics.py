@@ -12,7 +12,7 @@ from trainer.keras_step import additive, keras_metrics, whole_batch
 from trainer.network.all_reduce import Alone
 from trainer.step import batch_arrays, worker_step
 from trainer.step.program import Program
-from trainer.step.stop_and_save import SUMS
+from trainer.step.step_sums import StepSums
 
 SPEC = Spec([0], (Leaf("x", "float32", (2,)),))
 CLUSTER = SimpleNamespace(group=Alone(), run=lambda function, given: function(*given), local=lambda result: result)
@@ -47,10 +47,10 @@ def results(logs, **options):
     local = worker_step.Local(CLUSTER, model, SPEC, placements=SimpleNamespace(layout=whole_batch.Layout()))
     program = Program(local, additive.Additive(model, model.train_step, whole_batch.Layout()), adds_up=False)
     call = worker_step.make_train_call(program)
-    rows = call(batch_arrays.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
+    table = call(batch_arrays.full((np.ones((2, 3, 2), np.float32),)), np.zeros(2, np.float32)).numpy()
     expected = float(model(np.ones((1, 2), np.float32))[0, 0])
     made = keras_metrics.Results(model, program.logs)
-    return made(made.summed([], rows[:, len(SUMS) :])), expected
+    return made(made.summed([], StepSums(table).metrics)), expected
 
 
 def test_untouched_loss_tracker_means_no_loss():

@@ -98,12 +98,12 @@ def adds_up(loss, *metrics):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
     model.compile("sgd", loss, metrics=list(metrics))
-    rehearsal.rehearse(model.train_step, MADE_UP, whole_batch.Layout())
-    return rehearsal.adds_up(additive.Additive(model, model.train_step, whole_batch.Layout()), MADE_UP)
+    MADE_UP.rehearse(model.train_step, whole_batch.Layout())
+    return MADE_UP.adds_up(additive.Additive(model, model.train_step, whole_batch.Layout()))
 
 unseeded, unseeded_sees = keras.Sequential([keras.Input((3,)), Common(name="common"), keras.layers.Dense(3)]), whole_batch.Layout()
 unseeded.compile("sgd", "mse")
-rehearsal.rehearse(unseeded.train_step, MADE_UP, unseeded_sees)
+MADE_UP.rehearse(unseeded.train_step, unseeded_sees)
 found = {
     "unseeded": [one.name for one in unseeded_sees.seeing_all],
     "mean": adds_up("mse", keras.metrics.R2Score()),
@@ -119,22 +119,22 @@ except whole_batch.SeesAll as error:
 mixing = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.MixUp(name="mixing"), keras.layers.Flatten(), keras.layers.Dense(3)])
 mixing.compile("sgd", "mse")
 seeing = whole_batch.Layout()
-found["differing"] = rehearsal.rehearse(mixing.train_step, trial([None, 4, 4, 3], [None, 3]), seeing).differing
+found["differing"] = trial([None, 4, 4, 3], [None, 3]).rehearse(mixing.train_step, seeing).differing
 found["mixing"] = sorted(one.name for one in seeing.seeing_all)
 def seeing_all(*layers):
     keras.utils.set_random_seed(1)
     model, seeing = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(3)]), whole_batch.Layout()
     model.compile("sgd", "mse")
-    rehearsal.rehearse(model.train_step, MADE_UP, seeing)
+    MADE_UP.rehearse(model.train_step, seeing)
     return [one.name for one in seeing.seeing_all]
 
 equal = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Rescaling(0.0), keras.layers.CutMix(name="cutting"), keras.layers.Flatten()])
 equal.compile("sgd", "mse")
-rehearsal.rehearse(equal.train_step, trial([None, 4, 4, 3], [None, 48]), equal_sees := whole_batch.Layout())
+trial([None, 4, 4, 3], [None, 48]).rehearse(equal.train_step, equal_sees := whole_batch.Layout())
 found["equal rows"] = [one.name for one in equal_sees.seeing_all]
 lossless = keras.Sequential([keras.Input((3,)), Adding(name="adding")])
 lossless.compile("sgd")
-rehearsal.rehearse(lossless.train_step, MADE_UP, lossless_sees := whole_batch.Layout())
+MADE_UP.rehearse(lossless.train_step, lossless_sees := whole_batch.Layout())
 found["lossless"] = [one.name for one in lossless_sees.seeing_all]
 elastic, warnings = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomElasticTransform(name="elastic")]), []
 elastic.compile("sgd", "mse")

@@ -9,9 +9,8 @@ import pytest
 from control.common import configurations
 from trainer.common.errors import ClusterError, ConfigError
 from trainer.config import loading, schedule
-from trainer.parameter_server.engine import Asynchronous
+from trainer.parameter_server.engine import QUEUED, Asynchronous, may_begin
 from trainer.parameter_server.roles import CHIEF, SERVER, WORKER, Task, of_host
-from trainer.parameter_server.staleness import QUEUED, may_begin
 
 HOSTS = ["node1:12345", "node2:12345", "node3:12345"]
 
@@ -77,7 +76,7 @@ def test_a_validation_holds_no_more_batches_than_the_workers_can_be_at():
     engine._coordinator, engine._addresses, engine._test_call = SimpleNamespace(schedule=schedule), HOSTS[1:], None
     engine._job, engine.model = SimpleNamespace(config=loading.build({})), SimpleNamespace()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.parameter_server.engine.keras_metrics.size", lambda _: 1)
+        patch.setattr("trainer.models.compiled_model.CompiledModel.metric_size", 1)
         assert engine.validate(batches(), 49).tolist() == [sum(range(50))]
     assert most[0] == QUEUED * 2 + 1
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trainer.common import files
-from trainer.parameter_server.evaluator import Evaluator, Left, follow
+from trainer.parameter_server.evaluator import ChiefGone, Evaluator, follow
 from trainer.parameter_server.roles import Task
 from trainer.parameter_server.snapshot_offers import HEADER, LOSSES, REFUSED, SEND, Offers, Place
 from trainer.rundir.layout import EVALUATIONS, snapshot_path
@@ -246,7 +246,7 @@ def serve(folder, place, sent):
     evaluator = Evaluator(Counting(), folder, place, Metrics(folder / "metrics.jsonl"))
 
     def run() -> None:
-        with its, contextlib.suppress(Left):
+        with its, contextlib.suppress(ChiefGone):
             evaluator.serve(its)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -10,7 +10,8 @@ from tests.unit import forked
 from trainer.config.schema import Reduction
 from trainer.network.bfloat16 import widen
 from trainer.network.host_array import RowPool
-from trainer.reduction import kernels, low_rank, powersgd_host
+from trainer.reduction import kernels, powersgd_host
+from trainer.reduction.low_rank import FactorSizes
 from trainer.reduction.method import LowRank, Setting, plain
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -25,7 +26,8 @@ class Reference:
     def __init__(self, rank, seed, recycle=0):
         self.errors, self.starts = {}, {}
         self.kept = {number: np.zeros((rows, min(recycle, columns - rank))) for number, (rows, columns) in LARGE.items()}
-        self.firsts = {number: low_rank.start(number, rank, columns, seed).T.astype(np.float64) for number, (_, columns) in LARGE.items()}
+        sizes = {number: FactorSizes(*matrix, rank, rank) for number, matrix in LARGE.items()}
+        self.firsts = {number: one.start(number, seed).T.astype(np.float64) for number, one in sizes.items()}
 
     def reduce(self, workers):
         """Gradients of all workers, summed."""
@@ -143,7 +145,9 @@ def test_of_full_rank_it_is_the_sum():
     shapes = [(200, 12), (7,)]
     methods = [powersgd_host.make(config(12, min_elements=10), shapes, Setting(2)) for _ in range(2)]
     assert not methods[0].low_rank
-    methods = [powersgd_host.HostPowerSGD({0: (200, 12)}, config(12), Setting(2)).method() for _ in range(2)]
+    methods = [
+        powersgd_host.HostPowerSGD({0: FactorSizes.of_matrix(200, 12, config(12))}, config(12), Setting(2)).method() for _ in range(2)
+    ]
     random = np.random.default_rng(0)
     for _ in range(5):
         hands = [[random.standard_normal((200, 12)).astype(np.float32)] for _ in range(2)]
@@ -242,8 +246,8 @@ def test_restored_memory_goes_on_bit_for_bit():
 )
 def test_large_tensor_with_small_factors_is_compressed(shape, options, expected):
     """A tensor is compressed when it is large and its factors are half its size."""
-    actual = low_rank.matrix_of(shape, Reduction("powersgd", **options))
-    assert actual == expected
+    actual = FactorSizes.of(shape, Reduction("powersgd", **options))
+    assert (actual and (actual.rows, actual.columns)) == expected
 
 
 @pytest.mark.parametrize(
@@ -264,8 +268,7 @@ def test_large_tensor_with_small_factors_is_compressed(shape, options, expected)
 )
 def test_small_matrices_send_more_factors(matrix, options, rank):
     made = Reduction("powersgd", **options)
-    assert low_rank.rank_of(matrix, made) == rank
-    assert low_rank.factors_of(matrix, made) == min(rank + made.recycle, *matrix)
+    assert FactorSizes.of_matrix(*matrix, made) == FactorSizes(*matrix, rank, min(rank + made.recycle, *matrix))
     method = powersgd_host.make(dataclasses.replace(made, min_elements=1), [matrix], Setting(2))
     assert not method.low_rank or method.low_rank[0].sent == (rank, matrix[0])
 

@@ -62,10 +62,10 @@ def test_a_grey_image_has_brightness_and_contrast():
 def test_mixup_mixes_images_labels_and_weights_alike():
     batch = paired(weights=True)
     images, labels, weights = seen(batch, mixup=0.4)
-    share = image_augmentation._shares(0.4, 5, batch).numpy()
-    assert 0 <= share.min() < share.max() <= 1
+    fraction = image_augmentation._fractions(0.4, 5, batch).numpy()
+    assert 0 <= fraction.min() < fraction.max() <= 1
     for number in range(12):
-        other, own = int(OTHERS[number]), float(share[number])
+        other, own = int(OTHERS[number]), float(fraction[number])
         mixed = IMAGES[0, number] * own + IMAGES[0, other] * (1 - own)
         np.testing.assert_allclose(images[number], mixed, atol=1e-3)
         np.testing.assert_allclose(labels[number], np.eye(3)[number % 3] * own + np.eye(3)[other % 3] * (1 - own), atol=1e-6)
@@ -75,7 +75,7 @@ def test_mixup_mixes_images_labels_and_weights_alike():
 @pytest.mark.parametrize("alpha", [0.001, 0.2, 1.0, 50.0])
 def test_shares_are_of_a_beta_distribution(alpha):
     many = full((np.zeros((1, 4000, 1)), np.zeros((1, 4000), np.int32))).at(0)
-    drawn = image_augmentation._shares(alpha, 7, many).numpy()
+    drawn = image_augmentation._fractions(alpha, 7, many).numpy()
     assert np.isfinite(drawn).all()
     # Where alpha is so small that both gammas are zero, the partner, itself drawn at random, takes all.
     assert drawn.mean() == pytest.approx(0.5, abs=0.03) or alpha < 0.01

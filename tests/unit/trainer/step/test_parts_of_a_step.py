@@ -11,8 +11,8 @@ from keras.src.losses import loss as keras_loss
 from trainer.config.schema import Reduction
 from trainer.keras_step import additive, optimizer, whole_batch
 from trainer.reduction.chain import GraphChain, Stopwatch
-from trainer.reduction.half import half
 from trainer.reduction.method import Method
+from trainer.reduction.selection import half
 from trainer.step import worker_step
 
 
@@ -24,7 +24,7 @@ def test_devices_and_steps_draw_different_numbers():
 @pytest.mark.parametrize("moves", [(4.0, 8.0), (3, 9)])
 def test_moved_statistics_are_weighted_by_share(moves):
     """The parts of two workers, one of which has a third of the batch, add up to the weighted mean; of counts to the nearest."""
-    parts = [worker_step._shared(tf.constant(move), tf.constant(share)) for move, share in zip(moves, (1 / 3, 2 / 3), strict=True)]
+    parts = [worker_step._fraction_of(tf.constant(move), tf.constant(part)) for move, part in zip(moves, (1 / 3, 2 / 3), strict=True)]
     moved = worker_step._as_moved(parts[0] + parts[1], tf.constant(moves[0]).dtype)
     assert moved.dtype == tf.constant(moves[0]).dtype
     assert moved.numpy() == pytest.approx(moves[0] / 3 + moves[1] * 2 / 3)
@@ -72,7 +72,7 @@ def test_a_loss_is_divided_by_all_workers_count(reduction, weights, mask, expect
     """The values are 1 and 4, and on the other workers things of 4 (masked) or 2 (weights) in all count."""
     others = 4.0 if mask else 2.0
     group = SimpleNamespace(rank=0, workers=2, sum=lambda tensors: [tensors[0] + others])
-    step = additive.Apart(SimpleNamespace(_compile_loss=None), group, whole_batch.Rows(8, 0, 2))
+    step = additive.StepByRows(SimpleNamespace(_compile_loss=None), group, whole_batch.Rows(8, 0, 2))
     whole_batch.install(additive.HOOKS)
     with step():
         part = keras_loss.reduce_weighted_values(

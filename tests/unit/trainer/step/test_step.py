@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit import forked
-from trainer.step.stop_and_save import SAVE, STOP, requests
+from trainer.step.step_sums import SAVE, STOP, StepSums
 
 ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = """
@@ -281,7 +281,7 @@ def test_a_shorter_last_batch_is_not_traced_again(actual):
 @pytest.mark.parametrize("more", [0, 1])
 def test_requests_of_workers_stay_apart_in_sums(stops, devices, expected, more):
     total = np.float32((stops + more) * STOP + devices * SAVE)
-    assert requests(np.array([[7.0, 1.0], [total, 1.0]], np.float32)) == (expected[0] or bool(more), expected[1])
+    assert StepSums(np.array([[7.0, 1.0], [total, 1.0]], np.float32)).requests == (expected[0] or bool(more), expected[1])
 
 
 def test_one_worker_alone_reduces_nothing(actual):

@@ -7,6 +7,7 @@ import pytest
 
 from trainer.common.errors import Diverged
 from trainer.config import loading, schedule
+from trainer.step.step_sums import StepSums
 from trainer.worker.loop import Trainer
 
 COLUMNS = ("loss", "loss", "mae", "out_loss")
@@ -24,10 +25,10 @@ def trainer(settings: dict | None = None, rate: float | None = None, reduction: 
     return made
 
 
-def rows(column: int, value: float) -> np.ndarray:
-    """Sums of three steps; two columns stand before the metrics."""
-    sums = np.ones((3, 2 + len(COLUMNS)), np.float32)
-    sums[CALL, 2 + column] = value
+def rows(column: int, value: float) -> StepSums:
+    """Sums of three steps."""
+    sums = StepSums(np.ones((3, 2 + len(COLUMNS)), np.float32))
+    sums.metrics[CALL, column] = value
     return sums
 
 

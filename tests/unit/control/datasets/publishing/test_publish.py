@@ -245,7 +245,7 @@ def assert_pixels(root, made, images, size):
 
 
 @pytest.mark.parametrize("size", [(6, 6, 3), (5, 6, 1), (3, 2, 3)])
-@pytest.mark.parametrize(("limit", "kind"), [(100, image_cache.Cached), (0, image_cache.Decoded)])
+@pytest.mark.parametrize(("limit", "kind"), [(100, image_cache.CacheImages), (0, image_cache.DecodingImages)])
 def test_images_are_decoded_and_fitted(limit, kind, size, make_folder, packs):
     root = make_folder()
     (root / "train" / "dog" / "big.png").write_bytes(image_bytes(70, (20, 30)))
@@ -299,7 +299,7 @@ def test_cache_limit_is_in_megabytes_of_pixels(make_folder, packs):
     made = put(make_folder(), packs)
     assert 7 * 400 * 400 > 2**20 > 7 * 380 * 380
     kinds = [type(opened(packs, made, (side, side, 1), 1)[1]["train"]) for side in (380, 400)]
-    assert kinds == [image_cache.Cached, image_cache.Decoded]
+    assert kinds == [image_cache.CacheImages, image_cache.DecodingImages]
 
 
 # --- what others wrote into the shared folder

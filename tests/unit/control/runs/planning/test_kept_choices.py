@@ -59,7 +59,7 @@ def given(made, tmp_path):
     folder = tmp_path / "node"
     folder.mkdir(exist_ok=True)
     (folder / "cluster.json").write_text(json.dumps({"kept": made.kept}))
-    return measured_choices.read(folder)
+    return measured_choices.EarlierChoice.of_run(folder)
 
 
 def test_what_first_run_measured_later_ones_are_given(scratch):
@@ -70,7 +70,7 @@ def test_what_first_run_measured_later_ones_are_given(scratch):
     # Another measurement, as a busy machine would give it, changes nothing.
     measure(plan(scratch, "second"), at=2000.0, reduction={"name": "packed"})
     third = plan(scratch, "third")
-    assert given(third, scratch) == measured_choices.Kept("powersgd", None, "measured 1970-01-01 by run first")
+    assert given(third, scratch) == measured_choices.EarlierChoice("powersgd", None, "measured 1970-01-01 by run first")
     assert kept_choices.shown(third) == "powersgd rank 2 (measured 1970-01-01 by run first; measure again: -e remeasure=true)"
 
 
@@ -153,7 +153,7 @@ def test_run_that_goes_on_is_not_measured_again(scratch):
 
 def test_the_loopback_is_never_measured(scratch):
     assert kept_choices.shown(plan(scratch, addresses=LOOPBACK)) == "packed (all workers are on this one machine)"
-    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.Kept("powersgd")) == (
+    assert measured_choices.unmeasured(Reduction(), LOOPBACK, None, measured_choices.EarlierChoice("powersgd")) == (
         "packed",
         "all workers are on this one machine",
     )
@@ -175,15 +175,15 @@ def test_one_machine(addresses, one):
 
 def test_named_or_original_choice_comes_first(scratch):
     """What a person names or the run began with comes first."""
-    assert measured_choices.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", measured_choices.Kept("packed")) == (
+    assert measured_choices.unmeasured(Reduction(name="half"), LOOPBACK, "powersgd", measured_choices.EarlierChoice("packed")) == (
         "half",
         "as configured",
     )
-    assert measured_choices.unmeasured(Reduction(), LAN, "packed", measured_choices.Kept("powersgd"))[0] == "packed"
+    assert measured_choices.unmeasured(Reduction(), LAN, "packed", measured_choices.EarlierChoice("powersgd"))[0] == "packed"
     assert measured_choices.unmeasured(Reduction(), LOOPBACK, "powersgd", None) == ("powersgd", "as when the run began")
-    assert measured_choices.unmeasured(Reduction(), LAN, None, measured_choices.Kept()) is None
+    assert measured_choices.unmeasured(Reduction(), LAN, None, measured_choices.EarlierChoice()) is None
     for method in (None, "powersgd"):
-        scaled = measured_choices.unmeasured(Reduction(), LAN, method, measured_choices.Kept("powersgd"), scaled=True)
+        scaled = measured_choices.unmeasured(Reduction(), LAN, method, measured_choices.EarlierChoice("powersgd"), scaled=True)
         assert scaled == ("packed", "the optimizer scales the loss by a factor that changes")
     assert kept_choices.shown(plan(scratch, changes={"reduction.name": "half"})) == "half (as configured)"
     assert kept_choices.shown(plan(scratch, addresses=["10.0.0.1"])) == ""
@@ -193,10 +193,10 @@ def test_named_or_original_choice_comes_first(scratch):
     "stored", [None, [], "x", {"method": "half"}, {"shares": [0, 1]}, {"shares": ["1"]}, {"shares": [True]}, {"method": 3, "shares": 4}]
 )
 def test_a_record_that_makes_no_sense_gives_nothing(stored):
-    assert measured_choices.parse(stored) in (measured_choices.Kept(), measured_choices.Kept(origin=""))
+    assert measured_choices.EarlierChoice.parse(stored) in (measured_choices.EarlierChoice(), measured_choices.EarlierChoice(origin=""))
 
 
 def test_slurms_jobs_read_theirs_from_their_own_record(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"id": "x", "kept": {"method": "packed", "told": "t"}}))
-    assert measured_choices.read(tmp_path) == measured_choices.Kept("packed", None, "t")
-    assert measured_choices.read(tmp_path / "none") == measured_choices.Kept()
+    assert measured_choices.EarlierChoice.of_run(tmp_path) == measured_choices.EarlierChoice("packed", None, "t")
+    assert measured_choices.EarlierChoice.of_run(tmp_path / "none") == measured_choices.EarlierChoice()
