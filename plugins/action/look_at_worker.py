@@ -36,7 +36,8 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     if seen["generation"]:
         generations.note(marks, host, seen["generation"])
     record = layout.recorded(folder)
-    return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
+    names = [one["name"] for one in posts(record)]
+    return generations.chief(generations.noted(marks, names), names, len(record["hosts"])) == host
 
 
 class ActionModule(Action):

@@ -1,30 +1,36 @@
-"""Watch one worker until it ends; on the chief's host, show progress and collect results."""
+"""Watch the workers of a run until they end, show the chief's progress, collect results: one process, a thread for each host."""
 
 import contextlib
+import contextvars
 import dataclasses
 import math
 import os
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
+from ansible.utils.display import Display
 
 from control.common import project
 from control.common.progress_line import Line
 from control.remote import modules, worker_files
 from control.remote.follow import HostUnreachable
 from control.remote.follow_program import BEAT_S, READ_ONLY, REMOVED
-from control.remote.worker_access import Seen, Worker, mark_failed, of_fault, since_failure
+from control.remote.worker_access import Seen, Worker, of_fault
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
-from control.runs.results import generations, outcome
+from control.runs.results import generations, outcome, run_summary
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
+from plugins.shared.host_actions import action_for
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
+from trainer.host import claims
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir import layout
 from trainer.rundir.phases import WAITING, Phase
@@ -57,8 +63,78 @@ SHUTDOWN = 4
 """How many times as long a worker may be silent after its work as during it."""
 
 
+class Watched:
+    """State that the watches of a run's hosts share."""
+
+    def __init__(self, launched: Sequence[str], workers: int, clock: Clock = CLOCK):
+        """Take the names of the launch's hosts, by rank, the spares last, and how many of them are no spares."""
+        self._launched, self._workers, self._clock = launched, workers, clock
+        self._failed: dict[str, float] = {}
+        self._over_at = math.inf
+        self.generations: dict[str, Mapping[str, Any]] = {}
+        """Newest mark of each host (`generations.note`)."""
+
+    def note_failure(self, host: str) -> None:
+        """Note that a host's worker has failed."""
+        self._failed.setdefault(host, self._clock.monotonic())
+
+    def since_failure(self, host: str) -> float | None:
+        """Seconds since another host's worker failed; None if none did."""
+        ages = [self._clock.monotonic() - at for other, at in self._failed.copy().items() if other != host]
+        return max(ages, default=None)
+
+    def note_end(self) -> None:
+        """Note that the run has come to its end."""
+        self._over_at = min(self._over_at, self._clock.monotonic())
+
+    def is_over(self, seconds: float = 0.0) -> bool:
+        """Return whether the run ended, at least `seconds` ago: nobody needs to wait for a lost host any more."""
+        return self._clock.monotonic() - self._over_at >= seconds
+
+    def chief(self) -> str:
+        """Name of the host of an elastic run's chief; empty while that is unclear."""
+        return generations.chief(self.generations, self._launched, self._workers)
+
+
 class ActionModule(Action):
-    """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
+    """Watches all hosts of a run, each in a thread; never fails itself: returns `verdicts`, from which the outcome follows."""
+
+    def act(self, **arguments: Any) -> dict[str, Any]:
+        """Watch until all workers are done, failed, silent or unreachable (or under way, if detached)."""
+        hosts = arguments["hosts"]
+        names = [host["name"] for host in hosts]
+        recovery = arguments.get("recovery") or {}
+        elastic = bool(recovery.get("max_restarts") and recovery.get("elastic")) and not arguments.get("script")
+        watched = Watched(names, int(arguments["counts"]["workers"]) if elastic else len(names))
+        watches = [
+            Watch(action_for(self, name), arguments, rank, watched) for rank, name in enumerate(names) if name in arguments["watched"]
+        ]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=[watch.watch], daemon=True) for watch in watches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if elastic and project.is_users(Path(arguments["local"])):
+            _collect_chiefs(watches, watched.chief())
+        return {
+            "launched_at": launches.launched_at(arguments["local"]),
+            "verdicts": {watch.host: watch.verdict.to_dict() for watch in watches},
+            "printed": [record for watch in watches for record in watch.progress.printed],
+        }
+
+
+def _collect_chiefs(watches: Sequence["Watch"], chief: str) -> None:
+    """Fetch what the workers of an elastic run wrote as chiefs: first what the last one did, which decides what is taken from others."""
+    ended = [watch for watch in watches if watch.verdict.state not in ("running", "unreachable")]
+    for watch in sorted(ended, key=lambda one: one.host != chief):
+        try:
+            watch.collect_as_chief(last=watch.host == chief)
+        except (HostUnreachable, OSError) as error:
+            Display().warning(f"{watch.host}: what it wrote could not be collected: {error}")
+
+
+class Watch:
+    """Watches one worker until it ends; on the chief's host, shows progress and collects results."""
 
     clock: Clock = CLOCK
     script = False
@@ -76,20 +152,24 @@ class ActionModule(Action):
     fault = ""
     """Cause that keeps the worker from writing its files; empty if none."""
 
-    def act(self, **arguments: Any) -> dict[str, Any]:
-        """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
-        self.arguments = arguments
-        self.host, self.rank = arguments["host"], int(arguments["rank"])
+    def __init__(self, action: Any, arguments: dict[str, Any], rank: int, watched: Watched):
+        """Take the host's action, and what all watches of a run share."""
+        name = arguments["hosts"][rank]["name"]
+        variables = action.task_vars["hostvars"][name]
+        root = str(variables["worker_root"])
+        run_folder = f"{root}/{arguments['run_kind']}/{arguments['run']}"
+        own = {"folder": f"{run_folder}/workers/{name}", "session": claims.session_name(arguments["run"], rank, root), "root": root}
+        times = {one: float(variables.get(f"worker_{one}", arguments[one])) for one in ("silence", "start_deadline")}
+        self.arguments = {**arguments, **own, **times, "role": arguments["hosts"][rank].get("role")}
+        self.action, self.host, self.rank, self.watched = action, name, rank, watched
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
         self.script = bool(arguments.get("script"))
-        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"], self.script)
-        self.marks = project.PRIVATE / "watch" / arguments["run"]
+        self.worker = Worker(action, run_folder, own["folder"], own["session"], self.script)
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         called = noun(layout.recorded(self.local).get("dataset", {}).get("spec"))
-        self.progress = Progress(
-            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, layout.snapshots_policy(self.local)[1]
-        )
+        names = [host["name"] for host in arguments["hosts"]]
+        self.progress = Progress(self.line, arguments["counts"], self.quiet, names, called, layout.snapshots_policy(self.local)[1])
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = outcome.SCRIPT_PHASE if self.script else str(Phase.STARTING), 0, False, 0.0
@@ -98,10 +178,27 @@ class ActionModule(Action):
         recovery = arguments.get("recovery") or {}
         if recovery.get("max_restarts") and not self.script:
             self.rejoin_wait, self.elastic = float(recovery["rejoin_wait"]), bool(recovery.get("elastic"))
-        self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(arguments["hosts"])
+        self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(names)
         self.phases_began: dict[str, float] = {}
-        verdict = self._until_end().to_dict()
-        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": verdict, "printed": self.progress.printed}
+        self.verdict = self._verdict("unclear", message="watching it was broken off")
+
+    def watch(self) -> None:
+        """Watch to the end; `verdict` has the result."""
+        try:
+            self.verdict = self._until_end()
+        except Exception as error:
+            Display().warning(f"{self.host}: {error}")
+            self.verdict = self._verdict("unclear", message=str(error))
+            self._mark_failure(self.verdict)
+
+    def collect_as_chief(self, last: bool) -> None:
+        """Fetch the run directory of the last chief; of a former one the snapshots and event files that this machine lacks."""
+        if last:
+            self.worker.collect(self.local)
+            return
+        kept = run_summary.missing_snapshots(self.local)
+        self.worker.collect(self.local, "checkpoints", wanted=kept.__contains__)
+        self.worker.collect(self.local, "logs", wanted=lambda name: not (self.local / name).exists())
 
     def _until_end(self) -> Verdict:
         verdict = None
@@ -120,18 +217,16 @@ class ActionModule(Action):
         if self.arguments.get("role") == EVALUATOR:
             # The others go on without it.
             return
-        # Without a mark the others only take longer to notice.
-        with contextlib.suppress(OSError):
-            if self.elastic:
-                # A failure of one host is none of the others, who decide themselves, unless it ends the run.
-                if verdict.exit_code in FINAL:
-                    generations.note_end(self.marks)
-            elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
-                mark_failed(self.marks, self.host)
+        if self.elastic:
+            # A failure of one host is none of the others, who decide themselves, unless it ends the run.
+            if verdict.exit_code in FINAL:
+                self.watched.note_end()
+        elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
+            self.watched.note_failure(self.host)
 
     def _is_chief(self) -> bool:
         """Return whether this host's worker is the chief; an elastic run gets another chief after the first was lost."""
-        return generations.chief(self.marks, self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
+        return self.watched.chief() == self.host if self.elastic else self.rank == 0
 
     def _once(self) -> Verdict | None:
         try:
@@ -185,7 +280,7 @@ class ActionModule(Action):
 
     def _may_be_away(self) -> float:
         """Seconds that a host may take to return; none if the others have finished without it."""
-        return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
+        return 0.0 if self.elastic and self.watched.is_over() else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
         established = self.trained or self.phase in (Phase.STANDING_BY, Phase.SERVING, Phase.QUEUED)
@@ -198,7 +293,7 @@ class ActionModule(Action):
     def _ask_queue(self) -> None:
         """Note what a script waits for, which has no records."""
         try:
-            jobs = modules.execute(self, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
+            jobs = modules.execute(self.action, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
         except AnsibleConnectionFailure:
             return
         if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):
@@ -232,9 +327,9 @@ class ActionModule(Action):
         if self.clock.monotonic() - self.answered_at > ANSWERS_S:
             # It probably is what the others failed of: it counts as unreachable in due time.
             return None
-        if self.elastic and self.rank >= self.workers and generations.is_over(self.marks, OTHERS_GRACE_S):
+        if self.elastic and self.rank >= self.workers and self.watched.is_over(OTHERS_GRACE_S):
             return self._end_it("ended", "the run has ended", by_us=True)
-        age = since_failure(self.marks, self.host)
+        age = self.watched.since_failure(self.host)
         if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
@@ -243,7 +338,7 @@ class ActionModule(Action):
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
         arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
         try:
-            modules.execute(self, "tmux_session", arguments)
+            modules.execute(self.action, "tmux_session", arguments)
         except AnsibleConnectionFailure as error:
             return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
@@ -268,7 +363,8 @@ class ActionModule(Action):
         self.note = worker_files.note(news, self.note)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
         if self.elastic and (generation := worker_files.newest_generation(news)):
-            generations.note(self.marks, self.host, generation)
+            marks = project.PRIVATE / "watch" / self.arguments["run"]
+            self.watched.generations[self.host] = generations.note(marks, self.host, generation)
         chief = self._is_chief()
         for record in news:
             if chief or record["kind"] in FROM_ALL:

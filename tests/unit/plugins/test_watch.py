@@ -1,22 +1,22 @@
 """Watching a worker: when it counts as having failed."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
 
 from control.remote.follow import HostUnreachable
-from control.runs.results import generations
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
-from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
+from plugins.action import watch_run
+from plugins.action.watch_run import OTHERS_GRACE_S, Watch, Watched
+from tests.unit.control.remote.test_remote import history
 from trainer.common.clock import CLOCK
 from trainer.common.errors import DONE, FAILED, RESTART
 from trainer.rundir.phases import Phase
 
 
 def watcher(clock):
-    watch = ActionModule.__new__(ActionModule)
+    watch = Watch.__new__(Watch)
     watch.clock = clock
     return watch
 
@@ -31,7 +31,7 @@ def test_lost_worker_counts_from_its_last_sign(state, ago, clock):
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_warning_is_shown_at_once(rank, tmp_path, monkeypatch):
-    watch, shown = ActionModule.__new__(ActionModule), []
+    watch, shown = Watch.__new__(Watch), []
     watch.rank, watch.host, watch.phase, watch.step, watch.trained, watch.local = rank, "pi3", "training", 7, False, tmp_path
     watch.progress = Progress(SimpleNamespace(print=shown.append), {})
     monkeypatch.setattr(watch, "_collect", lambda: None)
@@ -41,7 +41,7 @@ def test_a_warning_is_shown_at_once(rank, tmp_path, monkeypatch):
 
 def test_phase_and_step_are_those_of_last_records():
     """Of a node that another holds, too: a field that a kind of record need not have may hold anything."""
-    watch = ActionModule.__new__(ActionModule)
+    watch = Watch.__new__(Watch)
     watch.rank, watch.host, watch.phase, watch.step, watch.trained = 1, "pi3", "starting", 0, False
     watch._follow([{"kind": "phase", "phase": "tracing", "note": ""}, {"kind": "phase", "phase": "training", "note": "", "step": "\x1b"}])
     assert (watch.phase, watch.step) == ("training", 0)
@@ -87,8 +87,10 @@ def test_only_answering_workers_beside_a_failure_are_ended(silent, state, tmp_pa
     """One that does not answer is what the others failed of; it was called ended by us when they noticed sooner than we."""
     watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
-    watch.marks, watch.answered_at = tmp_path, clock.monotonic() - silent
-    monkeypatch.setattr("plugins.action.watch_run.since_failure", lambda *_: 30.0)
+    watch.watched, watch.answered_at = Watched(["pi2", "pi3"], 2, clock), clock.monotonic() - silent
+    watch.watched.note_failure("pi2")
+    clock.sleep(30.0)
+    watch.answered_at += 30.0
     monkeypatch.setattr(watch, "_end_it", lambda state, *_, **__: state)
     assert watch._once() == state
 
@@ -146,10 +148,19 @@ def test_host_may_be_away_while_others_wait(clock):
     assert watch._unreachable("pi3 can't be reached") is None
 
 
-def elastic(tmp_path, rank, clock=CLOCK):
+HOSTS = ["pi0", "pi1", "pi2"]
+
+
+@pytest.fixture
+def watched(clock, tmp_path, monkeypatch):
+    monkeypatch.setattr("plugins.action.watch_run.project.PRIVATE", tmp_path)
+    return Watched(HOSTS, 3, clock)
+
+
+def elastic(watched, rank, clock=CLOCK):
     watch = watcher(clock)
-    watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "hosts": ["pi0", "pi1", "pi2"]}
-    watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", tmp_path, tmp_path
+    watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "run": "one"}
+    watch.rank, watch.host, watch.watched, watch.local = rank, f"pi{rank}", watched, None
     watch.phase, watch.step, watch.trained = "training", 7, False
     watch.workers = 3
     return watch
@@ -159,9 +170,9 @@ def verdict(state, code=None):
     return Verdict("pi1", 1, state, exit_code=code)
 
 
-def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
+def test_the_chief_of_the_newest_generation_is_shown(watched, monkeypatch):
     """The old chief's records do not change any more; the newer ones of the other hosts overrule them."""
-    shown, collected, watches = [], [], [elastic(tmp_path, rank) for rank in range(3)]
+    shown, collected, watches = [], [], [elastic(watched, rank) for rank in range(3)]
     monkeypatch.setattr("plugins.action.watch_run.kept_choices.keep_of", lambda *_: None)
     for watch in watches:
         watch.progress = SimpleNamespace(show=lambda host, record: shown.append(host))
@@ -180,57 +191,58 @@ def test_the_chief_of_the_newest_generation_is_shown(tmp_path, monkeypatch):
 
 
 def test_an_end_waits_for_all_records():
-    watch = ActionModule.__new__(ActionModule)
+    watch = Watch.__new__(Watch)
     assert watch._ended(SimpleNamespace(exit={"exit_code": 0}, more=True)) is None
 
 
-def test_generations_are_silent_unless_elastic(tmp_path):
-    watch = elastic(tmp_path, 1)
+def test_generations_are_silent_unless_elastic(watched):
+    watch = elastic(watched, 1)
     watch.elastic = False
     watch._follow([{"kind": "generation", "number": 9, "rank": 0, "hosts": ["pi1"]}])
     assert not watch._is_chief()
-    assert not [*tmp_path.iterdir()]
+    assert not watched.generations
 
 
-def test_one_hosts_failure_ends_no_elastic_run(tmp_path):
-    watch = elastic(tmp_path, 1)
+def test_one_hosts_failure_ends_no_elastic_run(watched):
+    watch = elastic(watched, 1)
     for state in ("gone", "silent", "ended", "unreachable", "running"):
         watch._mark_failure(verdict(state))
     for code in (RESTART, 137):
         watch._mark_failure(verdict("failed", code))
-    assert not [*tmp_path.iterdir()]
+    assert not watched.is_over()
+    assert watched.since_failure("pi2") is None
 
 
-def test_an_error_ends_an_elastic_runs_wait(tmp_path):
-    elastic(tmp_path, 1)._mark_failure(verdict("failed", FAILED))
-    assert elastic(tmp_path, 2)._may_be_gone() == 0.0
+def test_an_error_ends_an_elastic_runs_wait(watched):
+    elastic(watched, 1)._mark_failure(verdict("failed", FAILED))
+    assert elastic(watched, 2)._may_be_gone() == 0.0
 
 
-def test_spare_that_missed_the_end_is_ended(tmp_path, monkeypatch, clock):
-    spare, worker = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
+def test_spare_that_missed_the_end_is_ended(watched, monkeypatch, clock):
+    spare, worker = elastic(watched, 2, clock), elastic(watched, 1, clock)
     ended = []
     for watch in (spare, worker):
         watch.workers, watch.answered_at = 2, clock.monotonic()
         monkeypatch.setattr(watch, "_end_it", lambda state, message, by_us, host=watch.host: ended.append((host, state)))
-    generations.note_end(tmp_path)
+    watched.note_end()
     spare._abandoned()
     assert not ended, "it may have been told, and end by itself"
-    later = time.time() + OTHERS_GRACE_S + 1
-    monkeypatch.setattr("control.runs.results.generations.time.time", lambda: later)
+    clock.sleep(OTHERS_GRACE_S + 1)
+    spare.answered_at = worker.answered_at = clock.monotonic()
     worker._abandoned()
     spare._abandoned()
     assert ended == [("pi2", "ended")]
 
 
-def test_a_spare_that_stands_by_is_under_way(tmp_path, clock):
-    spare = elastic(tmp_path, 2, clock)
+def test_a_spare_that_stands_by_is_under_way(watched, clock):
+    spare = elastic(watched, 2, clock)
     spare.phase, spare.phases_began, spare.arguments = Phase.STANDING_BY, {}, {**spare.arguments, "detach": True}
     spare.heard_at = clock.monotonic()
     assert spare._under_way().state == "running"
 
 
-def test_nobody_waits_once_the_others_are_done(tmp_path, clock):
-    lost, other = elastic(tmp_path, 2, clock), elastic(tmp_path, 1, clock)
+def test_nobody_waits_once_the_others_are_done(watched, clock):
+    lost, other = elastic(watched, 2, clock), elastic(watched, 1, clock)
     assert lost._may_be_gone() > 300
     other._mark_failure(verdict("done", DONE))
     assert lost._may_be_gone() == 0.0
@@ -258,3 +270,48 @@ def test_a_read_only_file_system_is_told_once(clock):
         watch._tell_fault(fault)
     told = "pi3: the file system of /w is read-only: nothing is saved. Fix there: dmesg, then mount -o remount,rw"
     assert shown == [told, "pi3: its file system takes files again"]
+
+
+@pytest.fixture
+def collect(tmp_path, monkeypatch):
+    """Collect from a host of a run whose last chief was pi1; what was fetched."""
+    run = tmp_path / "runs" / "one"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "logs" / "train").mkdir(parents=True)
+    (run / "history.csv").write_text(history(1, 2, 3))
+    (run / "config.yml").write_text("checkpoint: {snapshots: all}\nrecovery: {elastic: true, max_restarts: 5}\n")
+    (run / "checkpoints" / "epoch-0003.keras").touch()
+    (run / "logs" / "train" / "events.out.tfevents.1").touch()
+    names = {
+        "checkpoints": [f"checkpoints/epoch-{epoch:04d}.keras" for epoch in (1, 3, 4, 999_999_999)],
+        "logs": ["logs/train/events.out.tfevents.1", "logs/train/events.out.tfevents.2"],
+    }
+    watched, taken = Watched(HOSTS, 3), []
+
+    def watch(host, state="done"):
+        def fetch(into, only=None, wanted=None):
+            taken.extend((host, name) for name in (names[only] if only else ["all"]) if not only or wanted(name))
+
+        made = Watch.__new__(Watch)
+        made.host, made.local, made.watched, made.verdict = host, run, watched, Verdict(host, HOSTS.index(host), state)
+        made.worker = SimpleNamespace(collect=fetch)
+        return made
+
+    def act(states, chief):
+        taken.clear()
+        watch_run._collect_chiefs([watch(host, state) for host, state in zip(HOSTS, states, strict=True)], chief)
+        return taken
+
+    return act
+
+
+MISSING = ["checkpoints/epoch-0001.keras", "logs/train/events.out.tfevents.2"]
+
+
+def test_the_last_chiefs_directory_comes_first_and_whole(collect):
+    assert collect(["done", "done", "unreachable"], "pi1") == [("pi1", "all"), *(("pi0", name) for name in MISSING)]
+
+
+def test_only_missing_history_of_others_is_taken(collect):
+    """A host that was the chief before can neither replace a file nor add an epoch."""
+    assert collect(["done", "unreachable", "gone"], "pi1") == [(host, name) for host in ("pi0", "pi2") for name in MISSING]
