@@ -113,7 +113,9 @@ class ActionModule(Action):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            # A signal that comes to another thread does not wake this one, which runs its handler.
+            while thread.is_alive():
+                thread.join(MOMENT_S)
         if elastic and project.is_users(Path(arguments["local"])):
             _collect_chiefs(watches, watched.chief())
         return {
