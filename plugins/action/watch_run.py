@@ -16,7 +16,7 @@ from ansible.utils.display import Display
 from control.common import project
 from control.common.progress_line import Line
 from control.remote import modules, worker_files
-from control.remote.follow import HostUnreachable
+from control.remote.follow import FollowingFailed, HostUnreachable
 from control.remote.follow_program import BEAT_S, READ_ONLY, REMOVED
 from control.remote.worker_access import Seen, Worker, of_fault
 from control.runs.launch import launches, under_way
@@ -112,10 +112,8 @@ class ActionModule(Action):
         threads = [threading.Thread(target=contextvars.copy_context().run, args=[watch.watch], daemon=True) for watch in watches]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            # A signal that comes to another thread does not wake this one, which runs its handler.
-            while thread.is_alive():
-                thread.join(MOMENT_S)
+        if not join(threads):
+            return {}
         if elastic and project.is_users(Path(arguments["local"])):
             _collect_chiefs(watches, watched.chief())
         return {
@@ -123,6 +121,18 @@ class ActionModule(Action):
             "verdicts": {watch.host: watch.verdict.to_dict() for watch in watches},
             "printed": [record for watch in watches for record in watch.progress.printed],
         }
+
+
+def join(threads: Sequence[threading.Thread]) -> bool:
+    """Wait for the threads; False, and without waiting, if the command was killed: the next one must find no other watcher that writes."""
+    parent = os.getppid()
+    for thread in threads:
+        # A signal that another thread receives does not wake this one, which runs the signal's handler.
+        while thread.is_alive():
+            if os.getppid() != parent:
+                return False
+            thread.join(MOMENT_S)
+    return True
 
 
 def _collect_chiefs(watches: Sequence["Watch"], chief: str) -> None:
@@ -151,6 +161,8 @@ class Watch:
     """Note on the phase of the worker."""
     lost_at = -math.inf
     """When it last did not answer, or had no session."""
+    answer = ""
+    """Last answer of the host in place of the worker's news."""
     fault = ""
     """Cause that keeps the worker from writing its files; empty if none."""
 
@@ -173,7 +185,6 @@ class Watch:
         names = [host["name"] for host in arguments["hosts"]]
         self.progress = Progress(self.line, arguments["counts"], self.quiet, names, called, layout.snapshots_policy(self.local)[1])
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
-        self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = outcome.SCRIPT_PHASE if self.script else str(Phase.STARTING), 0, False, 0.0
         self.complaint = ""
         self.gone_at: float | None = None
@@ -207,9 +218,6 @@ class Watch:
         with contextlib.closing(self.worker):
             while verdict is None:
                 verdict = self._once()
-                if verdict is None and os.getppid() != self.parent:
-                    # The command was killed: the next watcher must not find a second one that writes.
-                    return self._verdict("running")
         self._mark_failure(verdict)
         self.line.end()
         self._collect(last=True)
@@ -235,6 +243,9 @@ class Watch:
             seen = self.worker.watch(MOMENT_S, EVERY_S if self._is_chief() else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
             self.was_away, self.lost_at = True, self.clock.monotonic()
+            if isinstance(error, FollowingFailed) and str(error) != self.answer:
+                self.answer = str(error)
+                self.progress.show(self.host, {"kind": "warning", "text": self.answer})
             self.clock.sleep(AGAIN_S)
             return self._unreachable(f"{self.host} can't be reached: {error}")
         if seen is None:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from control.remote.follow import HostUnreachable
+from control.remote.follow import FollowingFailed, HostUnreachable
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
 from plugins.action import watch_run
@@ -72,6 +72,20 @@ def test_lost_host_is_tried_again_after_a_pause(clock):
     watch.phase, watch.step, watch.phases_began = "training", 7, {}
     verdict = watch._once()
     assert (verdict.state, verdict.message) == ("unreachable", "pi3 can't be reached: gone")
+
+
+def test_a_following_program_that_fails_is_quoted_at_once(clock):
+    """Once: its host is tried again every second, and counts as unreachable when its silence is over."""
+
+    def failed(*_):
+        raise FollowingFailed("what reads the worker's files there ended with exit code 1: no module trainer")
+
+    watch, shown = watcher(clock), []
+    watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=failed), {"silence": 60}
+    watch.answered_at = watch.heard_at = clock.monotonic()
+    watch.progress = Progress(SimpleNamespace(print=shown.append), {})
+    assert (watch._once(), watch._once()) == (None, None)
+    assert shown == ["pi3: what reads the worker's files there ended with exit code 1: no module trainer"]
 
 
 def test_silent_host_is_unreachable_after_its_silence(clock):
@@ -146,6 +160,15 @@ def test_host_may_be_away_while_others_wait(clock):
     watch.rejoin_wait, watch.arguments = 300.0, {"silence": 45}
     watch.answered_at = clock.monotonic() - 200
     assert watch._unreachable("pi3 can't be reached") is None
+
+
+@pytest.mark.parametrize(("parents", "ended"), [([7, 7, 7], True), ([7, 7, 1], False)])
+def test_a_killed_command_leaves_its_watches(parents, ended, monkeypatch):
+    waited, parents = [], iter(parents)
+    thread = SimpleNamespace(is_alive=lambda: len(waited) < 2, join=waited.append)
+    monkeypatch.setattr(watch_run.os, "getppid", lambda: next(parents))
+    assert watch_run.join([thread]) == ended
+    assert all(seconds < 1 for seconds in waited), "else Ctrl-C is handled late"
 
 
 HOSTS = ["pi0", "pi1", "pi2"]
