@@ -166,7 +166,10 @@ def test_the_words_of_ssh_say_why_a_host_is_not_reached(followed):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("echo one >&2; echo two >&2; echo three >&2; echo 'no module trainer' >&2; exit 1", "exit code 1: two / three / no module trainer"),
+        (
+            "echo one >&2; echo two >&2; echo three >&2; echo 'no module trainer' >&2; exit 1",
+            "exit code 1: two / three / no module trainer",
+        ),
         ("exit 127", "exit code 127"),
     ],
 )
@@ -231,7 +234,11 @@ def test_an_answer_without_an_end_is_cut_off(followed):
 
 
 def test_errors_without_an_end_are_cut_off(followed):
-    followed._action._connection._build_command = lambda *_: ["/bin/sh", "-c", "head -c 2000000 /dev/zero >&2; printf x; exec cat > /dev/null"]
+    followed._action._connection._build_command = lambda *_: [
+        "/bin/sh",
+        "-c",
+        "head -c 2000000 /dev/zero >&2; printf x; exec cat > /dev/null",
+    ]
     with pytest.raises(HostUnreachable, match="it answers without an end"):
         followed.next(WAIT, 0.0)
 
