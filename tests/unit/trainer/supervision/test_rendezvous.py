@@ -12,7 +12,7 @@ import pytest
 from tests.ports import free_ports
 from trainer.common.errors import RESTART, ClusterError
 from trainer.supervision import rendezvous
-from trainer.supervision.rendezvous import Start, Torn, agree, exchange
+from trainer.supervision.rendezvous import ConnectionLoss, Start, agree, exchange
 from trainer.supervision.restart_policy import Decision, Report
 
 SECRET = secrets.token_bytes(32)
@@ -131,7 +131,7 @@ def test_a_leader_that_changes_a_report_is_not_believed():
         table = json.dumps({0: dataclasses.asdict(report(0)), 1: dataclasses.asdict(report(7))}).encode()
         for message in (report(0).to_bytes(), table):
             theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
-        with pytest.raises(Torn, match="rank 0 sent another report of rank 1"):
+        with pytest.raises(ConnectionLoss, match="rank 0 sent another report of rank 1"):
             rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
@@ -141,7 +141,7 @@ def test_a_leader_that_speaks_for_workers_that_there_are_not_is_not_believed():
         table = json.dumps({rank: dataclasses.asdict(report(rank)) for rank in (0, 1, 3)}).encode()
         for message in (report(0).to_bytes(), table):
             theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
-        with pytest.raises(Torn, match="rank 0 sent reports of other ranks than the 3 of the launch"):
+        with pytest.raises(ConnectionLoss, match="rank 0 sent reports of other ranks than the 3 of the launch"):
             rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
@@ -151,7 +151,7 @@ def test_a_table_that_is_none_is_refused(table):
     with ours, theirs:
         for message in (report(0).to_bytes(), table):
             theirs.sendall(rendezvous.LENGTH.pack(len(message)) + message)
-        with pytest.raises(Torn, match="rank 0 sent no reports"):
+        with pytest.raises(ConnectionLoss, match="rank 0 sent no reports"):
             rendezvous._reports(1, 3, {0: ours}, report(1))
 
 
@@ -159,7 +159,7 @@ def test_nobody_goes_on_if_one_decides_otherwise(clock):
     def decide(rank):
         return by_steps if rank else lambda reports: dataclasses.replace(by_steps(reports), generation=3)
 
-    assert all(isinstance(one, Torn) for one in meeting(clock, 3, decide))
+    assert all(isinstance(one, ConnectionLoss) for one in meeting(clock, 3, decide))
 
 
 def test_a_stranger_without_the_secret_is_no_supervisor(clock):
@@ -189,11 +189,11 @@ def test_a_torn_report(sent, words):
     with ours, theirs:
         theirs.sendall(sent)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(Torn, match=words):
+        with pytest.raises(ConnectionLoss, match=words):
             exchange({1: ours}, b"report")
 
 
 def test_a_silent_supervisor_does_not_hold_up_the_others_for_ever(clock):
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(Torn, match=r"rank 1: timed out"):
+    with ours, theirs, pytest.raises(ConnectionLoss, match=r"rank 1: timed out"):
         exchange({1: ours}, b"report", clock)
