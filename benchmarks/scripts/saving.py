@@ -18,7 +18,7 @@ from benchmarks.shared import script
 from control.common import text
 from trainer.checkpoint.background_save import StateSaving
 from trainer.checkpoint.states import Memories, Progress, States
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.network.host_array import HostArray
 from trainer.network.member import Member
 from trainer.rundir.full_disk import Saver
@@ -28,13 +28,13 @@ SIDE = 256
 """Rows and columns of a step's matrices."""
 
 
-class Alone(Agreement):
+class Alone(ArrayGroup):
     """The only worker."""
 
     member = Member(0, ["127.0.0.1:1"])
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """See `Agreement`."""
+        """See `ArrayGroup`."""
         return values
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from trainer.checkpoint.states import Progress
 from trainer.common.errors import ClusterError
 from trainer.engine.job import Job
-from trainer.network.agreement import Agreed, digest
+from trainer.network.array_group import ChiefArrays, digest
 from trainer.network.member import named
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class SharedState:
         arrays = self._engine.read(self._engine.variables)
         if self._cluster.member.workers == 1:
             return arrays
-        agreed = self._cluster.agreed(arrays)
-        self._progress.digests = [agreed.digest] * self._cluster.member.workers
-        if agreed.others:
-            self._assign(agreed.arrays)
+        chiefs = self._cluster.chief_arrays(arrays)
+        self._progress.digests = [chiefs.digest] * self._cluster.member.workers
+        if chiefs.others:
+            self._assign(chiefs.arrays)
             self._progress.digests = self._cluster.digests(digest(self._engine.read(self._engine.variables)))
-            self._note_difference(agreed)
-        return agreed.arrays
+            self._note_difference(chiefs)
+        return chiefs.arrays
 
     def callback_states(self) -> list[dict[str, Any]]:
         """States of callbacks, which are the chief's: some that write are there alone."""
@@ -92,14 +92,14 @@ class SharedState:
         for variable, array in zip(self._engine.variables, arrays, strict=True):
             variable.assign(array)
 
-    def _note_difference(self, agreed: Agreed) -> None:
-        who, step = named(self._cluster.member.hosts, agreed.others), self._progress.step
-        rounding = agreed.most < ROUNDING
+    def _note_difference(self, chiefs: ChiefArrays) -> None:
+        who, step = named(self._cluster.member.hosts, chiefs.others), self._progress.step
+        rounding = chiefs.most < ROUNDING
         small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
-        why = f"at step {step:,} the weights of {who} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
+        why = f"at step {step:,} the weights of {who} differed from the chief's by up to {chiefs.most:.0e} of the largest, {small}"
         more = ", and take them after each step from now on" if rounding and self._engine.follow_chief() else ""
-        if self._apart != agreed.others and self._cluster.member.is_chief:
+        if self._apart != chiefs.others and self._cluster.member.is_chief:
             self._warn(f"{why}; all workers go on with the chief's{more}")
-        self._apart = agreed.others
+        self._apart = chiefs.others
         if not any("differed from the chief's" in reason for reason in self._progress.inexact):
             self._progress.inexact = [*self._progress.inexact, why]

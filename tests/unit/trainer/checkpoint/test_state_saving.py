@@ -12,7 +12,7 @@ from trainer.checkpoint import states
 from trainer.checkpoint.background_save import COPY, PART, STATE, StateSaving
 from trainer.checkpoint.states import Memories, Progress, States
 from trainer.host import sealed_files
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 from trainer.network.host_array import HostArray
 from trainer.rundir.full_disk import Saver
 from trainer.rundir.phases import ROOM
