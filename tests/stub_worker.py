@@ -40,7 +40,7 @@ from trainer.data.batch import Batch, Call
 from trainer.engine import batch_shares
 from trainer.engine.job import Job
 from trainer.network import handshake
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.network.member import Member, address
 from trainer.network.peer_watch import Answer
 from trainer.network.sockets_all_reduce import Direct
@@ -78,7 +78,7 @@ class Variable:
         self._value = np.array(value)
 
 
-class Cluster(Agreement):
+class Cluster(ArrayGroup):
     """Workers that sum over connections to rank 0, on the ports that TensorFlow would use."""
 
     def __init__(self, member: Member, direct_port: int):

@@ -12,5 +12,4 @@ class ActionModule(control.ActionModule):
 
     def function(self, name: str) -> Callable[[Task], dict[str, Any]]:
         """The function that `do` names: `peer_hosts.judge`, or `run_peers` for `run_peers.run_peers`."""
-        module, *task = name.split(".")
-        return control.function(f"benchmarks.tasks.{module}", *task)
+        return control.task_in("benchmarks.tasks", name)

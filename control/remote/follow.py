@@ -31,10 +31,18 @@ ESCAPED = 6
 CLOCKS = 12
 """Lines whose delays are compared: the smallest is closest to the clocks' difference."""
 ENDING_S = 5.0
+SSH = 255
+"""Exit code of `ssh` where the connection failed."""
+ERRORS, LAST_ERRORS = 2**20, 3
+"""Most bytes that a program may write to standard error, and the lines of them that a message quotes."""
 
 
 class HostUnreachable(Exception):
     """The host can't be reached, or gives no valid answer."""
+
+
+class FollowingFailed(HostUnreachable):
+    """The host was reached, and the program that follows a worker there ended before its first line."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ class Feed:
             if self._stream is None:
                 command, sent = self._program(every)
                 longest = ESCAPED * (self._limit + EXIT) + 1000
-                self._stream = _Stream(_argv(self._action._connection, f"{command} 2>/dev/null"), sent, longest, self._clock)
+                self._stream = _Stream(_argv(self._action._connection, command), sent, longest, self._clock)
             written = self._stream.line(timeout)
             return None if written is None else self._line(written, self._clock.time())
         except HostUnreachable:
@@ -156,7 +164,7 @@ class _Stream:
 
     def __init__(self, argv: list[str] | list[bytes], sent: bytes, longest: int, clock: Clock = CLOCK):
         """Start the program, which reads `sent` first and prints lines of at most `longest` bytes."""
-        self._longest, self._buffer, self._clock = longest, bytearray(), clock
+        self._longest, self._buffer, self._clock, self._answered = longest, bytearray(), clock, False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the stream)
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._input, self._output = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
@@ -170,7 +178,7 @@ class _Stream:
         deadline, searched = self._clock.monotonic() + timeout, 0
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
-            if searched > self._longest:
+            if searched > self._longest or os.fstat(self._errors.fileno()).st_size > ERRORS:
                 raise HostUnreachable("it answers without an end")
             if not self._clock.select([self._output], max(0.0, deadline - self._clock.monotonic())):
                 return None
@@ -178,7 +186,7 @@ class _Stream:
             if not part:
                 raise self._ended()
             self._buffer += part
-        line = bytes(self._buffer[:end])
+        line, self._answered = bytes(self._buffer[:end]), True
         del self._buffer[: end + 1]
         return line
 
@@ -196,12 +204,17 @@ class _Stream:
     def _ended(self) -> HostUnreachable:
         """Why the program ended: in SSH's words, if it was the connection."""
         try:
-            code: int | str = self._process.wait(ENDING_S)
+            code: int | None = self._process.wait(ENDING_S)
         except subprocess.TimeoutExpired:
-            code = "(none yet)"
-        self._errors.seek(0)
-        words = self._errors.read(2000).decode(errors="replace").strip().rpartition("\n")[2]
-        return HostUnreachable(printable(words, 300) or f"what reads the worker's files there ended with exit code {code}")
+            code = None
+        self._errors.seek(max(0, os.fstat(self._errors.fileno()).st_size - 2000))
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        if code == SSH and lines:
+            return HostUnreachable(printable(lines[-1], 300))
+        status = "(none yet)" if code is None else code
+        quoted = f": {printable(' / '.join(lines[-LAST_ERRORS:]), 300)}" if lines else ""
+        failed = FollowingFailed if code and code != SSH and not self._answered else HostUnreachable
+        return failed(f"what reads the worker's files there ended with exit code {status}{quoted}")
 
 
 def _streams(connection: Any) -> bool:

@@ -7,7 +7,7 @@ import resource
 import shlex
 import shutil
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -31,6 +31,8 @@ from trainer.rundir.schemas import read_history
 STATE = re.compile(r"(.*/)?(state|memory)/step-\d+\.npz")
 LOOK = 4 * 2**20
 """Bytes of metrics.jsonl per look; the next look continues there."""
+FETCHING = threading.Lock()
+"""One file at a time: what bounds its size holds for the whole process, which may watch several hosts."""
 FOLLOW_S = 0.5
 """Between two checks while a worker is followed."""
 TAIL = 256 * 1024
@@ -247,7 +249,8 @@ class Worker:
             try:
                 path = admission.destination(into, file.name)
                 if tried < ATTEMPTS and not (path.exists() if wanted else _same(path, file.size, file.changed)):
-                    self._fetch(f"{self.run}/{file.name}", path, file)
+                    with FETCHING:
+                        self._fetch(f"{self.run}/{file.name}", path, file)
                     fetched.append(file.name[begin:])
             except (LockstepError, OSError) as error:
                 self._unfit[file.name, file.changed] = tried + 1
@@ -351,21 +354,6 @@ def _same(path: Path, size: int, changed: float) -> bool:
 
 
 def clear_marks(folder: Path) -> None:
-    """Forget what the watchers of an earlier launch's workers told each other."""
+    """Forget the generations of an earlier launch."""
     for path in folder.glob("*"):
         path.unlink(missing_ok=True)
-
-
-def mark_failed(folder: Path, host: str) -> None:
-    """Tell the watchers of the other hosts that this host's worker failed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"failed-{host}").touch()
-
-
-def since_failure(folder: Path, host: str) -> float | None:
-    """Seconds since another host's worker failed, or None."""
-    try:
-        ages = [time.time() - path.stat().st_mtime for path in folder.glob("failed-*") if path.name != f"failed-{host}"]
-    except FileNotFoundError:  # another command has just launched the run again
-        return None
-    return max(ages, default=None)

@@ -24,11 +24,12 @@ class ActionModule(Action):
 
     def function(self, name: str) -> Callable[[Task], dict[str, Any]]:
         """The function that `do` names: `runs.prediction.write`, or `runs.plan` for `runs.plan.plan`."""
-        domain, module, *task = name.split(".")
-        return function(f"control.{domain}.tasks.{module}", *task)
+        domain, _, task = name.partition(".")
+        return task_in(f"control.{domain}.tasks", task)
 
 
-def function(module: str, task: str = "") -> Callable[[Task], dict[str, Any]]:
-    """A task's function; that of its module's own name by default."""
-    named: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(module), task or module.rpartition(".")[2])
-    return named
+def task_in(folder: str, name: str) -> Callable[[Task], dict[str, Any]]:
+    """A task of a folder: `prediction.write`, or `plan` for `plan.plan`."""
+    module, _, task = name.partition(".")
+    found: Callable[[Task], dict[str, Any]] = getattr(importlib.import_module(f"{folder}.{module}"), task or module)
+    return found

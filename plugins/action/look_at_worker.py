@@ -1,6 +1,7 @@
 """One look at a worker: whether it is alive, what it does, when it was last heard."""
 
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from control.remote.worker_access import Worker, of_fault
 from control.runs.hosts import run_recovery
 from control.runs.results import generations, run_summary
 from control.runs.show import status
+from control.runs.show.status import WorkerSeen
 from plugins.shared.base_action import Action
 from trainer.network.launched_hosts import posts
 from trainer.rundir import layout
@@ -28,15 +30,16 @@ def _concluded(folder: Path) -> bool:
     return run_summary.read_summary(folder)["state"] not in (None, "RUNNING")
 
 
-def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
+def _is_chief(folder: Path, rank: int, seen: WorkerSeen) -> bool:
     """Return whether a worker is the chief; an elastic run gets another chief after the first was lost."""
     if not run_recovery.is_elastic(folder):
         return rank == 0
     marks = project.PRIVATE / "watch" / folder.name
-    if seen["generation"]:
-        generations.note(marks, host, seen["generation"])
+    if seen.generation:
+        generations.note(marks, seen.host, seen.generation)
     record = layout.recorded(folder)
-    return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
+    names = [one["name"] for one in posts(record)]
+    return generations.chief(generations.noted(marks, names), names, len(record["hosts"])) == seen.host
 
 
 class ActionModule(Action):
@@ -64,25 +67,25 @@ class ActionModule(Action):
         worker, deadline = Worker(self, run_folder, folder, session, script, log), time.monotonic() + float(returns)
         count = integer("lines", 1 if lines is None else lines)
 
-        def look() -> dict[str, Any]:
+        def look() -> WorkerSeen:
             try:
                 now = worker.poll(latest=True)
-                seen = status.worker(now.records, now.exit, now.alive, now.heard, now.unclear, script)
+                seen = WorkerSeen.of(host, now.records, now.exit, now.alive, now.heard, now.unclear, script)
                 if now.alive and now.fault:
-                    seen["note"] = of_fault(now.fault, folder)
+                    seen = replace(seen, note=of_fault(now.fault, folder))
                 if local and not self._task.check_mode:
-                    only = None if _is_chief(Path(local), int(rank), host, seen) else f"workers/{host}"
+                    only = None if _is_chief(Path(local), int(rank), seen) else f"workers/{host}"
                     worker.collect(Path(local), only, keep=_concluded(Path(local)) and not now.alive)
-                return seen if lines is None else {**seen, "log": worker.last_lines(count)}
+                return seen if lines is None else replace(seen, log=worker.last_lines(count))
             except HostUnreachable as error:
-                return {"state": "unreachable", "note": str(error)}
+                return WorkerSeen(host, "unreachable", note=str(error))
 
         seen = look()
-        while seen["state"] in status.AWAY and time.monotonic() < deadline:
+        while seen.state in status.AWAY and time.monotonic() < deadline:
             time.sleep(AGAIN_S)
             seen = look()
-        jobs = self._jobs(root) if root and seen["state"] != "unreachable" else {}
-        return {**jobs, "seen": {"host": host, **seen}}
+        jobs = self._jobs(root) if root and seen.state != "unreachable" else {}
+        return {**jobs, "seen": asdict(seen)}
 
     def _jobs(self, root: str) -> dict[str, Any]:
         """Answer of the module `worker_jobs`, which may have failed: what was seen of the worker is shown all the same."""

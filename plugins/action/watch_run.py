@@ -1,30 +1,35 @@
-"""Watch one worker until it ends; on the chief's host, show progress and collect results."""
+"""Watch the workers of a run until they end, show the chief's progress, collect results: one process, a thread for each host."""
 
 import contextlib
-import dataclasses
+import contextvars
 import math
 import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
+from ansible.utils.display import Display
 
 from control.common import project
 from control.common.progress_line import Line
 from control.remote import modules, worker_files
-from control.remote.follow import HostUnreachable
+from control.remote.follow import FollowingFailed, HostUnreachable
 from control.remote.follow_program import BEAT_S, READ_ONLY, REMOVED
-from control.remote.worker_access import Seen, Worker, mark_failed, of_fault, since_failure
+from control.remote.worker_access import Seen, Worker, of_fault
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
-from control.runs.results import generations, outcome
+from control.runs.results import generations, outcome, run_summary
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
+from trainer.host import claims
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir import layout
 from trainer.rundir.phases import WAITING, Phase
@@ -57,87 +62,223 @@ SHUTDOWN = 4
 """How many times as long a worker may be silent after its work as during it."""
 
 
-class ActionModule(Action):
-    """Never fails itself: returns `verdict`, from which `conclude_run` derives the run's outcome."""
+class Watched:
+    """State that the watches of a run's hosts share."""
 
-    clock: Clock = CLOCK
-    script = False
-    """True if a user's script is watched."""
-    rejoin_wait = 0.0
-    """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
-    elastic = False
-    """True if the other workers go on without a lost host."""
-    was_away = False
-    """True once the host has missed an answer: it may be restarting."""
-    note = ""
-    """Note on the phase of the worker."""
-    lost_at = -math.inf
-    """When it last did not answer, or had no session."""
-    fault = ""
-    """Cause that keeps the worker from writing its files; empty if none."""
+    def __init__(self, launched: Sequence[str], workers: int, clock: Clock = CLOCK):
+        """Take the names of the launch's hosts, by rank, the spares last, and how many of them are no spares."""
+        self.launched, self.workers, self._clock = launched, workers, clock
+        self._failed: dict[str, float] = {}
+        self._over_at = math.inf
+        self.generations: dict[str, Mapping[str, Any]] = {}
+        """Newest mark of each host (`generations.note`)."""
+
+    def note_failure(self, host: str) -> None:
+        """Note that a host's worker has failed."""
+        self._failed.setdefault(host, self._clock.monotonic())
+
+    def since_failure(self, host: str) -> float | None:
+        """Seconds since another host's worker failed; None if none did."""
+        ages = [self._clock.monotonic() - at for other, at in self._failed.copy().items() if other != host]
+        return max(ages, default=None)
+
+    def note_end(self) -> None:
+        """Note that the run has come to its end."""
+        self._over_at = min(self._over_at, self._clock.monotonic())
+
+    def is_over(self, seconds: float = 0.0) -> bool:
+        """Return whether the run ended, at least `seconds` ago: nobody needs to wait for a lost host any more."""
+        return self._clock.monotonic() - self._over_at >= seconds
+
+    def chief(self) -> str:
+        """Name of the host of an elastic run's chief; empty while that is unclear."""
+        return generations.chief(self.generations, self.launched, self.workers)
+
+
+class ActionModule(Action):
+    """Watches all hosts of a run, each in a thread; never fails itself: returns `verdicts`, from which the outcome follows."""
 
     def act(self, **arguments: Any) -> dict[str, Any]:
-        """Watch until the worker is done, failed, silent or unreachable (or under way, if detached)."""
-        self.arguments = arguments
-        self.host, self.rank = arguments["host"], int(arguments["rank"])
-        self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
-        self.script = bool(arguments.get("script"))
-        self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"], self.script)
-        self.marks = project.PRIVATE / "watch" / arguments["run"]
-        self.line = Line(every=1e9)
-        self.worker.say = self.line.print if self.rank == 0 else None
-        called = noun(layout.recorded(self.local).get("dataset", {}).get("spec"))
-        self.progress = Progress(
-            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, layout.snapshots_policy(self.local)[1]
+        """Watch until all workers are done, failed, silent or unreachable (or under way, if detached)."""
+        names = [host["name"] for host in arguments["hosts"]]
+        targets = [
+            Target.of(arguments, rank, self.task_vars["hostvars"][name]) for rank, name in enumerate(names) if name in arguments["watched"]
+        ]
+        elastic = any(target.elastic for target in targets)
+        watched = Watched(names, int(arguments["counts"]["workers"]) if elastic else len(names))
+        watches = [self._watch(target, watched, arguments["counts"]) for target in targets]
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=[watch.watch], daemon=True) for watch in watches]
+        for thread in threads:
+            thread.start()
+        if not join(threads):
+            return {}
+        if elastic and project.is_users(Path(arguments["local"])):
+            _collect_chiefs(watches, watched.chief())
+        return {
+            "launched_at": launches.launched_at(arguments["local"]),
+            "verdicts": {watch.host: watch.verdict.to_dict() for watch in watches},
+            "printed": [record for watch in watches for record in watch.progress.printed],
+        }
+
+    def _watch(self, target: "Target", watched: Watched, counts: dict[str, Any]) -> "Watch":
+        """A watch that has not begun; only the first host's has a progress line of its own."""
+        line = Line(every=1e9)
+        files = Worker(self.for_host(target.host), target.run_folder, target.folder, target.session, target.script)
+        files.say = line.print if target.rank == 0 else None
+        called, monitor = noun(layout.recorded(target.local).get("dataset", {}).get("spec")), layout.snapshots_policy(target.local)[1]
+        return Watch(target, watched, files, line, Progress(line, counts, target.quiet, watched.launched, called, monitor))
+
+
+def join(threads: Sequence[threading.Thread]) -> bool:
+    """Wait for the threads; False, and without waiting, if the command was killed: the next one must find no other watcher that writes."""
+    parent = os.getppid()
+    for thread in threads:
+        # A signal that another thread receives does not wake this one, which runs the signal's handler.
+        while thread.is_alive():
+            if os.getppid() != parent:
+                return False
+            thread.join(MOMENT_S)
+    return True
+
+
+def _collect_chiefs(watches: Sequence["Watch"], chief: str) -> None:
+    """Fetch what the workers of an elastic run wrote as chiefs: first what the last one did, which decides what is taken from others."""
+    ended = [watch for watch in watches if watch.verdict.state not in ("running", "unreachable")]
+    for watch in sorted(ended, key=lambda one: one.host != chief):
+        try:
+            watch.collect_as_chief(last=watch.host == chief)
+        except (HostUnreachable, OSError) as error:
+            Display().warning(f"{watch.host}: what it wrote could not be collected: {error}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A worker to watch, and what its watch goes by."""
+
+    run: str
+    host: str
+    rank: int
+    local: Path
+    """The run directory on this machine."""
+    root: str
+    """The host's `worker_root`."""
+    run_folder: str
+    session: str
+    silence: float
+    """Seconds without a heartbeat after which the worker has failed."""
+    start_deadline: float
+    role: str | None = None
+    script: bool = False
+    """True if a user's script is watched."""
+    quiet: bool = False
+    detach: bool = False
+    """True if the watch ends once the worker is under way."""
+    rejoin_wait: float = 0.0
+    """Seconds in which workers that start again by themselves wait for a host; 0: they do not."""
+    elastic: bool = False
+    """True if the other workers go on without a lost host."""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], rank: int, variables: Mapping[str, Any]) -> "Target":
+        """One of the action's `hosts`, with that host's variables."""
+        host, root, script = arguments["hosts"][rank], str(variables["worker_root"]), bool(arguments.get("script"))
+        recovery = {} if script else arguments.get("recovery") or {}
+        again = bool(recovery.get("max_restarts"))
+        times = {name: float(variables.get(f"worker_{name}", arguments[name])) for name in ("silence", "start_deadline")}
+        return cls(
+            run=arguments["run"],
+            host=host["name"],
+            rank=rank,
+            local=Path(arguments["local"]),
+            root=root,
+            run_folder=f"{root}/{arguments['run_kind']}/{arguments['run']}",
+            session=claims.session_name(arguments["run"], rank, root),
+            role=host.get("role"),
+            script=script,
+            quiet=bool(arguments.get("quiet")),
+            detach=bool(arguments["detach"]),
+            rejoin_wait=float(recovery["rejoin_wait"]) if again else 0.0,
+            elastic=again and bool(recovery.get("elastic")),
+            **times,
         )
-        self.began = self.heard_at = self.answered_at = self.clock.monotonic()
-        self.parent = os.getppid()
-        self.phase, self.step, self.trained, self.collect_at = outcome.SCRIPT_PHASE if self.script else str(Phase.STARTING), 0, False, 0.0
-        self.complaint = ""
+
+    @property
+    def folder(self) -> str:
+        """The worker's part of the run directory on its host."""
+        return f"{self.run_folder}/workers/{self.host}"
+
+
+class Watch:
+    """Watches one worker until it ends; on the chief's host, shows progress and collects results."""
+
+    def __init__(self, target: Target, watched: Watched, files: Worker, line: Line, progress: Progress, clock: Clock = CLOCK):
+        """Take the worker, the state that all watches of a run share, its files, and what shows its records."""
+        self.target, self.watched, self.files, self.line, self.progress, self.clock = target, watched, files, line, progress, clock
+        self.host = target.host
+        self.began = self.heard_at = self.answered_at = clock.monotonic()
         self.gone_at: float | None = None
-        recovery = arguments.get("recovery") or {}
-        if recovery.get("max_restarts") and not self.script:
-            self.rejoin_wait, self.elastic = float(recovery["rejoin_wait"]), bool(recovery.get("elastic"))
-        self.workers = int(arguments["counts"]["workers"]) if self.elastic else len(arguments["hosts"])
+        self.lost_at = -math.inf
+        """When it last did not answer, or had no session."""
+        self.was_away = False
+        """True once the host has missed an answer: it may be restarting."""
+        self.phase, self.step, self.note = outcome.SCRIPT_PHASE if target.script else str(Phase.STARTING), 0, ""
+        self.trained, self.collect_at = False, 0.0
+        self.answer = self.fault = self.complaint = ""
+        """Last answer of the host in place of the worker's news; why the worker can't write its files; why nothing was collected."""
         self.phases_began: dict[str, float] = {}
-        verdict = self._until_end().to_dict()
-        return {"launched_at": launches.launched_at(arguments["local"]), "verdict": verdict, "printed": self.progress.printed}
+        self.verdict = self._verdict("unclear", message="watching it was broken off")
+
+    def watch(self) -> None:
+        """Watch to the end; `verdict` has the result."""
+        try:
+            self.verdict = self._until_end()
+        except Exception as error:
+            Display().warning(f"{self.host}: {error}")
+            self.verdict = self._verdict("unclear", message=str(error))
+            self._mark_failure(self.verdict)
+
+    def collect_as_chief(self, last: bool) -> None:
+        """Fetch the run directory of the last chief; of a former one the snapshots and event files that this machine lacks."""
+        if last:
+            self.files.collect(self.target.local)
+            return
+        kept = run_summary.missing_snapshots(self.target.local)
+        self.files.collect(self.target.local, "checkpoints", wanted=kept.__contains__)
+        self.files.collect(self.target.local, "logs", wanted=lambda name: not (self.target.local / name).exists())
 
     def _until_end(self) -> Verdict:
         verdict = None
-        with contextlib.closing(self.worker):
+        with contextlib.closing(self.files):
             while verdict is None:
                 verdict = self._once()
-                if verdict is None and os.getppid() != self.parent:
-                    # The command was killed: the next watcher must not find a second one that writes.
-                    return self._verdict("running")
         self._mark_failure(verdict)
         self.line.end()
         self._collect(last=True)
         return verdict
 
     def _mark_failure(self, verdict: Verdict) -> None:
-        if self.arguments.get("role") == EVALUATOR:
+        if self.target.role == EVALUATOR:
             # The others go on without it.
             return
-        # Without a mark the others only take longer to notice.
-        with contextlib.suppress(OSError):
-            if self.elastic:
-                # A failure of one host is none of the others, who decide themselves, unless it ends the run.
-                if verdict.exit_code in FINAL:
-                    generations.note_end(self.marks)
-            elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
-                mark_failed(self.marks, self.host)
+        if self.target.elastic:
+            # A failure of one host is none of the others, who decide themselves, unless it ends the run.
+            if verdict.exit_code in FINAL:
+                self.watched.note_end()
+        elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
+            self.watched.note_failure(self.host)
 
     def _is_chief(self) -> bool:
         """Return whether this host's worker is the chief; an elastic run gets another chief after the first was lost."""
-        return generations.chief(self.marks, self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
+        return self.watched.chief() == self.host if self.target.elastic else self.target.rank == 0
 
     def _once(self) -> Verdict | None:
         try:
-            seen = self.worker.watch(MOMENT_S, EVERY_S if self._is_chief() else OTHERS_EVERY_S)
+            seen = self.files.watch(MOMENT_S, EVERY_S if self._is_chief() else OTHERS_EVERY_S)
         except (HostUnreachable, OSError) as error:
             self.was_away, self.lost_at = True, self.clock.monotonic()
+            if isinstance(error, FollowingFailed) and str(error) != self.answer:
+                self.answer = str(error)
+                self.progress.show(self.host, {"kind": "warning", "text": self.answer})
             self.clock.sleep(AGAIN_S)
             return self._unreachable(f"{self.host} can't be reached: {error}")
         if seen is None:
@@ -149,14 +290,14 @@ class ActionModule(Action):
             self.heard_at = self.clock.monotonic()
             self._note_phases(seen)
             self._follow(seen.records)
-        if self.script:
+        if self.target.script:
             self._show(seen)
         return self._ended(seen) or self._under_way() or (self._late(seen) if seen.alive else None) or self._abandoned()
 
     def _tell_fault(self, fault: str) -> None:
         """Warn of a file system that became read-only, on which its worker can write no warning itself."""
         if READ_ONLY in (fault, self.fault) and fault != self.fault:
-            words = of_fault(fault, self.arguments["folder"]) or "its file system takes files again"
+            words = of_fault(fault, self.target.folder) or "its file system takes files again"
             self.progress.show(self.host, {"kind": "warning", "text": words})
         self.fault = fault
 
@@ -166,7 +307,7 @@ class ActionModule(Action):
                 # Which generation was the last, and how far it came, is in what has not been read yet.
                 return None
             code = seen.exit["exit_code"]
-            state = outcome.of_exit_code(code, self.script)
+            state = outcome.of_exit_code(code, self.target.script)
             return self._verdict(state, exit_code=code, at=seen.exit["ended_at"] - seen.ahead, lines=code != DONE)
         if not seen.alive and seen.unclear:
             return self._verdict("unclear", message=f"its session ended, and how it ended is unknown: {seen.unclear}", lines=True)
@@ -179,52 +320,52 @@ class ActionModule(Action):
 
     def _may_be_gone(self) -> float:
         """Seconds that a session may take to return: the others wait for a host that restarts."""
-        if not self.rejoin_wait:
+        if not self.target.rejoin_wait:
             return 0.0
-        return self._may_be_away() if self.elastic or self.was_away or self.phase == Phase.DOWN else RETURN_S
+        return self._may_be_away() if self.target.elastic or self.was_away or self.phase == Phase.DOWN else RETURN_S
 
     def _may_be_away(self) -> float:
         """Seconds that a host may take to return; none if the others have finished without it."""
-        return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
+        return 0.0 if self.target.elastic and self.watched.is_over() else self.target.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
         established = self.trained or self.phase in (Phase.STANDING_BY, Phase.SERVING, Phase.QUEUED)
-        if not (self.arguments["detach"] and established):
+        if not (self.target.detach and established):
             return None
-        if self.script and self.arguments.get("root"):
+        if self.target.script:
             self._ask_queue()
         return self._verdict("running", message=self.note)
 
     def _ask_queue(self) -> None:
         """Note what a script waits for, which has no records."""
         try:
-            jobs = modules.execute(self, "worker_jobs", {"root": self.arguments["root"]}).get("jobs", ())
+            jobs = modules.execute(self.files.action, "worker_jobs", {"root": self.target.root}).get("jobs", ())
         except AnsibleConnectionFailure:
             return
-        if note := Jobs.of({self.host: jobs}).note(self.arguments["run"], self.host):
+        if note := Jobs.of({self.host: jobs}).note(self.target.run, self.host):
             self.phase, self.note = str(Phase.QUEUED), note
 
     def _late(self, seen: Seen) -> Verdict | None:
         # A script sends no heartbeats, and may be silent for as long as it likes.
-        if self.script or self.clock.monotonic() - self.lost_at < min(self.rejoin_wait, float(self.arguments["silence"])):
+        if self.target.script or self.clock.monotonic() - self.lost_at < min(self.target.rejoin_wait, self.target.silence):
             return None
-        if seen.fault == REMOVED and not self.rejoin_wait:
-            return self._end_it("silent", of_fault(REMOVED, self.arguments["folder"]))
+        if seen.fault == REMOVED and not self.target.rejoin_wait:
+            return self._end_it("silent", of_fault(REMOVED, self.target.folder))
         if seen.fault == READ_ONLY:
             # Its heartbeats are files.
             return None
         # Its work is done, but its heart no longer beats while Python shuts down, which reads from a disk that may be slow.
-        silence = float(self.arguments["silence"]) * (SHUTDOWN if self.phase == Phase.ENDED else 1) + (LATER_S if self.rejoin_wait else 0.0)
+        silence = self.target.silence * (SHUTDOWN if self.phase == Phase.ENDED else 1) + (LATER_S if self.target.rejoin_wait else 0.0)
         if seen.heard is not None and seen.heard > silence and self.clock.monotonic() - self.heard_at > min(silence, 10):
             return self._end_it("silent", f"{silent(seen.heard)} while {self.phase} (limit {silence:.0f} s)")
-        deadline = float(self.arguments["start_deadline"]) + 15
+        deadline = self.target.start_deadline + 15
         if self.phase in WAITING and self.clock.monotonic() - self.heard_at > deadline:
             return self._end_it("silent", f"still {self.phase} after {deadline:.0f} s")
         return None
 
     def _unreachable(self, message: str) -> Verdict | None:
         # Never because another failed: that one probably failed because it lost this host, and nothing can be ended here.
-        limit = max(float(self.arguments["silence"]), self._may_be_away() if self.rejoin_wait else 0.0)
+        limit = max(self.target.silence, self._may_be_away() if self.target.rejoin_wait else 0.0)
         silent = self.clock.monotonic() - self.answered_at > limit
         return self._verdict("unreachable", message=message) if silent else None
 
@@ -232,29 +373,29 @@ class ActionModule(Action):
         if self.clock.monotonic() - self.answered_at > ANSWERS_S:
             # It probably is what the others failed of: it counts as unreachable in due time.
             return None
-        if self.elastic and self.rank >= self.workers and generations.is_over(self.marks, OTHERS_GRACE_S):
+        if self.target.elastic and self.target.rank >= self.watched.workers and self.watched.is_over(OTHERS_GRACE_S):
             return self._end_it("ended", "the run has ended", by_us=True)
-        age = since_failure(self.marks, self.host)
-        if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
+        age = self.watched.since_failure(self.host)
+        if age is not None and age > (SCRIPT_GRACE_S if self.target.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
 
     def _end_it(self, state: str, message: str, by_us: bool = False) -> Verdict:
         verdict = self._verdict(state, message=message, lines=True, ended_by_us=by_us)
-        arguments = {"name": self.arguments["session"], "state": "absent", "grace": 2}
+        arguments = {"name": self.target.session, "state": "absent", "grace": 2}
         try:
-            modules.execute(self, "tmux_session", arguments)
+            modules.execute(self.files.action, "tmux_session", arguments)
         except AnsibleConnectionFailure as error:
-            return dataclasses.replace(verdict, message=f"{message}; its session could not be ended: {error}")
+            return replace(verdict, message=f"{message}; its session could not be ended: {error}")
         return verdict
 
     def _verdict(self, state: str, lines: bool = False, **more: Any) -> Verdict:
         progress = {"phase": self.phase, "step": self.step, "at": self._happened(state), "phases_began": self.phases_began, **more}
-        return Verdict(self.host, self.rank, state, last_lines=self._last_lines() if lines else None, **progress)
+        return Verdict(self.host, self.target.rank, state, last_lines=self._last_lines() if lines else None, **progress)
 
     def _last_lines(self) -> list[str]:
         try:
-            return self.worker.last_lines()
+            return self.files.last_lines()
         except HostUnreachable as error:
             return [str(error)]
 
@@ -267,14 +408,15 @@ class ActionModule(Action):
         self.phase, self.step = worker_files.doing(news, self.phase, self.step)
         self.note = worker_files.note(news, self.note)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
-        if self.elastic and (generation := worker_files.newest_generation(news)):
-            generations.note(self.marks, self.host, generation)
+        if self.target.elastic and (generation := worker_files.newest_generation(news)):
+            marks = project.PRIVATE / "watch" / self.target.run
+            self.watched.generations[self.host] = generations.note(marks, self.host, generation)
         chief = self._is_chief()
         for record in news:
             if chief or record["kind"] in FROM_ALL:
                 self.progress.show(self.host, record)
             if chief:
-                kept_choices.keep_of(self.local, record)
+                kept_choices.keep_of(self.target.local, record)
         if chief:
             self._collect()
 
@@ -283,8 +425,8 @@ class ActionModule(Action):
         self.trained = self.trained or (seen.alive and self.clock.monotonic() - self.began > ESTABLISHED_S)
         if seen.lines:
             self.heard_at = self.clock.monotonic()
-        if self.rank == 0:
-            for line in () if self.quiet else seen.lines:
+        if self.target.rank == 0:
+            for line in () if self.target.quiet else seen.lines:
                 self.line.print(f"{self.host}: {line}")
             self._collect()
 
@@ -301,14 +443,14 @@ class ActionModule(Action):
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial, begun = not project.is_users(self.local), self.clock.monotonic()
+        trial, begun = not project.is_users(self.target.local), self.clock.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
         try:
-            if restored := "" if trial else under_way.restore(self.local.name):
+            if restored := "" if trial else under_way.restore(self.target.local.name):
                 self.line.print(f"[WARNING] {restored}")
             without = ("checkpoints", "state", "memory") if trial else ()
-            self.worker.collect(self.local, None if self._is_chief() else f"workers/{self.host}", without=without)
+            self.files.collect(self.target.local, None if self._is_chief() else f"workers/{self.host}", without=without)
         except (HostUnreachable, OSError) as error:
             if str(error) != self.complaint:
                 self.line.print(f"[WARNING] {self.host}: results could not be collected: {error}")

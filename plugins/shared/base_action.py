@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleFilterError
+from ansible.executor.task_executor import TaskExecutor
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible.template import Templar, trust_as_template
 
 from control.common import command_line
@@ -82,6 +84,23 @@ class Action(ActionBase):
 
     def _templar_with(self, variables: dict[str, Any]) -> Templar:
         return self._templar.copy_with_new_env(available_variables=self.task_vars | variables)
+
+    def for_host(self, name: str) -> ActionBase:
+        """An action on another host of the inventory, over a connection of its own; it connects once it does something there."""
+        hostvars = self.task_vars["hostvars"]
+        manager, host, task = hostvars._variable_manager, hostvars._inventory.get_host(name), self._task
+        variables = manager.get_vars(play=task.play, host=host, task=task)
+        templar = Templar(loader=self._loader, variables=variables)
+        context = self._play_context.set_task_and_variable_override(task=task, variables=variables, templar=templar)
+        context.remote_addr = variables.get("ansible_host", name)
+        executor = TaskExecutor(host, task, variables, context, self._loader, self._shared_loader_obj, None, manager)
+        kind = variables.get("ansible_connection")
+        executor._connection = executor._get_connection(variables, templar, templar.template(kind) if kind else task.connection)
+        executor._set_connection_options(variables, templar)
+        shared = {"play_context": context, "loader": self._loader, "templar": templar, "shared_loader_obj": self._shared_loader_obj}
+        made: Any = action_loader.get("normal", task=task, connection=executor._connection, **shared)
+        made.task_vars = variables
+        return made
 
     def run_session(self, worker: Worker, shown: Callable[[dict[str, Any]], str], check: Callable[[], None] = lambda: None) -> Seen:
         """Run `run_worker.sh` in a worker's tmux session to its end, its phases on a progress line, if any; see `Worker.follow`."""

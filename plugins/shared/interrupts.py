@@ -1,6 +1,8 @@
 """Effects of Ctrl-C on Ansible's own processes."""
 
 import functools
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,31 +13,31 @@ Handler = Callable[[int, Any], None]
 
 
 def finish_messages_before_dying() -> None:
-    """Let a task's process that is told to end finish its current message to the command.
+    """Let a task's process that is told to end finish its current message to the command, whichever of its threads sends it.
 
     Ansible's `WorkerProcess` kills itself in the signal's handler. If it is killed while it holds the lock of the result queue, the
-    lock stays taken and the command hangs in its own clean-up. During a message, the handler only records its work; the last sender
-    does it.
+    lock stays taken and the command hangs in its own clean-up. During a message, the handler only records the signal; the sender sends
+    the signal again when the message is complete.
     """
     send, die = FinalQueue.put, WorkerProcess._term
-    sending: list[None] = []
-    deaths: list[Callable[[], None]] = []
+    sending = threading.Lock()
+    due: list[int] = []
 
     @functools.wraps(send)
     def put(queue: FinalQueue, message: Any) -> None:
-        sending.append(None)
         try:
-            send(queue, message)
+            with sending:
+                send(queue, message)
         finally:
-            sending.pop()
-            if deaths and not sending:
-                deaths[0]()
+            if due:
+                # Only the main thread handles signals.
+                os.kill(os.getpid(), due[0])
 
     @functools.wraps(die)
     def term(process: WorkerProcess, number: int, frame: Any) -> None:
-        if sending:
-            deaths.append(lambda: die(process, number, frame))
-        else:
+        # In this order: who holds the lock sees the signal once the lock is free.
+        due.append(number)
+        if sending.acquire(blocking=False):
             die(process, number, frame)
 
     FinalQueue.put, WorkerProcess._term = put, term

@@ -83,7 +83,7 @@ MOMENTS = {
     "both workers": lambda scene: session(0)(scene) and session(1)(scene),
     "joining": joining,
     "all started": task("Note that all workers run"),
-    "watching": task("Watch the worker"),
+    "watching": task("Watch the workers"),
 }
 
 

@@ -31,7 +31,8 @@ from trainer.network.member import Member
 from trainer.rundir.metrics_log import Metrics
 from trainer.user_code import callbacks
 from trainer.worker import backend, loop
-from trainer.worker.loop import VALIDATION_BATCH, Trainer
+from trainer.worker.loop import Trainer
+from trainer.worker.validation import VALIDATION_BATCH
 
 SEED = 5
 """Of the order of rows."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.network.member import Member
 
 TOGETHER_S = 30.0
 
 
-class Worker(Agreement):
+class Worker(ArrayGroup):
     """One of several."""
 
     def __init__(self, rank: int, given: list[Any], barrier: threading.Barrier, hosts: Sequence[str]):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from trainer.checkpoint.states import Memories, Progress, States
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.rundir.full_disk import Saver
 
 STATE, COPY, PART = "the training state", "the copy of the training state", "what the reduction has not sent"
@@ -27,7 +27,7 @@ Missing = dict[str, str]
 class StateSaving:
     """One worker's share in saving the state; all workers call `save` and `settle` after the same steps."""
 
-    def __init__(self, cluster: Agreement, states: States, memories: Memories, saver: Saver, saved: int, copy: str):
+    def __init__(self, cluster: ArrayGroup, states: States, memories: Memories, saver: Saver, saved: int, copy: str):
         """Continue a run whose state of the step `saved` is complete, 0 if none is; `copy` is `checkpoint.copy`."""
         self._cluster, self._states, self._memories, self._saver = cluster, states, memories, saver
         self._holds, self._name = cluster.member.rank < HOLDERS[copy], STATE if cluster.member.is_chief else COPY

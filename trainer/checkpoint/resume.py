@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.checkpoint.states import Memories, Progress, States
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.network.member import Member
 
 RECENT = 64
@@ -32,7 +32,7 @@ class StoredState:
 class Resuming:
     """States that the workers have when they start; all create this at once, and then call `restore`."""
 
-    def __init__(self, cluster: Agreement, states: States, warn: Callable[[str], None] = print):
+    def __init__(self, cluster: ArrayGroup, states: States, warn: Callable[[str], None] = print):
         """Exchange which states there are; warnings go to the user."""
         self._cluster, self._states, self._warn = cluster, states, warn
         self._own = dict(itertools.islice(self._equal(states), RECENT))

@@ -18,7 +18,7 @@ from trainer.engine.job import Job
 from trainer.keras_step import keras_metrics, whole_batch
 from trainer.keras_step.optimizer import inner
 from trainer.models.compiled_model import CompiledModel
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.reduction.cost_model import Choice
 from trainer.step import batch_arrays, worker_step
 from trainer.step.step_sums import StepSums
@@ -251,7 +251,7 @@ class Engine:
         """Note what a batch drew, which is the same for all."""
         self._drawn = [now - value for now, value in zip(self._seeds(), before, strict=True)]
 
-    def validated(self, cluster: Agreement, batches: int) -> None:
+    def validated(self, cluster: ArrayGroup, batches: int) -> None:
         """All batches of a validation were drawn for, each by some worker; all workers call it."""
         if self.seeds:
             drawn = np.concatenate(self._drawn or [0 * value for value in self._seeds()]).astype(np.int32)

@@ -28,7 +28,7 @@ from trainer.keras_step.mixed_processors import FromChief
 from trainer.keras_step.optimizer import inner
 from trainer.models.compiled_model import CompiledModel
 from trainer.network import all_reduce, handshake, tf_strategy
-from trainer.network.agreement import Agreement, digest
+from trainer.network.array_group import ArrayGroup, digest
 from trainer.network.member import Member, address, named
 from trainer.network.sockets_all_reduce import AHEAD, Direct
 from trainer.user_code.callbacks import BATCH_HOOKS, on_worker, overrides, writes_only
@@ -48,7 +48,7 @@ DISTRIBUTED = "_self_distributed"
 """Attribute of a model."""
 
 
-class Peers(Agreement):
+class Peers(ArrayGroup):
     """The workers of a script's run, connected with each other."""
 
     def __init__(self, member: Member, direct: Direct):
@@ -78,7 +78,7 @@ class Peers(Agreement):
         return cls(member, Direct(member.rank, sockets, SILENT_S, member.hosts, AHEAD))
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """As `Agreement.sum`; whole numbers travel as halves, which float32 holds exactly."""
+        """As `ArrayGroup.sum`; whole numbers travel as halves, which float32 holds exactly."""
         if values.dtype == np.float32:
             return self.direct.all_reduce([values])[0].copy()
         halves = np.ascontiguousarray(values, np.int32).view(np.uint16).astype(np.float32).ravel()

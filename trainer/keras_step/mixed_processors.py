@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.keras_step.optimizer import inner
-from trainer.network.agreement import Agreement, digest
 from trainer.network.all_reduce import Alone, Group, OnHost
+from trainer.network.array_group import ArrayGroup, digest
 from trainer.network.member import named
 
 ITERATIONS = (0, 1_000)
@@ -59,7 +59,7 @@ def _rounded(value: Any) -> bool:
     return bool(tf.as_dtype(value.dtype).is_floating)
 
 
-def differing(workers: Agreement, optimizer: Any = None) -> list[int]:
+def differing(workers: ArrayGroup, optimizer: Any = None) -> list[int]:
     """Ranks whose processors update weights to other bits than the chief's; all workers ask at once.
 
     Args:
@@ -70,7 +70,7 @@ def differing(workers: Agreement, optimizer: Any = None) -> list[int]:
     return [rank for rank, one in enumerate(others, 1) if one != chief]
 
 
-def follow(workers: Agreement, begin: Callable[[], bool], warn: Callable[[str], None], optimizer: Any = None) -> None:
+def follow(workers: ArrayGroup, begin: Callable[[], bool], warn: Callable[[str], None], optimizer: Any = None) -> None:
     """Let workers take the chief's weights if some are `differing`, and warn the user; all workers do so at once.
 
     Args:

@@ -25,7 +25,7 @@ from trainer.keras_step import additive, whole_batch
 from trainer.keras_step.optimizer import copies_weights, inner
 from trainer.models.compiled_model import CompiledModel
 from trainer.network import all_reduce
-from trainer.network.agreement import Agreement, digest
+from trainer.network.array_group import ArrayGroup, digest
 from trainer.user_code.undo import REPLACED, State, is_users, undone
 
 ROWS, UNKNOWN = 5, 4
@@ -551,7 +551,7 @@ def _longer(leaf: Any) -> Any:
 class Placements:
     """Layers of a model that see the whole batch: found by trials or, where these don't show it, while a step is traced."""
 
-    def __init__(self, model: keras.Model, workers: Agreement, warn: Callable[[str], None]):
+    def __init__(self, model: keras.Model, workers: ArrayGroup, warn: Callable[[str], None]):
         """Begin with none; warnings go to the user."""
         # Each sentence once.
         self._model, self._workers, self._warn = model, workers, functools.cache(warn)

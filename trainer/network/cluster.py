@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 
 from trainer.common.errors import ClusterError, PeerLost
 from trainer.network import all_reduce, handshake
-from trainer.network.agreement import Agreement
+from trainer.network.array_group import ArrayGroup
 from trainer.network.member import Member
 from trainer.network.peer_watch import ANSWER_S, Answer
 from trainer.network.sockets_all_reduce import Direct
@@ -22,7 +22,7 @@ COLLECTIVE_TIMEOUT_S = 600.0
 TASK = "/job:worker/replica:0/task:{}"
 
 
-class Cluster(Agreement):
+class Cluster(ArrayGroup):
     """A running cluster: MultiWorkerMirroredStrategy and this worker's membership."""
 
     def __init__(self, member: Member, threads: int, devices: Sequence[str] = (), gpus: int | None = None, direct_port: int = 0):

@@ -20,7 +20,7 @@ from trainer.parameter_server.roles import EVALUATOR, of_host
 from trainer.supervision import restart_policy
 from trainer.supervision.child import Pulse, Start
 from trainer.supervision.post import Post
-from trainer.supervision.rejoin import PAUSE_S, Address, Caller, Door, Visit
+from trainer.supervision.rejoin import PAUSE_S, Address, EntryPort, EntryRequest, SupervisorCall
 from trainer.supervision.restart_policy import FINAL, Report
 from trainer.supervision.supervisor import AGAIN_S, Order, Supervisor, say
 
@@ -64,13 +64,13 @@ class ChiefSupervisor(AsynchronousSupervisor):
 
     def _train(self) -> Report:
         post = self._post
-        door = Door(post.rank, post.peers, post.secret, set(range(1, post.workers)), lambda: None, self._clock)
+        entry = EntryPort(post.rank, post.peers, post.secret, set(range(1, post.workers)), lambda: None, self._clock)
         report = None
         try:
             report = super()._train()
         finally:
             for_good = report is not None and (report.code == DONE or self._is_cancelled(report))
-            door.close(ENDED[report.code] if report is not None and for_good else b"")
+            entry.close(ENDED[report.code] if report is not None and for_good else b"")
         return report
 
 
@@ -143,17 +143,17 @@ class WorkerSupervisor(AsynchronousSupervisor):
     def _pass_on(self, number: int) -> None:
         """Nothing: the chief needs its workers until its state is saved. `_look` ends this one."""
 
-    def _may_visit(self, report: Report) -> bool:  # noqa: ARG002 - whatever it says
+    def _may_request_entry(self, report: Report) -> bool:  # noqa: ARG002 - whatever it says
         return True
 
-    def _enter(self, visit: Visit | None) -> None:  # noqa: ARG002 - its wait is over
-        """Present: the chief trains, and this host need not wait for the others."""
-        raise Present
+    def _enter(self, request: EntryRequest | None) -> None:  # noqa: ARG002 - its wait is over
+        """Raise: the chief trains, and this host need not wait for the others."""
+        raise ChiefTraining
 
     def _meet(self, report: Report) -> int | None:
         try:
             return super()._meet(report)
-        except Present:
+        except ChiefTraining:
             if report.code in FINAL:
                 # It would fail again. Whoever watches ends the run; the others go on.
                 return report.code
@@ -161,11 +161,11 @@ class WorkerSupervisor(AsynchronousSupervisor):
             return None
 
 
-class Present(Exception):
+class ChiefTraining(Exception):
     """The chief trains."""
 
 
-class Attendance(Caller):
+class Attendance(SupervisorCall):
     """A connection to the chief's supervisor."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):

@@ -43,11 +43,11 @@ KILLED = 128 + signal.SIGTERM
 SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-class Called(Exception):
+class WaitInterrupt(Exception):
     """A signal came; its number is the argument."""
 
 
-class Passed(Exception):
+class OlderRun(Exception):
     """A run with an older ticket has come, and goes first."""
 
 
@@ -124,7 +124,7 @@ class Turn:
         """Sessions of claims that may return, and since when they are gone, on this process' clock."""
 
     def wait(self) -> None:
-        """Return once all workers of the run may start; Called if a signal comes first."""
+        """Return once all workers of the run may start; WaitInterrupt if a signal comes first."""
         while True:
             try:
                 if self._has_turn():
@@ -141,7 +141,7 @@ class Turn:
         self._claim()
         try:
             self._meet()
-        except (ClusterError, Passed):
+        except (ClusterError, OlderRun):
             # The worker of a run that has just ended may still hold the port, and another one may come and give way at the same moment.
             self._release()
             return False
@@ -208,7 +208,7 @@ class Turn:
         try:
             rendezvous.exchange(sockets, b"", self._clock)
             # After the second exchange each knows that all have made the first. Of those who miss it, another may have begun.
-            with contextlib.suppress(*([rendezvous.Torn] if self._leads(sockets) else [])):
+            with contextlib.suppress(*([rendezvous.ConnectionLoss] if self._leads(sockets) else [])):
                 rendezvous.exchange(sockets, b"", self._clock)
         finally:
             for connection in sockets.values():
@@ -218,13 +218,13 @@ class Turn:
         return all(peer > self._place.rank for peer in sockets)
 
     def _look(self, there: Collection[int]) -> bool:
-        """Called often while the others are awaited."""
+        """WaitInterrupt often while the others are awaited."""
         self._pause(0.0)
         now = self._clock.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             if self._older(claims.sessions()):
-                raise Passed
+                raise OlderRun
             absent = [host for rank, host in enumerate(self._place.hosts) if rank not in there]
             self._tell(f"next; waits for {', '.join(absent)}")
         return False
@@ -240,9 +240,9 @@ class Turn:
         say(f"queued: {note}")
 
     def _pause(self, seconds: float) -> None:
-        """Wait; Called if a signal comes."""
+        """Wait; WaitInterrupt if a signal comes."""
         if number := self._clock.signal(SIGNALS, seconds):
-            raise Called(number)
+            raise WaitInterrupt(number)
 
     def leave(self, number: int) -> int:
         """End after a signal; return the exit code."""
@@ -300,8 +300,8 @@ def main(clock: Clock = CLOCK) -> int:
     if place.entry.exists():
         try:
             turn.wait()
-        except Called as called:
-            return turn.leave(called.args[0])
+        except WaitInterrupt as interrupt:
+            return turn.leave(interrupt.args[0])
     elif claims.read(str(place.claim)) != place.content():
         fix = f"Fix: ansible-playbook train.yml -e run={place.run}"
         say(f"error: {place.run} has neither a place in the queue nor port {place.port} any more. {fix}")

@@ -1,8 +1,8 @@
 """How a host that was lost comes back to workers that train without it.
 
-While a worker trains, its direct port is free. Its supervisor listens there for the hosts that are absent: the door. A supervisor that
-waits in vain for the others knocks at the doors of all. Once one opens, it waits there until the generation ends. The worker behind the
-door is asked to end with its epoch; all others end with it, and meet the newcomer.
+While a worker trains, its direct port is free. Its supervisor listens there for the hosts that are absent: its entry port. A supervisor
+that waits for the others without success requests entry at the ports of all. Once connected, it waits until the generation ends. The
+worker beside the entry port is requested to end with its epoch; all others end with it, and meet the newcomer.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import ClusterError
 from trainer.network import handshake
 
-KNOCK_AFTER_S = 5.0
+REQUEST_AFTER_S = 5.0
 """Seconds that a supervisor waits for the others before it asks whether they train."""
 PAUSE_S = 1.0
-"""Between two knocks."""
+"""Between two requests."""
 CLOSE_S = 0.2
-"""Within which a door closes: the others, and who has come, wait for its supervisor."""
+"""Within which an entry port closes: the others, and who has come, wait for its supervisor."""
 FINISHED, BROKEN_OFF = b"F", b"B"
-"""Messages of a door: the run has ended well, or was cancelled; the other supervisors have decided on its end after a fault."""
+"""Messages of an entry port: the run has ended well, or was cancelled; the other supervisors have decided on its end after a fault."""
 ENDS = {
     FINISHED: "the others have ended the run without this host",
     BROKEN_OFF: "the others have ended the run after a fault; nothing starts again after that",
@@ -32,26 +32,26 @@ ENDS = {
 Address = tuple[str, int]
 
 
-class Finished(ClusterError):
+class RunEnd(ClusterError):
     """The others have ended the run without this host."""
 
     def __init__(self, word: bytes):
-        """Take what a door said."""
+        """Take the message of an entry port."""
         super().__init__(ENDS[word])
         self.well = word == FINISHED
 
 
-class Admitted(Exception):
-    """A door has opened."""
+class Admission(Exception):
+    """An entry port has accepted the request."""
 
 
-def _door_secret(launch: bytes) -> bytes:
-    """Secret that a newcomer at a door proves to have, from the launch's secret."""
+def _entry_secret(launch: bytes) -> bytes:
+    """Secret that a newcomer at an entry port proves to have, from the launch's secret."""
     return hashlib.sha256(b"newcomers" + launch).digest()
 
 
-class Door(threading.Thread):
-    """Lets absent hosts ask to be taken in; open until it is closed."""
+class EntryPort(threading.Thread):
+    """Listens for absent hosts that request entry; open until it is closed."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Door(threading.Thread):
     ):
         """Open it; this thread calls `asked` when the first has come."""
         super().__init__(daemon=True)
-        self._place, self._absent, self._asked = (rank, addresses, _door_secret(secret)), absent, asked
+        self._place, self._absent, self._asked = (rank, addresses, _entry_secret(secret)), absent, asked
         self._closed, self._word, self._clock = threading.Event(), b"", clock
         self.newcomers: set[int] = set()
         """Ranks of the hosts that have come."""
@@ -95,19 +95,19 @@ class Door(threading.Thread):
         self._clock.join(self)
 
 
-class Caller(threading.Thread):
-    """Calls supervisors whose workers train, as long as the context lasts."""
+class SupervisorCall(threading.Thread):
+    """Connects to supervisors whose workers train, as long as the context lasts."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
-        """Take who calls, and where all listen."""
+        """Take who connects, and where all listen."""
         super().__init__(daemon=True)
-        self._place, self._clock, self._over = (rank, addresses, _door_secret(secret)), clock, threading.Event()
+        self._place, self._clock, self._over = (rank, addresses, _entry_secret(secret)), clock, threading.Event()
 
     def _look(self, connected: Collection[int]) -> bool:
         return bool(connected) or self._over.is_set()
 
     def __enter__(self) -> Self:
-        """Begin to call."""
+        """Begin to connect."""
         self.start()
         return self
 
@@ -117,33 +117,33 @@ class Caller(threading.Thread):
         self._clock.join(self)
 
 
-class Visit(Caller):
-    """Knocks at the doors of all others."""
+class EntryRequest(SupervisorCall):
+    """Requests entry at the ports of all others."""
 
     def __init__(self, rank: int, addresses: Sequence[Address], secret: bytes, clock: Clock = CLOCK):
-        """Take who knocks, and where all listen."""
+        """Take who requests it, and where all listen."""
         super().__init__(rank, addresses, secret, clock)
         self._others = [peer for peer in range(len(addresses)) if peer != rank]
         self._sockets = dict[int, socket.socket]()
 
     def run(self) -> None:
-        """Knock until a door opens."""
-        if not self._clock.wait(self._over, KNOCK_AFTER_S):
+        """Request entry until a port accepts."""
+        if not self._clock.wait(self._over, REQUEST_AFTER_S):
             self._sockets = handshake.connect_some(*self._place, (), self._others, self._look, PAUSE_S, self._clock)
 
     def check(self) -> None:
-        """Raise Admitted if a door has opened."""
+        """Raise Admission if a port has accepted."""
         if self._sockets:
-            raise Admitted
+            raise Admission
 
     def wait(self) -> None:
-        """Wait behind the open doors until their generation ends; Finished if it was the last."""
+        """Wait at the ports that accepted until their generation ends; RunEnd if it was the last."""
         waiting = list(self._sockets.values())
         while waiting:
             for connection in self._clock.select(waiting, None):
                 with contextlib.suppress(OSError):
                     if (word := connection.recv(len(FINISHED))) in ENDS:
-                        raise Finished(word)
+                        raise RunEnd(word)
                 waiting.remove(connection)
 
     def __exit__(self, *_: object) -> None:

@@ -30,7 +30,7 @@ Enough = Callable[[Collection[int]], bool]
 """Returns whether the ranks that are there go on without the other ranks."""
 
 
-class Torn(ClusterError):
+class ConnectionLoss(ClusterError):
     """A supervisor left while all were deciding; they meet again."""
 
 
@@ -58,14 +58,14 @@ def agree(
 
     Raises:
         ClusterError: not all came, nor enough.
-        Torn: one came, and left before all had decided.
+        ConnectionLoss: one came, and left before all had decided.
     """
     sockets = handshake.assemble(rank, addresses, hashlib.sha256(b"supervisors" + secret).digest(), wait, enough, clock=clock)
     try:
         decision = decide(_reports(rank, len(addresses), sockets, own, clock))
         digest = hashlib.sha256(json.dumps(dataclasses.asdict(decision)).encode()).digest()
         if other := [peer for peer, data in exchange(sockets, digest, clock).items() if data != digest]:
-            raise Torn(f"rank {other[0]} decided otherwise")
+            raise ConnectionLoss(f"rank {other[0]} decided otherwise")
         # Only the leader has compared all.
         exchange(sockets, b"", clock)
     except BaseException:
@@ -126,23 +126,23 @@ def _reports(rank: int, workers: int, sockets: Mapping[int, socket.socket], own:
     try:
         table = {int(peer): Report.from_bytes(json.dumps(values).encode()) for peer, values in json.loads(data).items()}
     except (ValueError, AttributeError) as error:
-        raise Torn(f"rank {leader} sent no reports: {error}") from None
+        raise ConnectionLoss(f"rank {leader} sent no reports: {error}") from None
     if not table.keys() <= set(range(workers)):
-        raise Torn(f"rank {leader} sent reports of other ranks than the {workers} of the launch")
+        raise ConnectionLoss(f"rank {leader} sent reports of other ranks than the {workers} of the launch")
     if table.get(rank) != own:
-        raise Torn(f"rank {leader} sent another report of rank {rank}")
+        raise ConnectionLoss(f"rank {leader} sent another report of rank {rank}")
     return table
 
 
 def exchange(sockets: Mapping[int, socket.socket], data: bytes, clock: Clock = CLOCK) -> dict[int, bytes]:
     """Send the same bytes to all peers, also if one is gone, and return what each sent."""
-    gone: Torn | None = None
+    gone: ConnectionLoss | None = None
     for peer, connection in sockets.items():
         connection.settimeout(ANSWER_S)
         try:
             with _talking_to(peer):
                 connection.sendall(LENGTH.pack(len(data)) + data)
-        except Torn as error:
+        except ConnectionLoss as error:
             gone = gone or error
     if gone:
         raise gone
@@ -152,7 +152,7 @@ def exchange(sockets: Mapping[int, socket.socket], data: bytes, clock: Clock = C
 def _receive(peer: int, connection: socket.socket, clock: Clock) -> bytes:
     (length,) = LENGTH.unpack(_read(peer, connection, LENGTH.size, clock))
     if length > LARGEST:
-        raise Torn(f"rank {peer} announced {length:,} bytes")
+        raise ConnectionLoss(f"rank {peer} announced {length:,} bytes")
     return _read(peer, connection, length, clock)
 
 
@@ -160,11 +160,11 @@ def _read(peer: int, connection: socket.socket, count: int, clock: Clock) -> byt
     data = b""
     while len(data) < count:
         if not clock.select([connection], ANSWER_S):
-            raise Torn(f"rank {peer}: timed out")
+            raise ConnectionLoss(f"rank {peer}: timed out")
         with _talking_to(peer):
             part = connection.recv(count - len(data))
         if not part:
-            raise Torn(f"rank {peer} closed its connection")
+            raise ConnectionLoss(f"rank {peer} closed its connection")
         data += part
     return data
 
@@ -174,4 +174,4 @@ def _talking_to(peer: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Torn(f"rank {peer}: {error.strerror or error}") from None
+        raise ConnectionLoss(f"rank {peer}: {error.strerror or error}") from None

@@ -29,7 +29,7 @@ from trainer.supervision import rendezvous, restart_policy
 from trainer.supervision.child import Child, Pulse, Standby, Start
 from trainer.supervision.failure import LOST
 from trainer.supervision.post import Post
-from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admitted, Door, Finished, Visit
+from trainer.supervision.rejoin import BROKEN_OFF, FINISHED, Admission, EntryPort, EntryRequest, RunEnd
 from trainer.supervision.restart_policy import FINAL, LONG_AGO, Decision, Report, may_go_on
 from trainer.supervision.run_folder import RunFolder
 
@@ -39,7 +39,7 @@ AGAIN_S = 0.2
 TELL_S = 30.0
 """Seconds in which a supervisor whose worker failed waits for the others, to tell them."""
 MISSED_S = 15.0
-"""Seconds in which hosts that missed the decision to end the run can learn of it; `KNOCK_AFTER_S` of them pass before they ask."""
+"""Seconds in which hosts that missed the decision to end the run can learn of it; `REQUEST_AFTER_S` of them pass before they ask."""
 SIGNALLED = "ended because a worker was sent SIGTERM"
 """Why a worker ended that saved its state together with all others, though nobody asked for the run's end."""
 MADE_ROOM = "ended its epoch to take a lost host in again"
@@ -47,7 +47,7 @@ MADE_ROOM = "ended its epoch to take a lost host in again"
 REMOVED = "lost its run directory, which somebody removed or moved"
 """Why a worker was ended that went on without the files of its run."""
 NOT_ALL = "another worker ended before all trained"
-"""Why a worker was ended that waited for one in vain: it lost a peer."""
+"""Why a worker was ended that waited for one that never came: it lost a peer."""
 SPARE_WAITS = 3
 """A spare waits so many times `rejoin_wait` for training to begin, or to go on: all may be lost, and nobody could tell it."""
 GRACE_S = 3.0
@@ -120,8 +120,8 @@ class Order(Enum):
     """Somebody ends the run."""
 
 
-class Asked(KeyboardInterrupt):
-    """This supervisor was asked to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
+class EndRequest(KeyboardInterrupt):
+    """This supervisor was requested to end while it waited for the others. Not an Exception: asyncio keeps those of a task to itself."""
 
 
 class Supervisor:
@@ -137,7 +137,7 @@ class Supervisor:
         self._history.members = self._history.members or list(range(post.workers))
         self._child: Child | None = None
         self._standby: Standby | None = None
-        self._door: Door | None = None
+        self._entry: EntryPort | None = None
         self._start: rendezvous.Start | None = None
         """Open from the decision to restart until this worker's first step."""
         self._newcomers: set[int] = set()
@@ -223,7 +223,7 @@ class Supervisor:
             code = code if code == DONE else RESTART
             self._child.why = REMOVED
             self._return_to_folder()
-        self._close_door(code == DONE or self._was_cancelled(code))
+        self._close_entry(code == DONE or self._was_cancelled(code))
         self._leave_start(code == DONE)
         if self._child.why == NOT_ALL:
             return self._report(RESTART, 0.0, "")
@@ -233,7 +233,7 @@ class Supervisor:
     def _look(self, pulse: Pulse) -> str:
         """Why the worker must end; empty if it need not. Once it trains, the next one is prepared, and lost hosts may come."""
         tmux_socket.mend()
-        self._open_door()
+        self._open_entry()
         if pulse.phase in TOGETHER:
             self._leave_start(trains=True)
         if self._start and self._start.is_lost():
@@ -262,24 +262,24 @@ class Supervisor:
         self._metrics = Metrics(self._post.folder / METRICS)
         self._record()
 
-    def _open_door(self) -> None:
+    def _open_entry(self) -> None:
         """Listen for lost hosts and spares once the worker trains: until then it needs the port itself."""
         post, child, members = self._post, self._child, self._history.members
         absent = set(range(len(post.hosts))) - set(members)
-        if not (post.elastic and absent and child and child.pulse.phase == Phase.TRAINING) or self._door:
+        if not (post.elastic and absent and child and child.pulse.phase == Phase.TRAINING) or self._entry:
             return
 
         def let_in() -> None:
             if len(members) < post.workers:
                 child.signal(LET_IN)
 
-        self._door = Door(post.rank, post.peers, post.secret, absent, let_in, self._clock)
+        self._entry = EntryPort(post.rank, post.peers, post.secret, absent, let_in, self._clock)
 
-    def _close_door(self, finished: bool) -> None:
+    def _close_entry(self, finished: bool) -> None:
         self._newcomers = set()
-        if self._door:
-            self._door.close(FINISHED if finished else b"")
-            self._newcomers, self._door = self._door.newcomers, None
+        if self._entry:
+            self._entry.close(FINISHED if finished else b"")
+            self._newcomers, self._entry = self._entry.newcomers, None
 
     def _leave_start(self, trains: bool) -> None:
         if self._start:
@@ -342,7 +342,7 @@ class Supervisor:
                     return own
                 self._announce(decision)
                 self._clock.sleep(decision.wait)
-        except Asked:
+        except EndRequest:
             return PREEMPTED if report.code not in FINAL else own
         except ClusterError as error:
             return self._give_up(error, own)
@@ -365,19 +365,19 @@ class Supervisor:
         absent = set(range(len(post.hosts))) - there
         if min(there) != post.rank or not absent:
             return
-        door = Door(post.rank, post.peers, post.secret, absent, lambda: None, self._clock)
+        entry = EntryPort(post.rank, post.peers, post.secret, absent, lambda: None, self._clock)
         deadline = self._clock.monotonic() + MISSED_S
         try:
-            while not absent <= door.newcomers and self._clock.monotonic() < deadline:
+            while not absent <= entry.newcomers and self._clock.monotonic() < deadline:
                 self._clock.sleep(AGAIN_S)
         finally:
-            door.close(BROKEN_OFF)
+            entry.close(BROKEN_OFF)
 
     def _give_up(self, error: ClusterError, own: int) -> int:
         """The exit code of one with whom the others do not go on, whose worker's is `own`."""
-        if isinstance(error, Finished) and error.well and (self._stands_by() or self._post.rank >= self._post.workers):
+        if isinstance(error, RunEnd) and error.well and (self._stands_by() or self._post.rank >= self._post.workers):
             return DONE
-        if isinstance(error, Finished):
+        if isinstance(error, RunEnd):
             say(f"error: {error}")
         elif own not in FINAL:
             say(f"error: not {self._wanted()} came back within {self._rejoin_wait():.0f} s (recovery.rejoin_wait): {error}")
@@ -404,40 +404,41 @@ class Supervisor:
                 return self._agree(current, max(1.0, waits_since + wait - self._clock.monotonic()))
             except ClusterError as error:
                 # A supervisor left, or the worker of a killed one still holds the port.
-                late = not isinstance(error, rendezvous.Torn) and self._clock.monotonic() - waits_since >= wait
-                if late or isinstance(error, Finished):
+                late = not isinstance(error, rendezvous.ConnectionLoss) and self._clock.monotonic() - waits_since >= wait
+                if late or isinstance(error, RunEnd):
                     raise
                 self._clock.sleep(AGAIN_S)
-            except Admitted:
+            except Admission:
                 waits_since = self._clock.monotonic()
 
     def _rejoin_wait(self) -> float:
         return self._post.rejoin_wait * (SPARE_WAITS if self._stands_by() else 1)
 
     def _agree(self, report: Report, wait: float) -> tuple[Decision, rendezvous.Start]:
-        """Agree with all supervisors on a decision and a start; Admitted if the other hosts trained without this one and now take it in."""
+        """Agree with all supervisors on a decision and a start; Admission if the others trained without this host, and now take it in."""
         post, self._enough_at = self._post, math.inf
-        with Visit(post.rank, post.peers, post.secret, self._clock) if self._may_visit(report) else contextlib.nullcontext() as visit:
+        asks = self._may_request_entry(report)
+        with EntryRequest(post.rank, post.peers, post.secret, self._clock) if asks else contextlib.nullcontext() as request:
 
             def enough(there: Collection[int]) -> bool:
-                if visit:
-                    visit.check()
+                if request:
+                    request.check()
                 return self._enough(there)
 
             try:
                 return rendezvous.agree(post.rank, post.peers, post.secret, report, self._decide, wait, enough, self._clock)
-            except Admitted:
-                self._enter(visit)
+            except Admission:
+                self._enter(request)
                 raise
 
-    def _may_visit(self, report: Report) -> bool:
+    def _may_request_entry(self, report: Report) -> bool:
         """Return whether the other hosts may train without this one, which then requests to be taken in."""
         return self._post.elastic is not None and report.code not in FINAL
 
-    def _enter(self, visit: Visit | None) -> None:
-        """Wait behind the doors that have opened."""
-        if visit:
-            visit.wait()
+    def _enter(self, request: EntryRequest | None) -> None:
+        """Wait at the ports that have accepted."""
+        if request:
+            request.wait()
 
     def _decide(self, reports: Any) -> Decision:
         return restart_policy.decide(reports, self._post.hosts, self._post.workers, self._post.limits)
@@ -515,7 +516,7 @@ class Supervisor:
         """Leave the wait for the others; once, as signals come in pairs."""
         if self._state is State.WAITING:
             self._go_to(State.MEETING)
-            raise Asked
+            raise EndRequest
 
     @property
     def _order(self) -> Order:

@@ -14,7 +14,7 @@ from keras.src.utils.python_utils import is_default, pythonify_logs
 
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 from trainer.user_code import callback_state, user_function
 from trainer.user_code.undo import is_of_users_class, is_users
 from trainer.user_code.user_function import Function

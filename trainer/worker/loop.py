@@ -1,11 +1,8 @@
 """One worker's training: join, restore, then Keras' own `fit`, whose steps, validations and records are these, and the end."""
 
-import functools
 import gc
-import json
 import math
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +11,14 @@ import numpy as np
 from trainer.checkpoint.background_save import PART, STATE, StateSaving
 from trainer.checkpoint.resume import Resuming
 from trainer.checkpoint.states import Memories, States, save_snapshot
-from trainer.common.errors import DONE, PREEMPTED, RESTART, ClusterError, Diverged, LockstepError
+from trainer.common.errors import DONE, PREEMPTED, RESTART, LockstepError
 from trainer.config import schedule
 from trainer.data.batch import Batch, Call
 from trainer.data.feeder import calls
-from trainer.data.partition import part_bounds
 from trainer.engine import batch_shares
 from trainer.engine.job import Job
 from trainer.engine.measured_choices import EarlierChoice
 from trainer.host.claims import MARK
-from trainer.network.agreement import Agreed, digest
-from trainer.network.member import named
 from trainer.rundir import best_epoch
 from trainer.rundir.best_epoch import RESTORED
 from trainer.rundir.full_disk import Saver
@@ -32,17 +26,14 @@ from trainer.rundir.layout import existing_epochs, prune, snapshot_name, snapsho
 from trainer.rundir.phases import ROOM, Phase
 from trainer.step.step_sums import SAVE, STOP, StepSums
 from trainer.worker import backend
+from trainer.worker.finite_check import FiniteCheck
 from trainer.worker.recorder import Recorder
+from trainer.worker.shared_state import SharedState
+from trainer.worker.validation import Validation
 
 if TYPE_CHECKING:
-    from trainer.keras_step.keras_metrics import Results
     from trainer.network.cluster import Cluster
     from trainer.user_code.callbacks import Restored
-
-VALIDATION_BATCH = 128
-"""As `validation_batch_size` of Keras' `fit`."""
-ROUNDING = 1e-3
-"""Differences of weights up to this, relative to the largest, may be those of rounding."""
 
 
 class Interrupted(Exception):
@@ -87,20 +78,12 @@ class Trainer:
         """Learning rate of the epoch, before callbacks change it at the epoch's end."""
         self._row: dict[str, Any] = {}
         """Row of history.csv of the epoch that ended last."""
-        self._tested = np.zeros(0)
-        """Sums of the metrics' states over the validation so far."""
-        self._warn_once = functools.cache(job.metrics.warning)
-        self._apart: Sequence[int] = ()
-        """Ranks whose weights differed from the chief's when they were last compared."""
         self._prepare_data()
 
     def _prepare_data(self) -> None:
         shares, rank = ([1], 0) if self.engine.feeds_all else (self.engine.shares, self.cluster.member.rank)
         self._feeder = self.job.feeder(shares, rank)
-        # Whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch.
-        held_out = np.sort(self.job.manifest.order[: self.job.counts.validation_images])
-        batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
-        self._validation = batches if self.engine.validates else []
+        self.validation = Validation(self.job, self.engine, self.cluster)
 
     def run(self) -> int:
         """Train to the end or to a stop, and return DONE or PREEMPTED; Diverged for a NaN, tf.errors.OpError if a peer is lost."""
@@ -118,12 +101,12 @@ class Trainer:
         saved, copy = self.progress.step, "all" if self.job.config.recovery.elastic else self.job.config.checkpoint.copy
         self.saving = StateSaving(self.cluster, self.states, self.memories, self.saver, saved, copy)
         self._remember()
+        self.shared = SharedState(self.job, self.cluster, self.engine, self.callbacks, self.progress)
         self._seconds_before = self.progress.seconds_total
         self.recorder = Recorder(self.job, self.cluster.member.is_chief, self.saver, self.progress)
         self._stalled = self._has_stalled(self.recorder.history.rows)
-        # A layer may hold non-finite values from the start, such as a mask of -inf.
-        self._numbers = [bool(np.isfinite(array).all()) for array in self._weights()]
-        self._same_weights("at the start")
+        self._finite = FiniteCheck(self.job, self.engine, self.callbacks.ends_at_nan)
+        self.shared.check_weights("at the start")
         self._summary("RUNNING")
         stopped, self._training_since, self._saved_at = False, time.monotonic(), time.monotonic()
         if self.cluster.member.is_chief:
@@ -144,7 +127,7 @@ class Trainer:
     def _fit(self) -> None:
         epoch, done = divmod(self.progress.step, self.job.counts.steps_per_epoch)
         self.callbacks.attach(self, self.progress.callbacks, done)
-        self.engine.fit(self, self.callbacks, epoch, len(self._validation))
+        self.engine.fit(self, self.callbacks, epoch, len(self.validation.batches))
 
     def _offer_existing(self) -> None:
         """Offer snapshots to evaluators again, of which they may have lost some; they know those that they have evaluated."""
@@ -155,7 +138,7 @@ class Trainer:
 
     def _make_room_for_host(self) -> None:
         """End all workers with this epoch, whose state is saved, if they are to start again with a host that was lost."""
-        if self.job.config.recovery.elastic and self._any(self.job.room_asked()):
+        if self.job.config.recovery.elastic and self.shared.any(self.job.room_asked()):
             self.saving.settle()
             self.job.metrics.phase(Phase.ENDED, ROOM)
             raise Interrupted(RESTART)
@@ -190,7 +173,7 @@ class Trainer:
         done = self.progress.step - epoch * self.job.counts.steps_per_epoch
         self._last, self._begun = None, done
         # A callback may have asked for the end before the first batch; `fit` takes that one.
-        asked = self.callbacks.anywhere and self._any(bool(self.model.stop_training))
+        asked = self.callbacks.anywhere and self.shared.any(bool(self.model.stop_training))
         self._by_block = self.callbacks.per_batch or asked
         self.job.metrics.phase(Phase.TRAINING, f"epoch {epoch + 1}")
         self._feed = self._timed(self._feeder.epoch(self.job.plan(epoch + 1), self._calls(epoch + 1)))
@@ -212,7 +195,7 @@ class Trainer:
     def batch_ends(self) -> None:
         """See `Loop`."""
         if self._by_block:
-            self._ends(self._any(bool(self.model.stop_training)))
+            self._ends(self.shared.any(bool(self.model.stop_training)))
         if self._ends_inside():
             self.model.stop_training = True
             if tables := self.engine.settle():
@@ -234,8 +217,8 @@ class Trainer:
         if self._epoch_is_over():
             return
         self._saves = False
-        self._follow_chief()
-        self._check_weights()
+        self.shared.follow_chief()
+        self._finite.check_weights(self.progress.step)
         self.job.metrics.phase(Phase.SAVING, f"step {self.progress.step}")
         self._save_state()
         self.job.metrics.phase(Phase.TRAINING, f"epoch {self.job.counts.epoch_of(self.progress.step)}")
@@ -244,7 +227,7 @@ class Trainer:
 
     def steps_end(self) -> None:
         """See `Loop`."""
-        self._follow_chief()
+        self.shared.follow_chief()
         self._epoch_rate = self._rate(self.job.counts.epoch_of(self.progress.step - 1))
 
     def _epoch_is_over(self) -> bool:
@@ -286,7 +269,7 @@ class Trainer:
         if self._saves or self._ends_epoch(begun_steps):
             sums = sums.followed_by(self.engine.settle())
         seconds = time.monotonic() - begun
-        self._check_finite(sums, rates)
+        self._finite.check_losses(self.progress.step, sums, rates)
         self._unrecorded += seconds + waited
         if len(sums):
             self._record(epoch, sums, waited, float(rates[-1]))
@@ -297,20 +280,8 @@ class Trainer:
         """Count steps that have ended, with the seconds since others did."""
         seconds, self._unrecorded = self._unrecorded, 0.0
         self._add(sums, seconds)
-        self._logs = self._results(self.engine.results, self.progress.metrics)
+        self._logs = self.shared.logs(self.engine.results, self.progress.metrics)
         self.recorder.call(epoch, len(sums), sums.images, seconds, waited, rate, self._logs)
-
-    def _results(self, results: "Results", sums: Sequence[float] | np.ndarray) -> dict[str, Any]:
-        """The logs of these sums of the metrics' states, which callbacks also find in the metrics."""
-        if self.callbacks.any:
-            results.show(sums)
-        logs = results(sums)
-        return self._of_chief(logs) if self.engine.from_chief.on else logs
-
-    def _of_chief(self, logs: dict[str, Any]) -> dict[str, Any]:
-        """The chief's logs: a callback decides by them on each worker."""
-        arrays = self.cluster.from_chief([np.asarray(value, np.float64) for value in logs.values()])
-        return {name: array if array.ndim else float(array) for name, array in zip(logs, arrays, strict=True)}
 
     def _train(self, call: Call, batch: Batch, rates: np.ndarray) -> tuple[StepSums, dict[str, float] | None]:
         stop = self.job.stop_asked() or self._out_of_time()
@@ -347,41 +318,18 @@ class Trainer:
         limit = self.job.config.train.time_limit
         return limit is not None and self.cluster.member.is_chief and self.job.elapsed + time.monotonic() - self.job.started > limit
 
-    def _check_finite(self, sums: StepSums, rates: np.ndarray) -> None:
-        """Refuse a loss that is no number; another metric may be none, and a later update go on."""
-        names, metrics = self.engine.results.columns, sums.metrics
-        losses = [column for column, name in enumerate(names) if name.endswith("loss")]
-        bad = np.argwhere(~np.isfinite(metrics[:, losses]))
-        if len(bad) and not self.callbacks.ends_at_nan:
-            index, column = int(bad[0][0]), losses[bad[0][1]]
-            number, rate = self.progress.step + index + 1, float(rates[min(index, len(rates) - 1)])
-            raise Diverged(f"the {names[column]} became {metrics[index, column]} at step {number} with {self._fix(rate)}")
-
-    def _check_update(self, value: float, what: str) -> None:
-        """Refuse non-finite results of the last update: that step's own loss was computed with the weights before it."""
-        if not math.isfinite(value) and not self.callbacks.ends_at_nan:
-            step, counts = self.progress.step, self.job.counts
-            rate = schedule.learning_rate(self.job.config, counts, (step - 1) / counts.steps_per_epoch)
-            raise Diverged(f"{what} became {value} after step {step} with {self._fix(float(rate))}")
-
-    def _fix(self, rate: float) -> str:
-        how = "in compile(optimizer=...)" if self.engine.rate is not None else f"-e set=optimizer.learning_rate={rate / 10:g}"
-        lower = f"learning rate {rate:g}; lower it ({how}) under another run name, or see whether the plan warns of NaN in the data"
-        narrow = self.engine.choice.name == "half" and self.job.config.reduction.dtype == "float16"
-        return f"{lower}. Or a gradient was too large for float16: reduction.dtype=bfloat16" if narrow else lower
-
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """See `Loop`; the last epoch is recorded when the training ends, which may change the weights."""
         epoch += 1
         if self.cluster.member.workers > 1 and self.engine.profile_every:
             self.recorder.compare(epoch, self.cluster)
         self.engine.record(epoch)
-        self._check_update(float(logs.get("val_loss", 0.0)), "the validation loss")
-        self._check_weights()
+        self._finite.check(self.progress.step, float(logs.get("val_loss", 0.0)), "the validation loss")
+        self._finite.check_weights(self.progress.step)
         self._row = self.recorder.row(epoch, logs, self._epoch_rate)
         if not self._is_over():
             asked = bool(self.model.stop_training)
-            self._ends(self._any(asked) if self.callbacks.anywhere else asked)
+            self._ends(self.shared.any(asked) if self.callbacks.anywhere else asked)
         self._stalled = self._has_stalled([*self.recorder.history.rows, self._row])
         if self._is_over():
             self.model.stop_training = True
@@ -433,30 +381,8 @@ class Trainer:
         """See `Loop`. Some batches per worker, and one all-reduce; with hooks of batches, all on each worker."""
         if first == 0:
             self.job.metrics.phase(Phase.VALIDATING)
-        results, count, rank = self.engine.validation_results, len(self._validation), self.cluster.member.rank
-        if self.callbacks.per_test_batch or self.engine.validates_in_order:
-            self._test(first, last + 1)
-        elif first == 0:
-            # The last batch may show what all before it have left in the metrics.
-            alone = int(results.follow_states)
-            sums = self._validated(*part_bounds(count - alone, self.engine.shares, rank), count - 1)
-            self._tested = self.cluster.sum(sums.astype(np.float32))
-            if alone:
-                self._test(count - 1, count)
-        if last == count - 1:
-            self.engine.validated(self.cluster, count)
-        return self._results(results, self._tested)
-
-    def _test(self, start: int, stop: int) -> None:
-        """Add the batches of the validation from `start` to `stop`, all of them on each worker."""
-        before = self._tested if start else np.zeros(self.engine.validation_results.size)
-        sums = self._validated(start, stop, stop - 1, before)
-        self._tested = self.engine.validation_results.summed(before, sums[np.newaxis])
-
-    def _validated(self, start: int, stop: int, *more: Any) -> np.ndarray:
-        """See `Engine.validate`, of the batches from `start` to `stop`."""
-        batches = enumerate(self._validation[start:stop], start)
-        return self.engine.validate(((number, self.job.examples.gather(batch)) for number, batch in batches), *more)
+        sums = self.validation.sums(first, last, in_order=self.callbacks.per_test_batch)
+        return self.shared.logs(self.engine.validation_results, sums)
 
     def _trained(self) -> None:
         """Add the time since the last call; it includes validation and saving, during which steps wait."""
@@ -464,69 +390,13 @@ class Trainer:
         self.progress.seconds_training += now - self._training_since
         self._training_since = now
 
-    def _check_weights(self) -> None:
-        largest = (np.abs(array).max(initial=0) for array, number in zip(self._weights(), self._numbers, strict=True) if number)
-        self._check_update(float(np.max([0.0, *largest])), "a weight")
-
     def _save_state(self) -> None:
         self._trained()
-        arrays = self._agreed()
+        arrays = self.shared.arrays()
         self.progress.seconds_total, self.progress.history = self._seconds_total(), self.recorder.history.rows
-        self.progress.callbacks = self._remembered()
+        self.progress.callbacks = self.shared.callback_states()
         self.saving.save(lambda: [*arrays, *self.engine.read(self.callbacks.variables)], self.progress)
         self._saved_at = time.monotonic()
-
-    def _remembered(self) -> list[dict[str, Any]]:
-        """States of callbacks, which are the chief's: some that write are there alone."""
-        states = self.callbacks.state()
-        if not self.callbacks.anywhere:
-            return states
-        for name, why in self.callbacks.forgotten.items() if self.cluster.member.is_chief else ():
-            self._warn_once(f"callbacks: {name} is not saved in the state ({why}): after a restart it has its initial value")
-        marks = self.cluster.gather([zlib.crc32(json.dumps(one).encode()) >> 1 for one in states])
-        apart = np.flatnonzero((marks != marks[0]).any(axis=0)).tolist()
-        if apart:
-            chiefs = json.loads(self.cluster.text_from_chief(json.dumps([states[place] for place in apart])))
-            states = [chiefs[apart.index(place)] if place in apart else one for place, one in enumerate(states)]
-        return states
-
-    def _agreed(self) -> list[np.ndarray]:
-        """All that training changes, the same on all workers: those that differ go on with the chief's, which is said."""
-        arrays = self.engine.read(self.engine.variables)
-        if self.cluster.member.workers == 1:
-            return arrays
-        agreed = self.cluster.agreed(arrays)
-        self.progress.digests = [agreed.digest] * self.cluster.member.workers
-        if agreed.others:
-            self._assign(agreed.arrays)
-            self.progress.digests = self.cluster.digests(digest(self.engine.read(self.engine.variables)))
-            self._tell_apart(agreed)
-        return agreed.arrays
-
-    def _follow_chief(self) -> None:
-        """Where processors round differently, take what the chief's optimizer keeps: its steps gave the others only weights."""
-        if self.engine.from_chief.on:
-            self._assign(self.cluster.from_chief(self.engine.read(self.engine.variables)))
-
-    def _assign(self, arrays: Sequence[np.ndarray]) -> None:
-        for variable, array in zip(self.engine.variables, arrays, strict=True):
-            variable.assign(array)
-
-    def _tell_apart(self, agreed: Agreed) -> None:
-        who, step = named(self.cluster.member.hosts, agreed.others), self.progress.step
-        rounding = agreed.most < ROUNDING
-        small = "small enough to be rounding" if rounding else "as where a callback changes them on one worker only"
-        why = f"at step {step:,} the weights of {who} differed from the chief's by up to {agreed.most:.0e} of the largest, {small}"
-        more = ", and take them after each step from now on" if rounding and self.engine.follow_chief() else ""
-        if self._apart != agreed.others and self.cluster.member.is_chief:
-            self.job.metrics.warning(f"{why}; all workers go on with the chief's{more}")
-        self._apart = agreed.others
-        if not any("differed from the chief's" in reason for reason in self.progress.inexact):
-            self.progress.inexact = [*self.progress.inexact, why]
-
-    def _any(self, mine: bool) -> bool:
-        """Return whether a flag is set on any worker."""
-        return bool(self.cluster.sum(np.array([mine], np.int32))[0] > 0)
 
     def _make_room(self) -> bool:
         """Delete what this worker can do without; its newest intact state stays."""
@@ -554,23 +424,13 @@ class Trainer:
     def _seconds_total(self) -> float:
         return self._seconds_before + time.monotonic() - self.job.started
 
-    def _weights(self) -> list[np.ndarray]:
-        return self.engine.read(self.engine.weights)
-
-    def _same_weights(self, when: str) -> list[str]:
-        digests = self.cluster.digests(digest(self._weights()))
-        if len(set(digests)) > 1:
-            table = ", ".join(f"rank {rank}: {value[:12]}" for rank, value in enumerate(digests))
-            raise ClusterError(f"weights differ between workers {when}: {table}")
-        return digests
-
     def _end(self, stopped: bool) -> int:
         self._trained()
-        by_rank = self._same_weights("at the end")
+        by_rank = self.shared.check_weights("at the end")
         self.saving.settle()
         stopped = stopped and not self._is_over()
         # One worker's is enough: the others may be asked later, and only the chief looks at the clock.
-        asked = self._any((self.job.own / MARK).exists() or self._out_of_time())
+        asked = self.shared.any((self.job.own / MARK).exists() or self._out_of_time())
         state = "SUCCEEDED" if not stopped else "CANCELLED" if asked else "PREEMPTED"
         self._save_again()
         if not stopped:

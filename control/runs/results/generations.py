@@ -1,11 +1,9 @@
-"""Shared state of the watchers of an elastic run's hosts, which are separate processes: files in a folder.
+"""The chief of an elastic run, from what its hosts say.
 
 After a fault, workers start again as another generation, whose chief may be on another host. No host alone decides who is chief:
 as many hosts must agree as may go on without the rest.
 """
 
-import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,45 +11,30 @@ from typing import Any
 from trainer.common.files import read_json, write_json
 from trainer.supervision.restart_policy import may_go_on
 
-OVER = "over"
 
-
-def note(folder: Path, host: str, record: Mapping[str, Any]) -> None:
-    """Tell the others the newest generation of a host's worker: its record."""
+def note(folder: Path, host: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a mark with the newest generation of a host's worker, from its record: a later look at the run sees one host at a time."""
+    mark = {"number": record["number"], "chief": (record["hosts"] or [""])[0]}
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"generation-{host}", {"number": record["number"], "chief": (record["hosts"] or [""])[0]})
+    write_json(folder / f"generation-{host}", mark)
+    return mark
 
 
-def chief(folder: Path, launched: Sequence[str], workers: int) -> str:
-    """The host of the chief; empty while that is unclear.
+def noted(folder: Path, launched: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Marks of a launch's hosts that `note` has written."""
+    return {host: read_json(path) for host in launched if (path := folder / f"generation-{host}").is_file()}
+
+
+def chief(marked: Mapping[str, Mapping[str, Any]], launched: Sequence[str], workers: int) -> str:
+    """Name of the chief's host; empty while that is unclear.
 
     Args:
-        folder: of the marks.
+        marked: the mark of each host that has one.
         launched: names of the launch's hosts, by rank, its spares last.
         workers: how many of them are no spares.
     """
-    marks = [_mark(folder, host) for host in launched]
+    marks = [(marked[host]["number"], marked[host]["chief"]) if host in marked else (0, "") for host in launched]
     for number, name in sorted({one for one in marks if one[0] > 0}, reverse=True):
         if name in launched and may_go_on([rank for rank, one in enumerate(marks) if one == (number, name)], workers, 1):
             return name
     return launched[0] if all(number <= 1 for number, _ in marks) else ""
-
-
-def _mark(folder: Path, host: str) -> tuple[int, str]:
-    with contextlib.suppress(FileNotFoundError):
-        mark = read_json(folder / f"generation-{host}")
-        return mark["number"], mark["chief"]
-    return 0, ""
-
-
-def note_end(folder: Path) -> None:
-    """Tell the others that the run has come to its end."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / OVER).touch()
-
-
-def is_over(folder: Path, seconds: float = 0.0) -> bool:
-    """Return whether the run ended, at least `seconds` ago: nobody needs to wait for a lost host any more."""
-    with contextlib.suppress(FileNotFoundError):
-        return time.time() - (folder / OVER).stat().st_mtime >= seconds
-    return False

@@ -1,7 +1,8 @@
 """The status of a run as a table, one line per worker; all runs as a table, one line per run."""
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,75 +26,110 @@ AWAY = ("gone", "unreachable")
 """States of a worker that may come back: its host restarts, or its supervisor begins a new session."""
 
 
-def worker(
-    records: list[dict[str, Any]], ended: dict[str, Any] | None, alive: bool, heard: float | None, unclear: str = "", script: bool = False
-) -> dict[str, Any]:
-    """A worker's status from its files; `unclear`: why its exit.json is invalid; `script`: it runs a script of the user's."""
-    phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
-    steps = [record for record in records if record["kind"] == "steps"]
-    epochs = [record for record in records if record["kind"] == "epoch"]
-    generation, starts = newest_generation(records), sum(record["kind"] == "generation" for record in records)
-    state = "running" if alive else "gone"
-    if ended is not None:
-        state = outcome.of_exit_code(ended["exit_code"], script)
-    elif not records and not alive:
-        state = "not started"
-    return {
-        "state": state,
-        "phase": phases[-1] if phases else "-",
-        "heard": heard,
-        "note": (note(records) if phases and phases[-1] == Phase.QUEUED else "") if alive else unclear,
-        "exit_code": ended["exit_code"] if ended else None,
-        "steps": steps[-1] if steps else None,
-        "epoch": epochs[-1] if epochs else None,
-        "input_wait": _share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
-        "split": step_profile.median(step_profile.of_worker(records)),
-        "straggler": stragglers.last(records),
-        "generation": generation,
-        # Of an asynchronous run, one worker starts again alone, in the same generation; one that was lost has missed some.
-        "restarts": max(generation["number"], starts) - 1 if generation else 0,
-    }
+@dataclass(frozen=True)
+class WorkerSeen:
+    """One look at a worker of a run."""
+
+    host: str
+    state: str
+    phase: str = "-"
+    heard: float | None = None
+    """Age of its last record in seconds."""
+    note: str = ""
+    exit_code: int | None = None
+    steps: dict[str, Any] | None = None
+    """Last record of steps."""
+    epoch: dict[str, Any] | None = None
+    """Last record of an epoch."""
+    input_wait: float | None = None
+    """Share of the time of the last calls in which it waited for input."""
+    split: dict[str, float] = field(default_factory=dict)
+    """Median seconds of each part of a step."""
+    straggler: dict[str, Any] | None = None
+    generation: dict[str, Any] | None = None
+    """Last record of a generation."""
+    restarts: int = 0
+    log: list[str] | None = None
+    """Last lines of its log, if they were read."""
+
+    @classmethod
+    def of(
+        cls,
+        host: str,
+        records: list[dict[str, Any]],
+        ended: dict[str, Any] | None,
+        alive: bool,
+        heard: float | None,
+        unclear: str = "",
+        script: bool = False,
+    ) -> "WorkerSeen":
+        """A worker by its files; `unclear`: why its exit.json is invalid; `script`: it runs a script of the user's."""
+        phases = [record["phase"] for record in records if record["kind"] in ("phase", "heartbeat")]
+        steps = [record for record in records if record["kind"] == "steps"]
+        epochs = [record for record in records if record["kind"] == "epoch"]
+        generation, starts = newest_generation(records), sum(record["kind"] == "generation" for record in records)
+        state = "running" if alive else "gone"
+        if ended is not None:
+            state = outcome.of_exit_code(ended["exit_code"], script)
+        elif not records and not alive:
+            state = "not started"
+        return cls(
+            host=host,
+            state=state,
+            phase=phases[-1] if phases else "-",
+            heard=heard,
+            note=(note(records) if phases and phases[-1] == Phase.QUEUED else "") if alive else unclear,
+            exit_code=ended["exit_code"] if ended else None,
+            steps=steps[-1] if steps else None,
+            epoch=epochs[-1] if epochs else None,
+            input_wait=_share([record["input_wait"] for record in steps[-50:]], [record["seconds"] for record in steps[-50:]]),
+            split=step_profile.median(step_profile.of_worker(records)),
+            straggler=stragglers.last(records),
+            generation=generation,
+            # Of an asynchronous run, one worker starts again alone, in the same generation; one that was lost has missed some.
+            restarts=max(generation["number"], starts) - 1 if generation else 0,
+        )
 
 
-def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[str], list[str]]:
+def left_alone(seen: Sequence[WorkerSeen], launched: list[str]) -> tuple[list[str], list[str]]:
     """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
 
     Args:
-        seen: by rank, what `worker` returns, with its `host`. Workers that ended well are not lost: the others still write their
+        seen: by rank. Workers that ended well are not lost: the others still write their
             last files.
         launched: hosts of the run's last launch, by rank. If `seen` has other hosts, its files are of an older launch and both
             lists are empty.
     """
-    if [one["host"] for one in seen] != launched:
+    if [one.host for one in seen] != launched:
         return [], []
-    lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
-    alive = [one["host"] for one in seen if one["state"] == "running"]
+    lost = [one.host for one in seen if one.exit_code or one.state == "gone"]
+    alive = [one.host for one in seen if one.state == "running"]
     return lost, alive if lost else []
 
 
-def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bool:
+def goes_on(seen: Sequence[WorkerSeen], launched: list[str], workers: int) -> bool:
     """Return whether enough workers of an elastic run are alive without the rest; arguments as of `left_alone`, then how many trained."""
-    alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
-    return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
+    alive = [rank for rank, one in enumerate(seen) if one.state == "running"]
+    return [one.host for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
 
 
-def waits(seen: list[dict[str, Any]], launched: list[str]) -> list[str]:
+def waits(seen: Sequence[WorkerSeen], launched: list[str]) -> list[str]:
     """Hosts whose worker is away without an exit code while all others are alive; arguments as of `left_alone`."""
-    away = [one["host"] for one in seen if one["state"] in AWAY]
-    others = {one["state"] for one in seen if one["state"] not in AWAY}
-    return away if [one["host"] for one in seen] == launched and others == {"running"} else []
+    away = [one.host for one in seen if one.state in AWAY]
+    others = {one.state for one in seen if one.state not in AWAY}
+    return away if [one.host for one in seen] == launched and others == {"running"} else []
 
 
-def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
+def has_ended(seen: Sequence[WorkerSeen], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
     """Return whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
-    done = [rank for rank, one in enumerate(seen) if one["state"] == "done" and (one["steps"] or {}).get("step") == steps]
+    done = [rank for rank, one in enumerate(seen) if one.state == "done" and (one.steps or {}).get("step") == steps]
     enough = may_go_on(done, workers, 1) if elastic else len(done) == len(seen)
-    return [one["host"] for one in seen] == launched and enough and not any(one["state"] == "running" for one in seen)
+    return [one.host for one in seen] == launched and enough and not any(one.state == "running" for one in seen)
 
 
-def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
+def far(seen: Sequence[WorkerSeen], counts: dict[str, Any]) -> str:
     """The progress of the run's most advanced worker, as `epoch 12 of 60`; empty before the first step."""
-    steps = [one["steps"] for one in seen if one.get("steps")]
+    steps = [one.steps for one in seen if one.steps]
     return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
@@ -191,7 +227,7 @@ def table(
     run: str,
     state: str | None,
     hosts: list[dict[str, Any]],
-    seen: list[dict[str, Any]],
+    seen: Sequence[WorkerSeen],
     counts: dict[str, Any],
     called: str = "image",
     jobs: Jobs = NOTHING_KNOWN,
@@ -200,15 +236,15 @@ def table(
 
     `called`: what an example is called; `jobs`: what the hosts say of their runs.
     """
-    by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
+    by_host, row = {look.host: look for look in seen}, _row if counts else _script_row
     members = _members(seen) or [host["name"] for host in hosts]
-    looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
+    looks = {host["name"]: by_host.get(host["name"], WorkerSeen(host["name"], "unreachable")) for host in hosts}
     if not counts:
         # A script has no records that say it.
-        looks = {name: {**look, "note": jobs.note(run, name) or look.get("note", "")} for name, look in looks.items()}
+        looks = {name: replace(look, note=jobs.note(run, name) or look.note) for name, look in looks.items()}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
-    chief = by_host.get(members[0], {})
-    restarts, columns = [look.get("restarts", 0) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
+    chief = by_host.get(members[0], WorkerSeen(members[0], "unreachable"))
+    restarts, columns = [look.restarts for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
     if any(restarts):
         for cells, number in zip([columns, *rows], ["restarts", *restarts], strict=True):
             cells.insert(len(cells) - 1, number)
@@ -222,21 +258,21 @@ def table(
         "",
         text.table(columns, rows),
     ]
-    phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
-    slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
+    phases = step_profile.shown({host["name"]: split for host in hosts if (split := looks[host["name"]].split)})
+    slow = stragglers.sentence(chief.straggler, [host["name"] for host in hosts]) if chief.straggler else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 
 
-def _members(seen: list[dict[str, Any]]) -> list[str]:
+def _members(seen: Sequence[WorkerSeen]) -> list[str]:
     """Names of the hosts that train now, by rank; empty if no worker is alive or none has said."""
-    generations = [look["generation"] for look in seen if look and look["state"] == "running" and look.get("generation")]
+    generations = [look.generation for look in seen if look.state == "running" and look.generation]
     return list(max(generations, key=lambda one: one["number"])["hosts"]) if generations else []
 
 
-def _lost(look: dict[str, Any]) -> dict[str, Any]:
+def _lost(look: WorkerSeen) -> WorkerSeen:
     """A look at a host that the other hosts go on without, with that note."""
-    note = SPARE if look.get("phase") == Phase.STANDING_BY else f"{outcome.LOST}: the others go on without it"
-    return {**look, "note": f"{note}; {look['note']}" if look.get("note") else note, "exit_code": None}
+    note = SPARE if look.phase == Phase.STANDING_BY else f"{outcome.LOST}: the others go on without it"
+    return replace(look, note=f"{note}; {look.note}" if look.note else note, exit_code=None)
 
 
 SPARE = "spare: takes the place of a lost host"
@@ -244,26 +280,25 @@ COLUMNS = ("rank", "host", "state", "phase", "step", "waits for input", "heard",
 SCRIPT_COLUMNS = ("rank", "host", "state", "last output", "note")
 
 
-def _overall(recorded: str | None, seen: list[dict[str, Any]], alive: str = "RUNNING") -> str:
+def _overall(recorded: str | None, seen: Sequence[WorkerSeen], alive: str = "RUNNING") -> str:
     """The run's state: `alive` while one of its workers is, otherwise as recorded at the end."""
-    if any(look["state"] == "running" for look in seen):
+    if any(look.state == "running" for look in seen):
         return alive
     if recorded not in (None, "RUNNING"):
         return str(recorded)
-    if seen and all(look["state"] == "done" for look in seen):
+    if seen and all(look.state == "done" for look in seen):
         return "SUCCEEDED (results not collected yet)"
     return "ended without being watched; continue it with train.yml"
 
 
-def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
-    steps, heard, wait = look.get("steps"), look.get("heard"), look.get("input_wait")
-    alive = look["state"] == "running"
+def _row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
+    steps, heard, wait, alive = look.steps, look.heard, look.input_wait, look.state == "running"
     note = _note(look) or ("silent" if alive and heard is not None and heard > 15 else "")
     return [
         host["rank"],
         host["name"],
-        look["state"],
-        look.get("phase", "-") if alive else "-",
+        look.state,
+        look.phase if alive else "-",
         f"{steps['step']:,}" if steps else "-",
         f"{wait:.1%}" if wait is not None else "-",
         f"{heard:.0f} s ago" if heard is not None and alive else "-",
@@ -271,18 +306,17 @@ def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _script_row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
-    heard = look.get("heard")
-    return [host["rank"], host["name"], look["state"], f"{text.duration(heard)} ago" if heard is not None else "-", _note(look)]
+def _script_row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
+    heard = f"{text.duration(look.heard)} ago" if look.heard is not None else "-"
+    return [host["rank"], host["name"], look.state, heard, _note(look)]
 
 
-def _note(look: dict[str, Any]) -> str:
-    code = look.get("exit_code")
-    return f"exit code {code}{failure_text.signal_name(code)}" if code else str(look.get("note", ""))
+def _note(look: WorkerSeen) -> str:
+    return f"exit code {look.exit_code}{failure_text.signal_name(look.exit_code)}" if look.exit_code else look.note
 
 
-def _progress(chief: dict[str, Any], counts: dict[str, Any], called: str, asked: str | None) -> list[str]:
-    if not chief.get("steps"):
+def _progress(chief: WorkerSeen, counts: dict[str, Any], called: str, asked: str | None) -> list[str]:
+    if not chief.steps:
         return []
-    left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
-    return ["  " + result_text.progress(chief["steps"], counts, chief.get("epoch"), left, called, asked)]
+    left = Estimate(counts).left(chief.steps["step"], chief.steps["images_per_s"])
+    return ["  " + result_text.progress(chief.steps, counts, chief.epoch, left, called, asked)]

@@ -112,8 +112,8 @@ def conclude_stop(task: Task) -> dict[str, Any]:
     """
     name, asked = task.arguments["run"], task.arguments["stopped"]
     stopped = sum(bool(one.get("changed")) for one in asked)
-    watched = zip(task.arguments["hosts"], asked, task.arguments["watched"], strict=True)
-    verdicts = [_verdict(rank, *one) for rank, one in enumerate(watched)]
+    seen = zip(task.arguments["hosts"], asked, strict=True)
+    verdicts = [_verdict(rank, *one, task.arguments["watched"]) for rank, one in enumerate(seen)]
     away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
     folder = project.RUNS / name
     task.warn([under_way.restore(name)])
@@ -138,9 +138,9 @@ def conclude_stop(task: Task) -> dict[str, Any]:
 def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any]) -> Verdict:
     if asked.get("unreachable"):
         return Verdict(host, rank, "unreachable", message=str(asked.get("msg", "")).strip())
-    if "verdict" not in watched:
+    if host not in watched:
         return Verdict(host, rank, "unclear", message=str(asked.get("msg", "it could not be stopped")).strip())
-    return Verdict(**watched["verdict"])
+    return Verdict(**watched[host])
 
 
 def _away(run: str, folder: Path, hosts: list[str]) -> str:

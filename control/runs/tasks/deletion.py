@@ -10,6 +10,7 @@ from control.common.task import Task
 from control.runs.launch import under_way
 from control.runs.results.run_names import check_run_name, no_such_run
 from control.runs.show import status
+from control.runs.show.status import WorkerSeen
 from control.runs.tasks import several
 from trainer.common.errors import LockstepError
 
@@ -57,11 +58,11 @@ def delete(asked: str, confirmed: bool) -> dict[str, Any]:
 
 def judge(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's state (`seen`), and `squeue`'s answer for a Slurm run (`queued`)."""
-    name, seen = task.arguments["run"], task.arguments["seen"]
-    running = [look["host"] for look in seen if look.get("state") == "running"]
+    name, seen = task.arguments["run"], [WorkerSeen(**look) for look in task.arguments["seen"] if look]
+    running = [look.host for look in seen if look.state == "running"]
     if running:
         raise LockstepError(f"run={name} is under way on {', '.join(running)}; stop it first: ansible-playbook stop.yml -e run={name}")
-    away = [f"{look['host']} ({look['note']})" for look in seen if look.get("state") == "unreachable"]
+    away = [f"{look.host} ({look.note})" for look in seen if look.state == "unreachable"]
     if away:
         raise LockstepError(
             f"run={name}: {', '.join(away)} can't be reached, and holds a part of it; nothing was deleted. Try again when it can"

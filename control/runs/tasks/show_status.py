@@ -7,6 +7,7 @@ from control.common.task import Task
 from control.runs.launch import waiting_runs
 from control.runs.results import next_steps, run_summary
 from control.runs.show import status
+from control.runs.show.status import WorkerSeen
 from control.runs.tasks import several
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
@@ -18,13 +19,13 @@ from trainer.rundir.schemas import read_history
 def show_status(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with what was `looked` at on every host."""
     name, looked = task.arguments["run"], task.arguments["looked"]
-    seen = [look["seen"] for look in looked.values() if "seen" in look]
+    seen = [WorkerSeen(**look["seen"]) for look in looked.values() if "seen" in look]
     if files := task.arguments.get("logs"):
         again = text.next_commands([("new lines as they come", f"ansible-playbook logs.yml -e run={name} -e follow=true")])
-        commands = again if any(look.get("state") == "running" for look in seen) else ""
+        commands = again if any(look.state == "running" for look in seen) else ""
         return {
             "if_interrupted": None,
-            "show_last": "\n\n".join([*(_log(look, files[look["host"]]) for look in seen), *([commands] if commands else [])]),
+            "show_last": "\n\n".join([*(_log(look, files[look.host]) for look in seen), *([commands] if commands else [])]),
         }
     options = task.arguments.get("options", {})
     jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in looked.items() if "jobs" in one})
@@ -33,7 +34,7 @@ def show_status(task: Task) -> dict[str, Any]:
     called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
     shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
     rows = read_history(project.RUNS / name / "history.csv")
-    running = any(look.get("state") == "running" for look in seen)
+    running = any(look.state == "running" for look in seen)
     commands = (
         next_steps.under_way(name)
         if running
@@ -67,6 +68,6 @@ def _known(summary: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _log(look: dict[str, Any], file: str) -> str:
-    lines = look.get("log") or [look.get("note") or "(no log)"]
-    return "\n".join([f"{look['host']}: last {len(lines)} lines of {file}", *(f"  {line}" for line in lines)])
+def _log(look: WorkerSeen, file: str) -> str:
+    lines = look.log or [look.note or "(no log)"]
+    return "\n".join([f"{look.host}: last {len(lines)} lines of {file}", *(f"  {line}" for line in lines)])

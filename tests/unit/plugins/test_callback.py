@@ -343,8 +343,9 @@ for trial in range(100):
         itself = SimpleNamespace(pid=os.getpid())
         signal.signal(signal.SIGTERM, lambda number, frame: WorkerProcess._term(itself, number, frame))
         os.write(begun, b"1")
-        while True:
-            queue.put("x" * 20_000)
+        send = lambda: [queue.put("x" * 20_000) for _ in iter(int, 1)]
+        threading.Thread(target=send, daemon=True).start()
+        send()
     os.read(ready, 1)
     threading.Event().wait(random.random() / 200)
     os.kill(pid, signal.SIGTERM)

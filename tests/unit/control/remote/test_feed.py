@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from control.remote import follow, follow_program
-from control.remote.follow import Feed, HostUnreachable
+from control.remote.follow import Feed, FollowingFailed, HostUnreachable
 from tests.read_only import read_only
 from tests.unit import hosts
 
@@ -163,6 +163,23 @@ def test_the_words_of_ssh_say_why_a_host_is_not_reached(followed):
         followed.next(WAIT, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "echo one >&2; echo two >&2; echo three >&2; echo 'no module trainer' >&2; exit 1",
+            "exit code 1: two / three / no module trainer",
+        ),
+        ("exit 127", "exit code 127"),
+    ],
+)
+def test_a_program_that_cannot_start_is_quoted(program, words, followed):
+    """The host was reached: nobody must wait to learn why nothing comes from there."""
+    followed._action._connection._build_command = lambda *_: ["/bin/sh", "-c", program]
+    with pytest.raises(FollowingFailed, match=f"{words}$"):
+        followed.next(WAIT, 0.0)
+
+
 def test_other_transports_are_asked_again_and_again(tmp_path, alive, clock):
     asked, began = Feed(hosts.action(), str(tmp_path), "s", "metrics.jsonl", 1000, clock), clock.monotonic()
     asked._action._connection.transport = "paramiko"
@@ -214,6 +231,16 @@ def test_an_answer_without_an_end_is_cut_off(followed):
     with pytest.raises(HostUnreachable, match="it answers without an end"):
         followed.next(WAIT, 0.0)
     assert followed._stream is None
+
+
+def test_errors_without_an_end_are_cut_off(followed):
+    followed._action._connection._build_command = lambda *_: [
+        "/bin/sh",
+        "-c",
+        "head -c 2000000 /dev/zero >&2; printf x; exec cat > /dev/null",
+    ]
+    with pytest.raises(HostUnreachable, match="it answers without an end"):
+        followed.next(WAIT, 0.0)
 
 
 def test_a_longer_file_in_its_place_is_new(followed, tmp_path, alive):

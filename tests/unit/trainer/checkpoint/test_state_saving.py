@@ -12,7 +12,7 @@ from trainer.checkpoint import states
 from trainer.checkpoint.background_save import COPY, PART, STATE, StateSaving
 from trainer.checkpoint.states import Memories, Progress, States
 from trainer.host import sealed_files
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 from trainer.network.host_array import HostArray
 from trainer.rundir.full_disk import Saver
 from trainer.rundir.phases import ROOM
@@ -269,7 +269,7 @@ def test_who_makes_room_writes_the_last_epochs_state():
     phase = SimpleNamespace(phase=lambda *words: order.append(words))
     config = SimpleNamespace(recovery=SimpleNamespace(elastic=True))
     trainer.job = SimpleNamespace(config=config, metrics=phase, room_asked=lambda: True)
-    trainer.cluster = SimpleNamespace(sum=lambda value: value)
+    trainer.shared = SimpleNamespace(any=bool)
     trainer.saving = SimpleNamespace(settle=lambda: order.append("settled"))
     with pytest.raises(Interrupted):
         trainer._make_room_for_host()

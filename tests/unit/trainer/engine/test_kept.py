@@ -19,7 +19,7 @@ from trainer.step import image_augmentation
 from trainer.keras_step import optimizer
 from trainer.step import worker_step
 from trainer.config import schema as configs
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 from trainer.network.cluster import Cluster
 from trainer.data.spec import of_images
 from trainer.network.member import Member

@@ -17,7 +17,7 @@ import itertools, json, sys
 from pathlib import Path
 from trainer.worker import process
 process.quiet_tensorflow()
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 from trainer.network.cluster import Cluster
 from trainer.network.member import Member
 from trainer.network.sockets_all_reduce import aligned

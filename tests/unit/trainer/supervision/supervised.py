@@ -125,7 +125,7 @@ class Run:
 
     def await_visit(self, rank: int) -> None:
         """Until a supervisor waits behind the doors of others."""
-        self.clock.until(lambda: any(rank in one._door.newcomers for one in self.supervisors if one._door), "the visit")
+        self.clock.until(lambda: any(rank in one._entry.newcomers for one in self.supervisors if one._entry), "the visit")
         self.clock.sleep(2 * PAUSE_S)
 
     def kill(self, rank: int, generation: int) -> None:
@@ -137,7 +137,7 @@ class Run:
         supervisor, thread = self.supervisors[rank], self._threads[rank]
         self.clock.handle(thread, _killed)
         self.clock.join(thread)
-        supervisor._close_door(False)
+        supervisor._close_entry(False)
         supervisor._leave_start(False)
         for (one, _), worker in [*self.workers.items()]:
             if one == rank and worker.returncode is None:

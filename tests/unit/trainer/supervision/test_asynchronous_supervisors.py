@@ -14,7 +14,7 @@ from trainer.supervision import parameter_server
 from trainer.supervision.child import Patience
 from trainer.supervision.failure import LOST
 from trainer.supervision.parameter_server import ENDED, Attendance, ChiefSupervisor, WorkerSupervisor
-from trainer.supervision.rejoin import Door
+from trainer.supervision.rejoin import EntryPort
 from trainer.supervision.restart_policy import Limits, Report
 from trainer.supervision.supervisor import Post
 
@@ -28,7 +28,7 @@ def addresses():
 
 
 def door(addresses, clock):
-    return Door(0, addresses, SECRET, {1, 2}, lambda: None, clock)
+    return EntryPort(0, addresses, SECRET, {1, 2}, lambda: None, clock)
 
 
 @pytest.mark.parametrize("word", [*ENDED.values(), b""])

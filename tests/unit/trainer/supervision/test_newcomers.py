@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.ports import free_ports
-from trainer.supervision.rejoin import FINISHED, Admitted, Door, Finished, Visit
+from trainer.supervision.rejoin import FINISHED, Admission, EntryPort, EntryRequest, RunEnd
 
 SECRET = secrets.token_bytes(32)
 
@@ -26,10 +26,10 @@ class Asked:
         self.times += 1
 
 
-def is_admitted(visit):
+def is_let_in(visit):
     try:
         visit.check()
-    except Admitted:
+    except Admission:
         return True
     return False
 
@@ -38,9 +38,9 @@ def is_admitted(visit):
 def test_a_lost_host_waits_behind_the_door(absent, keeper, addresses, clock):
     """Of any rank, until the generation ends."""
     asked = Asked()
-    with Visit(absent, addresses, SECRET, clock) as visit:
-        door = Door(keeper, addresses, SECRET, {absent}, asked, clock)
-        clock.until(lambda: is_admitted(visit), "the door")
+    with EntryRequest(absent, addresses, SECRET, clock) as visit:
+        door = EntryPort(keeper, addresses, SECRET, {absent}, asked, clock)
+        clock.until(lambda: is_let_in(visit), "the door")
         clock.until(lambda: door.newcomers == {absent}, "the newcomer")
         waiting = threading.Thread(target=visit.wait, daemon=True)
         waiting.start()
@@ -52,12 +52,12 @@ def test_a_lost_host_waits_behind_the_door(absent, keeper, addresses, clock):
 
 
 def test_who_waits_is_told_of_the_end(addresses, clock):
-    with Visit(1, addresses, SECRET, clock) as visit:
-        door = Door(0, addresses, SECRET, {1}, Asked(), clock)
+    with EntryRequest(1, addresses, SECRET, clock) as visit:
+        door = EntryPort(0, addresses, SECRET, {1}, Asked(), clock)
         clock.until(lambda: door.newcomers, "the newcomer")
-        clock.until(lambda: is_admitted(visit), "the door")
+        clock.until(lambda: is_let_in(visit), "the door")
         door.close(FINISHED)
-        with pytest.raises(Finished):
+        with pytest.raises(RunEnd):
             visit.wait()
 
 
@@ -65,7 +65,7 @@ def test_who_waits_is_told_of_the_end(addresses, clock):
 def test_only_absent_hosts_are_let_in(rank, secret, addresses, clock):
     """Neither a stranger nor a host that is present."""
     asked = Asked()
-    door = Door(0, addresses, SECRET, {1}, asked, clock)
+    door = EntryPort(0, addresses, SECRET, {1}, asked, clock)
     callers = []
 
     def connects():
@@ -75,7 +75,7 @@ def test_only_absent_hosts_are_let_in(rank, secret, addresses, clock):
         return callers
 
     clock.until(connects, "the door")
-    with Visit(rank, addresses, secret, clock) as visit, callers[0] as other:
+    with EntryRequest(rank, addresses, secret, clock) as visit, callers[0] as other:
         assert other.recv(1), "the door listens"
         clock.sleep(60.0)
         assert not door.newcomers
@@ -87,13 +87,13 @@ def test_only_absent_hosts_are_let_in(rank, secret, addresses, clock):
 
 def test_a_door_opens_once_its_port_is_free(addresses, clock):
     with socket.create_server(addresses[0]):
-        door = Door(0, addresses, SECRET, {1}, Asked(), clock)
-    with Visit(1, addresses, SECRET, clock):
+        door = EntryPort(0, addresses, SECRET, {1}, Asked(), clock)
+    with EntryRequest(1, addresses, SECRET, clock):
         clock.until(lambda: door.newcomers == {1}, "the newcomer")
     door.close()
 
 
 def test_a_visit_to_nobody_ends_with_its_context(addresses, clock):
-    with Visit(1, addresses, SECRET, clock) as visit:
+    with EntryRequest(1, addresses, SECRET, clock) as visit:
         visit.check()
     assert not visit.is_alive()

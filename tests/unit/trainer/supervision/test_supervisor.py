@@ -14,7 +14,7 @@ from trainer.rundir.phases import Phase
 from trainer.supervision import supervisor as product
 from trainer.supervision.child import Pulse
 from trainer.supervision.restart_policy import Elasticity, Limits
-from trainer.supervision.supervisor import HANGUP_S, MISSED_S, SAVE_S, SIGNALLED, TELL_S, Asked, Supervisor
+from trainer.supervision.supervisor import HANGUP_S, MISSED_S, SAVE_S, SIGNALLED, TELL_S, EndRequest, Supervisor
 from trainer.supervision.supervisor import MADE_ROOM as ROOM_WAS_MADE
 
 ELASTIC = {"elastic": Elasticity(wait=2.0, least=1)}
@@ -268,14 +268,14 @@ def test_a_request_reaches_who_waits():
     """asyncio keeps an Exception of a task until somebody asks for its result."""
 
     async def asked():
-        raise Asked
+        raise EndRequest
 
     async def wait():
         asking = asyncio.create_task(asked())
         await asyncio.Event().wait()
         await asking
 
-    with pytest.raises(Asked):
+    with pytest.raises(EndRequest):
         asyncio.run(wait())
 
 

@@ -16,7 +16,7 @@ from tests.unit.trainer.supervision.queued import Hosts
 from trainer.common.errors import PREEMPTED
 from trainer.host import claims
 from trainer.host.claims import MARK, SUPERVISED
-from trainer.supervision.queue import Called, Place, Turn
+from trainer.supervision.queue import Place, Turn, WaitInterrupt
 
 
 class Threads(Hosts):
@@ -38,8 +38,8 @@ class Threads(Hosts):
             try:
                 turn.wait()
                 self.ends[run, rank] = "started"
-            except Called as called:
-                self.ends[run, rank] = turn.leave(called.args[0])
+            except WaitInterrupt as interrupt:
+                self.ends[run, rank] = turn.leave(interrupt.args[0])
 
     def kill(self, thread):
         """Kill a worker: it has no time for anything."""

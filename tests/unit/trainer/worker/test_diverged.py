@@ -8,21 +8,19 @@ import pytest
 from trainer.common.errors import Diverged
 from trainer.config import loading, schedule
 from trainer.step.step_sums import StepSums
-from trainer.worker.loop import Trainer
+from trainer.worker.finite_check import FiniteCheck
 
 COLUMNS = ("loss", "loss", "mae", "out_loss")
 BEFORE, CALL = 10, 2
 """Steps before a call, and the step in it whose sums are none."""
 
 
-def trainer(settings: dict | None = None, rate: float | None = None, reduction: str = "packed") -> Trainer:
-    """A run after 10 steps, with the parts that look for such numbers."""
-    made = Trainer.__new__(Trainer)
+def check(settings: dict | None = None, rate: float | None = None, reduction: str = "packed", weights=(), off: bool = False) -> FiniteCheck:
+    """The check of a run; `weights` are read when it begins, and may change."""
     config = loading.build({"optimizer": {"learning_rate": 0.5}} | (settings or {}))
-    made.job = SimpleNamespace(config=config, counts=schedule.counts(config, 2, 144))
-    made.engine = SimpleNamespace(rate=rate, choice=SimpleNamespace(name=reduction), results=SimpleNamespace(columns=COLUMNS), weights=[])
-    made.progress, made.callbacks = SimpleNamespace(step=BEFORE), SimpleNamespace(ends_at_nan=False)
-    return made
+    job = SimpleNamespace(config=config, counts=schedule.counts(config, 2, 144))
+    choice, results = SimpleNamespace(name=reduction), SimpleNamespace(columns=COLUMNS)
+    return FiniteCheck(job, SimpleNamespace(rate=rate, choice=choice, results=results, weights=weights, read=list), off)
 
 
 def rows(column: int, value: float) -> StepSums:
@@ -41,27 +39,26 @@ def rows(column: int, value: float) -> StepSums:
 )
 def test_a_bad_sum_names_step_and_rate(column, value, message):
     with pytest.raises(Diverged, match=message):
-        trainer()._check_finite(rows(column, value), np.array([1.0, 0.5, 0.25]))
+        check().check_losses(BEFORE, rows(column, value), np.array([1.0, 0.5, 0.25]))
 
 
 @pytest.mark.parametrize(("column", "value"), [(0, 1e30), (2, np.nan)])
 def test_finite_losses_pass(column, value):
     """A metric that is no number ends no `fit` either."""
-    trainer()._check_finite(rows(column, value), np.ones(3))
+    check().check_losses(BEFORE, rows(column, value), np.ones(3))
 
 
 def test_a_callback_may_end_at_nan_instead():
     """TerminateOnNaN ends the training as in `fit`."""
-    tested = trainer()
-    tested.callbacks.ends_at_nan = True
-    tested._check_finite(rows(0, np.nan), np.ones(3))
-    tested._check_update(np.nan, "a weight")
+    tested = check(off=True)
+    tested.check_losses(BEFORE, rows(0, np.nan), np.ones(3))
+    tested.check(BEFORE, np.nan, "a weight")
 
 
 def test_steps_that_ended_later_have_the_last_rate():
     """An engine may return more rows than the call has rates."""
     with pytest.raises(Diverged, match=r"at step 13 with learning rate 0\.5;"):
-        trainer()._check_finite(rows(0, np.nan), np.array([1.0, 0.5]))
+        check().check_losses(BEFORE, rows(0, np.nan), np.array([1.0, 0.5]))
 
 
 @pytest.mark.parametrize(
@@ -73,12 +70,12 @@ def test_steps_that_ended_later_have_the_last_rate():
 )
 def test_fix_depends_on_what_trains(rate, reduction, dtype, fix):
     with pytest.raises(Diverged, match=fix):
-        trainer({"reduction": {"name": reduction, "dtype": dtype}}, rate, reduction)._check_finite(rows(0, np.nan), np.full(3, 0.5))
+        check({"reduction": {"name": reduction, "dtype": dtype}}, rate, reduction).check_losses(BEFORE, rows(0, np.nan), np.full(3, 0.5))
 
 
 def test_validation_loss_names_the_step_before_it():
     with pytest.raises(Diverged, match=r"^the validation loss became nan after step 10 with learning rate 0\.5"):
-        trainer()._check_update(float("nan"), "the validation loss")
+        check().check(BEFORE, float("nan"), "the validation loss")
 
 
 @pytest.mark.parametrize(
@@ -86,11 +83,11 @@ def test_validation_loss_names_the_step_before_it():
 )
 def test_weights_that_were_numbers_must_stay_so(weight, number, ends):
     """A layer may hold others from the start, such as a mask of -inf."""
-    made = trainer()
-    arrays = [np.ones((2, 2)), np.array([0.0, weight]), np.ones(0)]
-    made.engine.read, made._numbers = lambda _: arrays, [True, number, True]
+    arrays = [np.ones((2, 2)), np.array([0.0, 0.0 if number else -np.inf]), np.ones(0)]
+    tested = check(weights=arrays)
+    arrays[1][1] = weight
     if ends:
         with pytest.raises(Diverged, match=f"^a weight became {abs(weight)} after step 10"):
-            made._check_weights()
+            tested.check_weights(BEFORE)
     else:
-        made._check_weights()
+        tested.check_weights(BEFORE)

@@ -48,8 +48,7 @@ def stopped_run(tmp_path, monkeypatch):
         ends = [Verdict(f"node{rank}", rank, outcome.of_exit_code(code), exit_code=code, last_lines=[]) for rank, code in enumerate(codes)]
         hosts = [*(end.host for end in ends), *(f"away{number}" for number in range(away))]
         lost = {"unreachable": True, "msg": "no route to host", "changed": False}
-        stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, [{"verdict": end.to_dict()} for end in ends]
-        watched += [{"skipped": True}] * away
+        stopped, watched = [{"changed": True}] * len(codes) + [lost] * away, {end.host: end.to_dict() for end in ends}
         task = Task({"run": "full", "hosts": hosts, "stopped": stopped, "watched": watched})
         return concluding.conclude_stop(task), read_json(tmp_path / "full" / "summary.json")
 

@@ -1,25 +1,28 @@
 """What the files of a run's workers say of it."""
 
+import dataclasses
+
 import pytest
 
 from control.runs.show import status
+from control.runs.show.status import WorkerSeen
 from trainer.rundir.phases import Phase
 
 
-def seen(host: str, ended: int | None = None, alive: bool = False, records: bool = True) -> dict:
+def seen(host: str, ended: int | None = None, alive: bool = False, records: bool = True) -> WorkerSeen:
     phases = [{"kind": "phase", "phase": "training"}] if records else []
-    return {"host": host, **status.worker(phases, None if ended is None else {"exit_code": ended}, alive, 1.0)}
+    return WorkerSeen.of(host, phases, None if ended is None else {"exit_code": ended}, alive, 1.0)
 
 
-def left_alone(*actual: dict) -> tuple[list[str], list[str]]:
-    return status.left_alone(list(actual), [one["host"] for one in actual])
+def left_alone(*actual: WorkerSeen) -> tuple[list[str], list[str]]:
+    return status.left_alone(list(actual), [one.host for one in actual])
 
 
 def test_workers_survive_one_that_ended_early():
     """Workers are left alone by one that ended before its time."""
     assert left_alone(seen("a", alive=True), seen("b", ended=137), seen("c", alive=True)) == (["b"], ["a", "c"])
     assert left_alone(seen("a", alive=True), seen("b")) == (["b"], ["a"])
-    assert left_alone({"host": "b", "state": "unreachable", "note": ""}, seen("c", ended=1)) == (["c"], [])
+    assert left_alone(WorkerSeen("b", "unreachable"), seen("c", ended=1)) == (["c"], [])
 
 
 def test_departing_or_unasked_worker_leaves_none_alone():
@@ -27,7 +30,7 @@ def test_departing_or_unasked_worker_leaves_none_alone():
     assert left_alone(seen("a", alive=True), seen("b", alive=True)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", ended=0)) == ([], [])
     assert left_alone(seen("a", alive=True), seen("b", records=False)) == ([], [])
-    assert left_alone(seen("a", alive=True), {"host": "b", "state": "unreachable", "note": ""}) == ([], [])
+    assert left_alone(seen("a", alive=True), WorkerSeen("b", "unreachable")) == ([], [])
 
 
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
@@ -36,10 +39,10 @@ def test_host_of_an_older_launch_leaves_none_alone(launched):
     assert status.left_alone([seen("a", alive=True), seen("b", ended=137)], launched) == ([], [])
 
 
-def member(host: str, number: int, hosts: list[str], alive: bool = True) -> dict:
+def member(host: str, number: int, hosts: list[str], alive: bool = True) -> WorkerSeen:
     record = {"kind": "generation", "number": number, "rank": hosts.index(host), "hosts": hosts}
     steps = {"kind": "steps", "step": 12 if alive else 3, "epoch": 1, "images_per_s": 5.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}}
-    return {"host": host, **status.worker([record, {"kind": "phase", "phase": "training"}, steps], None, alive, 1.0)}
+    return WorkerSeen.of(host, [record, {"kind": "phase", "phase": "training"}, steps], None, alive, 1.0)
 
 
 def test_lost_host_and_new_chief_are_named():
@@ -56,12 +59,12 @@ def test_lost_host_and_new_chief_are_named():
 def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
     """Of an asynchronous run, a worker starts again in the same generation; a lost one has missed some."""
     generations = [{"kind": "generation", "number": number, "rank": 0, "hosts": ["a"]} for number in numbers]
-    assert status.worker(generations, None, True, 1.0)["restarts"] == restarts
+    assert WorkerSeen.of("a", generations, None, True, 1.0).restarts == restarts
 
 
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
-    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": Phase.STANDING_BY, "steps": None}]
+    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [dataclasses.replace(seen("c"), phase=Phase.STANDING_BY)]
     shown = status.table("run", None, hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
     assert line.split()[:2] == ["2", "c"]
@@ -91,16 +94,16 @@ def test_run_goes_on_with_enough_workers_alive(alive, expected):
     ],
 )
 def test_workers_wait_for_one_that_may_come_back(states, expected):
-    looks = [{"host": host, "state": state} for host, state in zip("abc", states, strict=False)]
-    launched = [one["host"] for one in looks]
-    away = [one["host"] for one in looks if one["state"] in ("gone", "unreachable")]
+    looks = [WorkerSeen(host, state) for host, state in zip("abc", states, strict=False)]
+    launched = [one.host for one in looks]
+    away = [one.host for one in looks if one.state in ("gone", "unreachable")]
     assert status.waits(looks, launched) == (away if expected else [])
     assert not status.waits(looks, [*launched, "d"]), "of an older launch"
 
 
-def done(host: str, step: int = 30) -> dict:
+def done(host: str, step: int = 30) -> WorkerSeen:
     steps = {"kind": "steps", "step": step, "epoch": 3, "images_per_s": 5.0, "input_wait": 0.0, "seconds": 1.0, "metrics": {}}
-    return {"host": host, **status.worker([steps], {"exit_code": 0}, False, 1.0)}
+    return WorkerSeen.of(host, [steps], {"exit_code": 0}, False, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +116,8 @@ def done(host: str, step: int = 30) -> dict:
         (seen("c"), False, False),
         (seen("c"), True, True),
         (seen("c", alive=True), True, False),
-        ({"host": "c", "state": "unreachable", "note": ""}, True, True),
-        ({"host": "d", **done("d")}, False, False),
+        (WorkerSeen("c", "unreachable"), True, True),
+        (done("d"), False, False),
     ],
 )
 def test_run_ended_if_its_workers_made_all_steps(last, elastic, expected):

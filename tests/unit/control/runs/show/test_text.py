@@ -11,6 +11,7 @@ from control.common.plan import Plan
 from control.common.terminal_lines import wrapped
 from control.runs.results import failure_text, metric_text, next_steps, outcome, time_left
 from control.runs.show import plan_text, result_text, run_result, status
+from control.runs.show.status import WorkerSeen
 from tests.unit.samples import HISTORY
 from trainer.common.errors import DIVERGED
 from trainer.common.files import write_json, write_rows
@@ -642,24 +643,24 @@ BEAT = {"kind": "heartbeat", "phase": "validating", "step": 8}
     ],
 )
 def test_state_of_a_worker(records, ended, alive, state):
-    assert status.worker(records, ended, alive, None)["state"] == state
+    assert WorkerSeen.of("pi0", records, ended, alive, None).state == state
 
 
 def test_worker_shows_the_newest_of_each_kind():
     later = {**STEPS, "step": 1408, "input_wait": 0.3, "seconds": 1.0}
-    seen = status.worker([PHASE, STEPS, later, row(1) | {"kind": "epoch"}, BEAT], None, True, 2.0)
-    assert (seen["phase"], seen["steps"]["step"], seen["epoch"]["epoch"], seen["heard"]) == ("validating", 1408, 1, 2.0)
-    assert seen["input_wait"] == pytest.approx(0.2)
+    seen = WorkerSeen.of("pi0", [PHASE, STEPS, later, row(1) | {"kind": "epoch"}, BEAT], None, True, 2.0)
+    assert (seen.phase, seen.steps["step"], seen.epoch["epoch"], seen.heard) == ("validating", 1408, 1, 2.0)
+    assert seen.input_wait == pytest.approx(0.2)
 
 
 def test_waiting_for_input_is_of_last_fifty_calls():
     records = [{**STEPS, "input_wait": 1.0}] * 50 + [{**STEPS, "input_wait": 0.0}] * 50
-    assert status.worker(records, None, True, 1.0)["input_wait"] == 0.0
+    assert WorkerSeen.of("pi0", records, None, True, 1.0).input_wait == 0.0
 
 
 def test_a_worker_without_steps_has_no_share():
-    seen = status.worker([PHASE], None, True, 1.0)
-    assert (seen["steps"], seen["epoch"], seen["input_wait"], seen["exit_code"]) == (None, None, None, None)
+    seen = WorkerSeen.of("pi0", [PHASE], None, True, 1.0)
+    assert (seen.steps, seen.epoch, seen.input_wait, seen.exit_code) == (None, None, None, None)
 
 
 HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
@@ -667,9 +668,9 @@ HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
 
 def test_status_table_has_a_line_for_every_host():
     seen = [
-        {"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)},
-        {"host": "pi1", **status.worker([PHASE, STEPS], None, True, 20.0)},
-        {"host": "pi2", **status.worker([PHASE], {"exit_code": 137}, False, 99.0)},
+        WorkerSeen.of("pi0", [PHASE, STEPS], None, True, 2.4),
+        WorkerSeen.of("pi1", [PHASE, STEPS], None, True, 20.0),
+        WorkerSeen.of("pi2", [PHASE], {"exit_code": 137}, False, 99.0),
     ]
     lines = status.table("my-run", None, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
     assert lines[0] == "my-run: RUNNING"
@@ -683,9 +684,9 @@ def test_status_table_has_a_line_for_every_host():
 
 def test_status_says_how_often_workers_were_started_again():
     started = {"kind": "generation", "number": 3, "rank": 1, "hosts": ["pi0", "pi1"]}
-    seen = [{"host": f"pi{rank}", **status.worker([PHASE, STEPS], None, True, 2.4)} for rank in (0, 1)]
+    seen = [WorkerSeen.of(f"pi{rank}", [PHASE, STEPS], None, True, 2.4) for rank in (0, 1)]
     assert "restarts" not in status.table("my-run", None, HOSTS[:2], seen, COUNTS)
-    seen[1] |= status.worker([PHASE, started, STEPS], None, True, 2.4)
+    seen[1] = WorkerSeen.of("pi1", [PHASE, started, STEPS], None, True, 2.4)
     lines = status.table("my-run", None, HOSTS[:2], seen, COUNTS).splitlines()
     assert lines[0] == "my-run: RUNNING; workers started again 2 times in this launch"
     assert lines[3].split()[-3:] == ["heard", "restarts", "note"]
@@ -699,10 +700,10 @@ def test_status_shows_parts_of_a_known_step():
     """Status says what a step is made of where that is known."""
     slow = {**SPLIT, "forward_backward": 0.08, "all_reduce": 0.05}
     seen = [
-        {"host": "pi0", **status.worker([PHASE, SPLIT, STEPS], None, True, 2.4)},
-        {"host": "pi1", **status.worker([PHASE, slow], None, True, 2.0)},
-        {"host": "pi2", **status.worker([PHASE], None, True, 2.0)},
-        {"host": "pi3", "state": "unreachable"},
+        WorkerSeen.of("pi0", [PHASE, SPLIT, STEPS], None, True, 2.4),
+        WorkerSeen.of("pi1", [PHASE, slow], None, True, 2.0),
+        WorkerSeen.of("pi2", [PHASE], None, True, 2.0),
+        WorkerSeen("pi3", "unreachable"),
     ]
     assert status.table("my-run", None, HOSTS, seen, COUNTS).splitlines()[8:] == [
         "",
@@ -716,8 +717,8 @@ def test_status_shows_parts_of_a_known_step():
 
 def test_status_without_parts_ends_with_workers():
     """Status before any step was taken apart ends with the workers."""
-    seen = [{"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)}]
-    assert seen[0]["split"] == {}
+    seen = [WorkerSeen.of("pi0", [PHASE, STEPS], None, True, 2.4)]
+    assert seen[0].split == {}
     assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
 
 
@@ -734,7 +735,7 @@ def test_status_without_parts_ends_with_workers():
     ],
 )
 def test_overall_state(recorded, states, shown):
-    assert status._overall(recorded, [{"state": state} for state in states]) == shown
+    assert status._overall(recorded, [WorkerSeen("pi0", state) for state in states]) == shown
 
 
 def test_a_run_among_others_is_a_line():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.workers import together, workers
-from trainer.network.agreement import digest
+from trainer.network.array_group import digest
 
 MINE = [np.array([[1.5, -0.0]], np.float32), np.array([3], np.int64)]
 OTHER = [np.array([[np.nan, 7.0]], np.float32), np.array([5], np.int64)]
@@ -51,7 +51,7 @@ def test_who_differs_goes_on_with_the_chiefs(factor, others, most):
 
     def agree(worker):
         mine = [np.array([0.5, -2.0], np.float32) * (factor if worker.member.rank == 2 else 1), np.array([7], np.int64), np.ones(0)]
-        return worker.agreed(mine)
+        return worker.chief_arrays(mine)
 
     for agreed in together(agree, workers(3)):
         np.testing.assert_array_equal(agreed.arrays[0], np.array([0.5, -2.0], np.float32))

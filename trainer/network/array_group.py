@@ -1,4 +1,4 @@
-"""Agreement of workers outside a step, over any sum of arrays."""
+"""Exchange of arrays between workers outside a step, over any sum of arrays."""
 
 import hashlib
 import itertools
@@ -10,7 +10,7 @@ import numpy as np
 from trainer.network.member import Member
 
 
-class Agreed(NamedTuple):
+class ChiefArrays(NamedTuple):
     """Arrays that all workers go on with, and the largest difference from them."""
 
     arrays: list[np.ndarray]
@@ -22,7 +22,7 @@ class Agreed(NamedTuple):
     """The largest difference of a number, relative to the largest of its array."""
 
 
-class Agreement:
+class ArrayGroup:
     """Workers that can sum arrays."""
 
     member: Member
@@ -46,16 +46,16 @@ class Agreement:
         parts = [values[end - array.nbytes : end] for end, array in zip(ends, arrays, strict=True)]
         return [np.frombuffer(part, array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
-    def agreed(self, arrays: Sequence[np.ndarray]) -> Agreed:
+    def chief_arrays(self, arrays: Sequence[np.ndarray]) -> ChiefArrays:
         """The chief's arrays, if those of any worker differ from them, and by how much."""
         chief, *others = self.digests(digest(arrays))
         different = [rank for rank, one in enumerate(others, 1) if one != chief]
         if not different:
-            return Agreed(list(arrays), chief, [], 0.0)
+            return ChiefArrays(list(arrays), chief, [], 0.0)
         chiefs = self.from_chief(arrays)
         apart = np.array([max(map(_apart, arrays, chiefs))], np.float32)
         every = self.gather(apart.view(np.int32))[:, 0].view(np.float32)
-        return Agreed(chiefs, chief, different, float(every.max()))
+        return ChiefArrays(chiefs, chief, different, float(every.max()))
 
     def text_from_chief(self, text: str) -> str:
         """The chief's text on every worker."""

@@ -1,0 +1,58 @@
+"""The validation of a run, divided over its workers."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.data.partition import share
+from trainer.engine.job import Job
+
+if TYPE_CHECKING:
+    from trainer.engine.base import Engine
+    from trainer.network.cluster import Cluster
+
+VALIDATION_BATCH = 128
+"""As `validation_batch_size` of Keras' `fit`."""
+
+
+class Validation:
+    """The held-out examples in whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch."""
+
+    def __init__(self, job: Job, engine: "Engine", cluster: "Cluster"):
+        """Divide the examples; an engine that validates elsewhere has no batches."""
+        self._job, self._engine, self._cluster = job, engine, cluster
+        held_out = np.sort(job.manifest.order[: job.counts.validation_images])
+        batches = [held_out[start : start + VALIDATION_BATCH] for start in range(0, len(held_out), VALIDATION_BATCH)]
+        self.batches = batches if engine.validates else []
+        self._sums = np.zeros(0)
+        """Sums of the metrics' states so far."""
+
+    def sums(self, first: int, last: int, in_order: bool) -> np.ndarray:
+        """Sums of the metrics' states over the batches up to `last`, of which those from `first` on are new.
+
+        Each worker evaluates a part at the first call, and one all-reduce follows; `in_order`: all batches on each worker, as called for.
+        """
+        results, count = self._engine.validation_results, len(self.batches)
+        if in_order or self._engine.validates_in_order:
+            self._add(first, last + 1)
+        elif first == 0:
+            # The last batch may show what all before it have left in the metrics.
+            alone = int(results.follow_states)
+            part = share(count - alone, self._engine.shares, self._cluster.member.rank)
+            self._sums = self._cluster.sum(self._evaluated(*part, count - 1).astype(np.float32))
+            if alone:
+                self._add(count - 1, count)
+        if last == count - 1:
+            self._engine.validated(self._cluster, count)
+        return self._sums
+
+    def _add(self, start: int, stop: int) -> None:
+        """Add the batches from `start` to `stop`, all of them on each worker."""
+        before = self._sums if start else np.zeros(self._engine.validation_results.size)
+        sums = self._evaluated(start, stop, stop - 1, before)
+        self._sums = self._engine.validation_results.summed(before, sums[np.newaxis])
+
+    def _evaluated(self, start: int, stop: int, *more: Any) -> np.ndarray:
+        """See `Engine.validate`, of the batches from `start` to `stop`."""
+        batches = enumerate(self.batches[start:stop], start)
+        return self._engine.validate(((number, self._job.examples.gather(batch)) for number, batch in batches), *more)
