@@ -22,7 +22,7 @@ from benchmarks.shared.lab_nodes import Lab, nodes_of_script
 from benchmarks.shared.script import ROOT
 from control.common import plotting, text
 from control.remote.worker_files import chief_records
-from control.runs.results.staleness import calls_by_staleness, staleness
+from control.runs.show.parameter_server_text import calls_by_staleness, staleness
 from trainer.rundir.schemas import read_history
 
 FOLDER = ROOT / ".lockstep" / "asynchronous"

@@ -76,7 +76,7 @@ def section(run: Run, level: int, subject: str, where: str | None, own: own_file
         folder: theirs in the zip.
     """
     # The record is of the last launch.
-    began = "It was last continued" if run.summary.get("restarts") else "It began"
+    began = "It was last continued" if run.summary.restarts else "It began"
     again = f"{began} at {moment(run.cluster['created_at'])} with the code of {revision(run)}. The same training again, under a new name:"
     elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"
     return Section(
@@ -101,7 +101,7 @@ def _lacking(run: Run) -> str:
 def _train(run: Run, folder: str = "") -> str:
     # `auto` may choose differently next time.
     chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
-    start = run.summary.get("started_by", "train.yml")
+    start = run.summary.started_by
     config = f"{folder}runs/{run.name}/config.yml"
     return f"ansible-playbook {start} -e config={config} -e workers={run.cluster['counts']['workers']}{chosen}"
 

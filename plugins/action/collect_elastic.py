@@ -8,8 +8,8 @@ from ansible.utils.display import Display
 from control.common import project
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
-from control.runs.hosts import run_recovery
-from control.runs.results import generations, run_summary
+from control.runs.results import generations
+from control.runs.results.run_folder import RunFolder
 from plugins.shared.base_action import Action
 
 
@@ -21,7 +21,7 @@ class ActionModule(Action):
     ) -> dict[str, Any]:
         """With `former`, what a host wrote that is not the last chief; else what the last chief wrote."""
         into = Path(local)
-        if not (run_recovery.is_elastic(into) and project.is_users(into)):
+        if not (RunFolder(into).is_elastic and RunFolder(into).is_users):
             return {}
         # Every watcher has noted its worker's last generation by now.
         is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host
@@ -37,7 +37,7 @@ class ActionModule(Action):
 
     def _of_former(self, worker: Worker, into: Path) -> list[str]:
         """Snapshots of epochs that the last chief's history has and this machine lacks; event files that are new."""
-        kept = run_summary.missing_snapshots(into)
+        kept = RunFolder(into).missing_snapshots
         return [
             *worker.collect(into, "checkpoints", wanted=kept.__contains__),
             *worker.collect(into, "logs", wanted=lambda name: not (into / name).exists()),

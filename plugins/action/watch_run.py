@@ -20,13 +20,12 @@ from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
 from control.runs.results import generations, outcome
 from control.runs.results.outcome import Verdict
+from control.runs.results.run_folder import RunFolder
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
-from trainer.data.spec import noun
 from trainer.parameter_server.roles import EVALUATOR
-from trainer.rundir import layout
 from trainer.rundir.phases import WAITING, Phase
 from trainer.supervision.failure import silent
 from trainer.supervision.restart_policy import FINAL
@@ -86,10 +85,8 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        called = noun(layout.recorded(self.local).get("dataset", {}).get("spec"))
-        self.progress = Progress(
-            self.line, arguments["counts"], self.quiet, arguments["hosts"], called, layout.snapshots_policy(self.local)[1]
-        )
+        run = RunFolder(self.local)
+        self.progress = Progress(self.line, arguments["counts"], self.quiet, arguments["hosts"], run.noun, run.monitor)
         self.began = self.heard_at = self.answered_at = self.clock.monotonic()
         self.parent = os.getppid()
         self.phase, self.step, self.trained, self.collect_at = outcome.SCRIPT_PHASE if self.script else str(Phase.STARTING), 0, False, 0.0
@@ -301,7 +298,7 @@ class ActionModule(Action):
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial, begun = not project.is_users(self.local), self.clock.monotonic()
+        trial, begun = not RunFolder(self.local).is_users, self.clock.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
         try:

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from control.common import project, text
@@ -10,12 +10,13 @@ from control.remote.worker_files import newest_generation, note
 from control.runs.hosts import host_roles
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
-from control.runs.results import failure_text, metric_text, outcome, run_summary, step_profile, stragglers
+from control.runs.results import metric_text, outcome, step_profile, stragglers
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
 from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.data.spec import noun
 from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded, snapshots_policy
 from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
@@ -102,27 +103,28 @@ def _run_columns(called: str) -> list[str]:
     return ["run", "state", "launched", "workers", "epochs", "steps", "training", f"{called}s/s", "best epoch"]
 
 
-def _run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
+def _run_row(name: str, summary: Summary, launched: float | None) -> list[Any]:
     """A run as a row in a list; `launched` in seconds since 1970."""
-    speed, seconds = summary.get("images_per_s"), summary.get("seconds_training")
+    speed, seconds = summary.images_per_s, summary.seconds_training
     return [
         name,
-        summary["state"] or "-",
+        summary.state or "-",
         f"{datetime.datetime.fromtimestamp(launched):%Y-%m-%d %H:%M}" if launched else "-",
-        summary.get("workers", "-"),
-        summary.get("epochs_done", "-"),
-        f"{summary['steps']:,}" if "steps" in summary else "-",
+        "-" if summary.workers is None else summary.workers,
+        "-" if summary.epochs_done is None else summary.epochs_done,
+        "-" if summary.steps is None else f"{summary.steps:,}",
         text.duration(seconds) if seconds else "-",
         text.Number(speed, 0) if speed else "-",
-        metric_text.best(summary.get("best"), summary.get("restored_by", "a callback")),
+        metric_text.best(summary.best, summary.restored_by),
     ]
 
 
 def listed(names: list[str]) -> str:
     """Runs as a table, with the last state that is known here."""
-    records = {name: recorded(project.RUNS / name) for name in names}
-    rows = [_run_row(name, run_summary.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
-    return text.table(_run_columns(_called(records.values())), rows)
+    runs = [RunFolder(project.RUNS / name) for name in names]
+    records = [run.record for run in runs]
+    rows = [_run_row(run.name, run.summary, record.get("launched_at")) for run, record in zip(runs, records, strict=True)]
+    return text.table(_run_columns(_called(records)), rows)
 
 
 def _called(records: Iterable[dict[str, Any]]) -> str:
@@ -134,16 +136,18 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
 
     `jobs`: what hosts say of their runs.
     """
-    folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
-    records = {folder: recorded(folder) for folder in folders}
-    begun = {folder: record.get("launched_at") for folder, record in records.items()}
-    when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
-    latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
-    elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
+    runs = {RunFolder(path.parent) for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
+    records = {run: run.record for run in runs}
+    begun = {run: record.get("launched_at") for run, record in records.items()}
+    when = {run: begun[run] or (run.path / "summary.json").stat().st_mtime for run in runs}
+    latest_first = sorted(runs, key=lambda run: (when[run], run.name), reverse=True)
+    known = {run.name for run in runs}
+    elsewhere = [run for run in jobs.states if run not in known and not _is_ours(run)]
     rows = [
-        _run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
+        _run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", Summary(state=jobs.states[run]), None)
+        for run in elsewhere
     ]
-    rows += [_run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
+    rows += [_run_row(run.name, _last_known(run, jobs), begun[run]) for run in latest_first]
     called = _called(records.values())
     hints = [
         f"{run}: its folder here was deleted; to make it again: ansible-playbook status.yml -e run={run}"
@@ -156,7 +160,7 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
 
 def uncollected(jobs: Jobs) -> list[str]:
     """Names of the runs that have ended on their hosts, and whose results are not here, by name."""
-    return [name for name in project.runs() if _last_known(project.RUNS / name, jobs).get("state") == UNCOLLECTED]
+    return [name for name in project.runs() if _last_known(RunFolder(project.RUNS / name), jobs).state == UNCOLLECTED]
 
 
 def _is_ours(run: str) -> bool:
@@ -165,22 +169,22 @@ def _is_ours(run: str) -> bool:
     return any((place / run).is_dir() for place in places)
 
 
-def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
-    """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
-    summary, record = run_summary.read_summary(folder), recorded(folder)
-    if folder.name in jobs.states:
-        return summary | {"state": jobs.states[folder.name]}
-    if job := launches.uncollected_job(record):
-        return summary | {"state": f"job {job} of Slurm, not collected"}
-    ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host["name"] for host in posts(record)])
-    if summary["state"] in (None, "RUNNING") and ended:
-        return summary | {"state": UNCOLLECTED}
-    if summary["state"] is None:
-        return {"state": "not collected"}
-    if summary["state"] == "RUNNING":
-        seen = datetime.datetime.fromtimestamp((folder / "summary.json").stat().st_mtime)
-        return summary | {"state": f"RUNNING at {seen:%H:%M}, {seen:%Y-%m-%d}"}
-    return summary
+def _last_known(run: RunFolder, jobs: Jobs) -> Summary:
+    """The summary of a run, with its state in words. An unwatched run goes on, or ends, without reporting to this machine."""
+    summary, record, state = run.summary, run.record, None
+    ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host["name"] for host in posts(record)])
+    if run.name in jobs.states:
+        state = jobs.states[run.name]
+    elif job := launches.uncollected_job(record):
+        state = f"job {job} of Slurm, not collected"
+    elif summary.under_way and ended:
+        state = UNCOLLECTED
+    elif summary.state is None:
+        state = "not collected"
+    elif summary.state == "RUNNING":
+        seen = datetime.datetime.fromtimestamp((run.path / "summary.json").stat().st_mtime)
+        state = f"RUNNING at {seen:%H:%M}, {seen:%Y-%m-%d}"
+    return replace(summary, state=state) if state else summary
 
 
 def _share(parts: list[float], wholes: list[float]) -> float | None:
@@ -188,24 +192,18 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(
-    run: str,
-    state: str | None,
-    hosts: list[dict[str, Any]],
-    seen: list[dict[str, Any]],
-    counts: dict[str, Any],
-    called: str = "image",
-    jobs: Jobs = NOTHING_KNOWN,
+    run: RunFolder, hosts: list[dict[str, Any]], seen: list[dict[str, Any]], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN
 ) -> str:
     """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
-    `called`: what an example is called; `jobs`: what the hosts say of their runs.
+    `jobs`: what the hosts say of their runs.
     """
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
     members = _members(seen) or [host["name"] for host in hosts]
     looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
     if not counts:
         # A script has no records that say it.
-        looks = {name: {**look, "note": jobs.note(run, name) or look.get("note", "")} for name, look in looks.items()}
+        looks = {name: {**look, "note": jobs.note(run.name, name) or look.get("note", "")} for name, look in looks.items()}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
     chief = by_host.get(members[0], {})
     restarts, columns = [look.get("restarts", 0) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
@@ -217,8 +215,8 @@ def table(
             cells.insert(2, role)
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
-        f"{run}: {_overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
-        *_progress(chief, counts, called, snapshots_policy(project.RUNS / run)[1]),
+        f"{run.name}: {_overall(run.summary.state, list(by_host.values()), jobs.states.get(run.name, 'RUNNING'))}{again}",
+        *_progress(chief, counts, run),
         "",
         text.table(columns, rows),
     ]
@@ -278,11 +276,11 @@ def _script_row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
 
 def _note(look: dict[str, Any]) -> str:
     code = look.get("exit_code")
-    return f"exit code {code}{failure_text.signal_name(code)}" if code else str(look.get("note", ""))
+    return f"exit code {code}{outcome.signal_name(code)}" if code else str(look.get("note", ""))
 
 
-def _progress(chief: dict[str, Any], counts: dict[str, Any], called: str, asked: str | None) -> list[str]:
+def _progress(chief: dict[str, Any], counts: dict[str, Any], run: RunFolder) -> list[str]:
     if not chief.get("steps"):
         return []
     left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
-    return ["  " + result_text.progress(chief["steps"], counts, chief.get("epoch"), left, called, asked)]
+    return ["  " + result_text.progress(chief["steps"], counts, chief.get("epoch"), left, run.noun, run.monitor)]

@@ -5,13 +5,12 @@ from typing import Any
 from control.common import text
 from control.common.plan import Plan
 from control.common.task import Task
-from control.runs.hosts import host_roles, run_recovery
 from control.runs.launch import launches, reservations
 from control.runs.planning import plan_command
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.tasks.plan import waits
 from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded
 
 
 def settle(task: Task) -> dict[str, Any]:
@@ -24,15 +23,14 @@ def settle(task: Task) -> dict[str, Any]:
     just restarted. With `again`, that look has been taken.
     """
     plan, seen = task.plan, task.arguments["seen"]
-    folder = plan.folder
-    record = recorded(folder)
-    evaluators = host_roles.evaluators(record)
+    run = RunFolder(plan.folder)
+    record, evaluators = run.record, run.evaluators
     without = [one["host"] for one in seen if one["host"] in evaluators and one["state"] != "running"]
     seen = [one for one in seen if one["host"] not in evaluators]
     launched, workers = [host["name"] for host in posts(record) if host["name"] not in evaluators], len(record.get("hosts", []))
-    elastic = run_recovery.is_elastic(folder)
+    elastic = run.is_elastic
     goes_on = elastic and status.goes_on(seen, launched, workers)
-    waits_for = [] if goes_on or not run_recovery.rejoin_wait(folder) else status.waits(seen, launched)
+    waits_for = [] if goes_on or not run.rejoin_wait else status.waits(seen, launched)
     if waits_for and not task.arguments.get("again"):
         return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan.run}: the others wait for {text.listed(waits_for)}"}
     # A host that is there, and its worker is not, will not bring it back.

@@ -8,7 +8,7 @@ from typing import Any
 from control.campaign.timings import SUCCEEDED, Timing, Trial, typical_rate
 from control.common import configurations, project, text
 from control.common.plan import Plan
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.rundir.phases import ONLY_ONCE
@@ -47,11 +47,11 @@ class Speed:
         return self.around_s + trial.epochs * (least + self.epoch_s), self.around_s + trial.epochs * (most + self.epoch_s)
 
 
-def of_warm_up(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> Speed | None:
+def of_warm_up(summary: Summary, records: Sequence[Mapping[str, Any]], one_machine: bool) -> Speed | None:
     """Speed of a warm-up of one epoch; None if that had too few steps.
 
     Args:
-        summary: its summary.json.
+        summary: its end.
         records: of its chief's metrics.jsonl.
         one_machine: whether its workers share a machine.
     """
@@ -61,9 +61,10 @@ def of_warm_up(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]],
         return None
     phases = [record for record in records if record["kind"] == "phase"]
     once = sum(after["t"] - before["t"] for before, after in pairwise(phases) if before["phase"] in ONLY_ONCE)
-    outside = max(0.0, summary["seconds_training"] - sum(record["seconds"] for record in steps))
-    around = max(0.0, summary["seconds_end_to_end"] - summary["seconds_training"] - once)
-    return Speed(summary["workers"], rate, around + COMMAND_S, outside, one_machine)
+    training = summary.seconds_training or 0.0
+    outside = max(0.0, training - sum(record["seconds"] for record in steps))
+    around = max(0.0, (summary.seconds_end_to_end or 0.0) - training - once)
+    return Speed(summary.workers or 1, rate, around + COMMAND_S, outside, one_machine)
 
 
 def kept(record: Mapping[str, Any]) -> Speed | None:
@@ -75,16 +76,16 @@ def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
     """The newest run of a plan's model on as many workers, by name, and its speed."""
     workers, model = run_plan.counts["workers"], run_plan.config["model"]
     for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        summary = run_summary.read_summary(path.parent)
-        if summary["state"] != SUCCEEDED or summary.get("workers") != workers or not summary.get("images_per_s"):
+        summary = Summary.read(path.parent)
+        if summary.state != SUCCEEDED or summary.workers != workers or not summary.images_per_s:
             continue
         try:
             if configurations.load(path.parent / "config.yml").get("model") != model:
                 continue
         except (LockstepError, OSError):
             continue
-        around = (summary.get("seconds_end_to_end") or 0.0) - (summary.get("seconds_training") or 0.0)
-        return path.parent.name, Speed(workers, summary["images_per_s"], max(0.0, around))
+        around = (summary.seconds_end_to_end or 0.0) - (summary.seconds_training or 0.0)
+        return path.parent.name, Speed(workers, summary.images_per_s, max(0.0, around))
     return None
 
 

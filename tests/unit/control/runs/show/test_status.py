@@ -1,7 +1,10 @@
 """What the files of a run's workers say of it."""
 
+from pathlib import Path
+
 import pytest
 
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from trainer.rundir.phases import Phase
 
@@ -46,7 +49,7 @@ def test_lost_host_and_new_chief_are_named():
     """A lost host is named and the new chief says how far the run is."""
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
     seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
-    shown = status.table("run", None, hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    shown = status.table(RunFolder(Path("run")), hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     assert "step 12/30" in shown
     (line,) = [line for line in shown.splitlines() if "lost: the others go on without it" in line]
     assert line.split()[:3] == ["0", "a", "gone"]
@@ -62,7 +65,7 @@ def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
     looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": Phase.STANDING_BY, "steps": None}]
-    shown = status.table("run", None, hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    shown = status.table(RunFolder(Path("run")), hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
     assert line.split()[:2] == ["2", "c"]
     assert "lost:" not in shown

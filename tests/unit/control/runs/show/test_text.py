@@ -9,8 +9,11 @@ import pytest
 from control.common import command_line, progress_line, project, text
 from control.common.plan import Plan
 from control.common.terminal_lines import wrapped
-from control.runs.results import failure_text, metric_text, next_steps, outcome, time_left
-from control.runs.show import plan_text, result_text, run_result, status
+from control.runs.results import metric_text, next_steps, outcome, time_left
+from control.runs.results.outcome import Verdicts
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
+from control.runs.show import plan_text, result_text, status
 from tests.unit.samples import HISTORY
 from trainer.common.errors import DIVERGED
 from trainer.common.files import write_json, write_rows
@@ -173,7 +176,7 @@ def test_narrow_table_keeps_the_first_metrics():
 
 def test_epochs_that_were_told_are_no_table_again():
     shown = [
-        result_text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False)
+        result_text.result("a", "runs/a", Summary(state="SUCCEEDED"), [row(1, 0.5)], printed=printed, commands=False)
         for printed in ([1, 2], [2])
     ]
     assert ["val accuracy" in one for one in shown] == [False, True]
@@ -273,8 +276,16 @@ SUMMARY = {
 }
 
 
+def summary(**more):
+    return Summary.of({**SUMMARY, **more})
+
+
+def result(rows, name="r", **more):
+    return result_text.result(name, f"runs/{name}", summary(**more), rows).splitlines()
+
+
 def test_result_of_a_run_that_succeeded():
-    shown = result_text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
+    shown = result([row(1), row(2, 0.8765)], "my-run")
     assert shown[0] == "my-run: SUCCEEDED"
     assert "  best epoch  2 (validation accuracy 0.8765)" in shown
     assert "  time        1:15 of the chief's process, 1:00 of it training" in shown
@@ -295,7 +306,7 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
     write_json(tmp_path / "r" / "summary.json", SUMMARY)
     write_rows(tmp_path / "r" / "history.csv", HISTORY, [row(1)])
     monkeypatch.setattr(project, "RUNS", tmp_path)
-    shown = run_result.shown_result(tmp_path / "r", {**SUMMARY, "predicted_images_per_s": 1234.0, "steps": 100})
+    shown = result_text.shown_result(RunFolder(tmp_path / "r"), summary(predicted_images_per_s=1234.0, steps=100))
     assert (shown.count("examples/s"), status.all_runs().count("examples/s")) == (3, 1)
     assert "images/s" not in shown + status.all_runs()
 
@@ -312,7 +323,7 @@ def test_lost_snapshots_are_named(here, state, said, tmp_path):
     for epoch in here:
         (run / "checkpoints" / f"epoch-000{epoch}.keras").touch()
     words = "  snapshots   none here of epoch 1-2: removed, or lost with the chief's disk before they were collected"
-    assert (words in run_result.shown_result(run, {**SUMMARY, "state": state}).splitlines()) == said
+    assert (words in result_text.shown_result(RunFolder(run), summary(state=state)).splitlines()) == said
 
 
 def test_model_without_validation_shows_each_metric_once():
@@ -320,10 +331,8 @@ def test_model_without_validation_shows_each_metric_once():
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
     assert result_text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
-    assert "evaluate.yml" not in result_text.result("r", "runs/r", SUMMARY, [own])
-    assert "metrics on the test examples  ansible-playbook evaluate.yml" in result_text.result(
-        "r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}]
-    )
+    assert not any("evaluate.yml" in line for line in result([own]))
+    assert any("metrics on the test examples  ansible-playbook evaluate.yml" in line for line in result([{**own, "val_mae": 1.0}]))
 
 
 def test_incomplete_result_says_so():
@@ -333,7 +342,7 @@ def test_incomplete_result_says_so():
         "inexact_because": ["what was not sent at step 8 started anew"],
         "unsaved": {"the snapshot of epoch 1": "/d: full"},
     }
-    shown = result_text.result("r", "runs/r", {**SUMMARY, **more}, [row(1)]).splitlines()
+    shown = result([row(1)], **more)
     assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
     assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
 
@@ -348,12 +357,15 @@ def test_plan_says_what_run_takes_of_disk():
 
 def test_unfinished_epoch_is_left_out_of_the_mean():
     rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
-    assert "  mean epoch  15.0 s of training steps" in result_text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
+    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def commands(state, best=True):
-    summary = {**SUMMARY, "state": state, "best": SUMMARY["best"] if best else None}
-    return [command for _, command in next_steps.after_run("r", summary)]
+    return commands_after(state=state, best=SUMMARY["best"] if best else None)
+
+
+def commands_after(**more):
+    return [command for _, command in next_steps.after_run("r", summary(**more))]
 
 
 CONTINUE, LOGS = "ansible-playbook train.yml -e run=r", "ansible-playbook logs.yml -e run=r"
@@ -375,8 +387,7 @@ def test_next_commands_by_state(state, best, expected):
 
 
 def test_slurm_run_is_continued_by_slurm():
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
-    assert [command for _, command in next_steps.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
+    assert commands_after(state="FAILED", best=None, started_by="playbooks/slurm.yml") == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
 
 @pytest.mark.parametrize(
@@ -388,13 +399,13 @@ def test_slurm_run_is_continued_by_slurm():
     ],
 )
 def test_early_end_says_who_ended_it(more, why):
-    summary = {"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more}
-    assert result_text.early(summary) == [("ended early", f"{why}, after 3 epochs of 9")]
+    ended = Summary.of({"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more})
+    assert result_text.early(ended) == [("ended early", f"{why}, after 3 epochs of 9")]
 
 
 def test_result_of_a_run_without_an_epoch():
     """Result of a run that failed before its first epoch."""
-    shown = result_text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
+    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
     assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
 
 
@@ -423,7 +434,7 @@ def test_failure_shows_the_cause_and_the_others():
     """Failure shows the first cause its last lines and the others."""
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
-    assert failure_text.failure([cause, *others]).splitlines() == [
+    assert Verdicts([cause, *others]).failure_text.splitlines() == [
         "First failure: node02 (rank 1) ended with exit code 1",
         "  out of memory",
         "  last lines of node02/worker.log:",
@@ -435,11 +446,11 @@ def test_failure_shows_the_cause_and_the_others():
 
 
 def test_failure_without_an_exit_code_shows_the_state():
-    assert failure_text.failure([verdict("a", 0, "silent")]) == "First failure: a (rank 0), silent"
+    assert Verdicts([verdict("a", 0, "silent")]).failure_text == "First failure: a (rank 0), silent"
 
 
 def test_failure_of_the_others_with_exit_code_zero():
-    shown = failure_text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)])
+    shown = Verdicts([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)]).failure_text
     assert shown.endswith("  b (rank 1) ended with exit code 0")
 
 
@@ -448,7 +459,7 @@ def test_failure_of_the_others_with_exit_code_zero():
     [(137, " (killed by SIGKILL)"), (139, " (killed by SIGSEGV)"), (143, " (killed by SIGTERM)"), (1, ""), (128, ""), (255, "")],
 )
 def test_signal_names(code, shown):
-    assert failure_text.signal_name(code) == shown
+    assert outcome.signal_name(code) == shown
 
 
 def crash(code=139, **more):
@@ -456,7 +467,7 @@ def crash(code=139, **more):
 
 
 def test_crash_of_native_code_names_phase_and_mend():
-    assert failure_text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
+    assert Verdicts([crash(), verdict("b", 1, exit_code=75)]).failure_text.splitlines() == [
         "First failure: a (rank 0) was killed by SIGSEGV while tracing",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
@@ -466,7 +477,7 @@ def test_crash_of_native_code_names_phase_and_mend():
 
 
 def test_a_crash_without_onednn_says_something_else():
-    lines = failure_text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
+    lines = Verdicts([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).failure_text.splitlines()
     assert lines == [
         "First failure: a (rank 0) was killed by SIGILL while tracing",
         "  The previous launch ended the same way; continued as it is, the run will end like that again.",
@@ -485,8 +496,7 @@ def test_a_crash_without_onednn_says_something_else():
     ],
 )
 def test_next_commands_after_a_crash(failure, expected):
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure.to_dict()}
-    assert [command for _, command in next_steps.after_run("r", summary)] == expected
+    assert commands_after(state="FAILED", best=None, failure=failure.in_summary) == expected
 
 
 @pytest.mark.parametrize(
@@ -504,11 +514,11 @@ def test_next_commands_after_a_crash(failure, expected):
 )
 def test_the_same_crash_twice(now, before, again):
     previous = None if before is None else crash().to_dict() | before
-    assert outcome.crashed_again(dataclasses.replace(crash(), **now), previous) is again
+    assert dataclasses.replace(crash(), **now).crashed_again(previous) is again
 
 
 def test_failure_by_a_signal_names_it():
-    assert failure_text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0) was killed by SIGKILL"
+    assert Verdicts([verdict("a", 0, exit_code=137)]).failure_text == "First failure: a (rank 0) was killed by SIGKILL"
 
 
 # --- weights, models
@@ -534,11 +544,11 @@ BEGAN = {"starting": 1012.0, "training": 1031.0, "validating": 1050.0, "ended": 
 
 
 def ended(at, **phases):
-    return [verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)]
+    return Verdicts([verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)])
 
 
 def test_launch_is_timed_from_enter_to_result():
-    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), 1086.4)
+    launch = ended(1080.0, **BEGAN).launch_times(ENTERED, 1086.4)
     assert launch == {
         "until": "result",
         "seconds_from_enter": 86.4,
@@ -546,30 +556,30 @@ def test_launch_is_timed_from_enter_to_result():
         "seconds_training": 44.0,
         "seconds_after_training": 11.4,
     }
-    assert result_text._times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
+    assert result_text._times(Summary.of({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0})) == (
         "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
 
 def test_resumed_command_counts_to_its_last_worker():
     """A command that came back to a run counts to the end of its last worker."""
-    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
+    launch = ended(1080.0, **BEGAN).launch_times(ENTERED, None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
-    line = result_text._times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    line = result_text._times(Summary.of({"launch": launch, "restarts": 2, "seconds_training": 131.0}))
     assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert line.endswith("; all 3 launches trained 2:11")
 
 
 def test_launch_that_never_trained_or_is_unknown():
     """A launch that never trained and one of which nothing is known."""
-    assert result_text._times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
+    assert result_text._times(Summary.of({"launch": ended(1030.0, starting=1012.0).launch_times(ENTERED, 1040.0)})) == (
         "0:40 from Enter to this result, no step was trained"
     )
-    of_slurm = [verdict("a", 0, "done", at=5.0)]
-    assert outcome.launch_times(ENTERED, of_slurm, 1040.0) is None
-    assert outcome.launch_times(None, ended(1080.0, **BEGAN), 1090.0) is None
-    assert result_text._times({"launch": None, "state": "FAILED"}) == ""
+    of_slurm = Verdicts([verdict("a", 0, "done", at=5.0)])
+    assert of_slurm.launch_times(ENTERED, 1040.0) is None
+    assert ended(1080.0, **BEGAN).launch_times(None, 1090.0) is None
+    assert result_text._times(Summary.of({"launch": None, "state": "FAILED"})) == ""
 
 
 # --- who is to blame, and the run's state
@@ -596,7 +606,7 @@ GONE = {"state": "ended", "ended_by_us": True, "at": 1.0}
 )
 def test_first_cause_is_blamed(ends, host):
     """The earliest failure, before the loss of a peer, before what this command has ended itself."""
-    cause = outcome.root_cause([verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)])
+    cause = Verdicts(verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)).root_cause
     assert (cause and cause.host) == host
 
 
@@ -614,7 +624,7 @@ def test_first_cause_is_blamed(ends, host):
     ],
 )
 def test_state_of_a_run(states, chief, cancelled, expected):
-    assert outcome.state([verdict("h", rank, state) for rank, state in enumerate(states)], chief, cancelled) == expected
+    assert Verdicts(verdict("h", rank, state) for rank, state in enumerate(states)).run_state(chief, cancelled) == expected
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "done"), (42, "preempted"), (75, "failed"), (1, "failed"), (137, "failed")])
@@ -663,6 +673,7 @@ def test_a_worker_without_steps_has_no_share():
 
 
 HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
+RUN = RunFolder(Path("my-run"))
 
 
 def test_status_table_has_a_line_for_every_host():
@@ -671,7 +682,7 @@ def test_status_table_has_a_line_for_every_host():
         {"host": "pi1", **status.worker([PHASE, STEPS], None, True, 20.0)},
         {"host": "pi2", **status.worker([PHASE], {"exit_code": 137}, False, 99.0)},
     ]
-    lines = status.table("my-run", None, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
+    lines = status.table(RUN, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
     assert lines[0] == "my-run: RUNNING"
     assert lines[1].startswith("  epoch 2/3  step 1,400/2,100")
     assert lines[3].split() == ["rank", "host", "state", "phase", "step", "waits", "for", "input", "heard", "note"]
@@ -684,9 +695,9 @@ def test_status_table_has_a_line_for_every_host():
 def test_status_says_how_often_workers_were_started_again():
     started = {"kind": "generation", "number": 3, "rank": 1, "hosts": ["pi0", "pi1"]}
     seen = [{"host": f"pi{rank}", **status.worker([PHASE, STEPS], None, True, 2.4)} for rank in (0, 1)]
-    assert "restarts" not in status.table("my-run", None, HOSTS[:2], seen, COUNTS)
+    assert "restarts" not in status.table(RUN, HOSTS[:2], seen, COUNTS)
     seen[1] |= status.worker([PHASE, started, STEPS], None, True, 2.4)
-    lines = status.table("my-run", None, HOSTS[:2], seen, COUNTS).splitlines()
+    lines = status.table(RUN, HOSTS[:2], seen, COUNTS).splitlines()
     assert lines[0] == "my-run: RUNNING; workers started again 2 times in this launch"
     assert lines[3].split()[-3:] == ["heard", "restarts", "note"]
     assert [line.split()[-1] for line in lines[4:6]] == ["0", "2"]
@@ -704,7 +715,7 @@ def test_status_shows_parts_of_a_known_step():
         {"host": "pi2", **status.worker([PHASE], None, True, 2.0)},
         {"host": "pi3", "state": "unreachable"},
     ]
-    assert status.table("my-run", None, HOSTS, seen, COUNTS).splitlines()[8:] == [
+    assert status.table(RUN, HOSTS, seen, COUNTS).splitlines()[8:] == [
         "",
         "A step in milliseconds (median of the profiled steps)",
         "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
@@ -718,7 +729,7 @@ def test_status_without_parts_ends_with_workers():
     """Status before any step was taken apart ends with the workers."""
     seen = [{"host": "pi0", **status.worker([PHASE, STEPS], None, True, 2.4)}]
     assert seen[0]["split"] == {}
-    assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
+    assert status.table(RUN, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
 
 
 @pytest.mark.parametrize(
@@ -738,17 +749,9 @@ def test_overall_state(recorded, states, shown):
 
 
 def test_a_run_among_others_is_a_line():
-    summary = {
-        "state": "CANCELLED",
-        "workers": 5,
-        "epochs_done": 2,
-        "steps": 1500,
-        "seconds_total": 105.0,
-        "seconds_training": 75.2,
-        "images_per_s": 2310.4,
-        "best": {"epoch": 2, "val_accuracy": 0.51234},
-    }
-    row = status._run_row("job", summary, 1_800_000_000.0)
+    best = {"epoch": 2, "val_accuracy": 0.51234}
+    ended = Summary(state="CANCELLED", workers=5, epochs_done=2, steps=1500, seconds_training=75.2, images_per_s=2310.4, best=best)
+    row = status._run_row("job", ended, 1_800_000_000.0)
     assert [str(cell) for cell in (*row[:2], *row[3:])] == [
         "job",
         "CANCELLED",
@@ -761,7 +764,7 @@ def test_a_run_among_others_is_a_line():
     ]
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status._run_columns("image"))
-    assert status._run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert status._run_row("new", Summary(), None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_result_names_hosts_without_which_run_went_on():
