@@ -5,10 +5,9 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from control.common import project
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker
-from control.runs.results import generations
+from control.runs.results.generations import Generations
 from control.runs.results.run_folder import RunFolder
 from plugins.shared.base_action import Action
 
@@ -24,7 +23,7 @@ class ActionModule(Action):
         if not (RunFolder(into).is_elastic and RunFolder(into).is_users):
             return {}
         # Every watcher has noted its worker's last generation by now.
-        is_chief = generations.chief(project.PRIVATE / "watch" / run, hosts, int(workers)) == host
+        is_chief = Generations.of_run(run).chief(hosts, int(workers)) == host
         if is_chief == bool(former):
             return {}
         worker = Worker(self, run_folder, folder, session)

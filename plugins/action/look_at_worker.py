@@ -6,12 +6,11 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 
-from control.common import project
 from control.common.operator_variables import integer
 from control.remote import modules
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker, of_fault
-from control.runs.results import generations
+from control.runs.results.generations import Generations
 from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from plugins.shared.base_action import Action
@@ -26,11 +25,11 @@ def _is_chief(run: RunFolder, rank: int, host: str, seen: dict[str, Any]) -> boo
     """Return whether a worker is the chief; an elastic run gets another chief after the first was lost."""
     if not run.is_elastic:
         return rank == 0
-    marks = project.PRIVATE / "watch" / run.name
+    marks = Generations.of_run(run.name)
     if seen["generation"]:
-        generations.note(marks, host, seen["generation"])
+        marks.note(host, seen["generation"])
     record = run.record
-    return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
+    return marks.chief([one["name"] for one in posts(record)], len(record["hosts"])) == host
 
 
 class ActionModule(Action):

@@ -9,7 +9,6 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 
-from control.common import project
 from control.common.progress_line import Line
 from control.remote import modules, worker_files
 from control.remote.follow import HostUnreachable
@@ -18,7 +17,8 @@ from control.remote.worker_access import Seen, Worker, mark_failed, of_fault, si
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
-from control.runs.results import generations, outcome
+from control.runs.results import outcome
+from control.runs.results.generations import Generations
 from control.runs.results.outcome import Verdict
 from control.runs.results.run_folder import RunFolder
 from control.runs.show.progress import Progress
@@ -82,7 +82,7 @@ class ActionModule(Action):
         self.local, self.quiet = Path(arguments["local"]), bool(arguments.get("quiet"))
         self.script = bool(arguments.get("script"))
         self.worker = Worker(self, arguments["run_folder"], arguments["folder"], arguments["session"], self.script)
-        self.marks = project.PRIVATE / "watch" / arguments["run"]
+        self.marks = Generations.of_run(arguments["run"])
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
         run = RunFolder(self.local)
@@ -122,13 +122,13 @@ class ActionModule(Action):
             if self.elastic:
                 # A failure of one host is none of the others, who decide themselves, unless it ends the run.
                 if verdict.exit_code in FINAL:
-                    generations.note_end(self.marks)
+                    self.marks.note_end()
             elif verdict.state not in (*outcome.ENDED_WELL, "unreachable"):
-                mark_failed(self.marks, self.host)
+                mark_failed(self.marks.folder, self.host)
 
     def _is_chief(self) -> bool:
         """Return whether this host's worker is the chief; an elastic run gets another chief after the first was lost."""
-        return generations.chief(self.marks, self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
+        return self.marks.chief(self.arguments["hosts"], self.workers) == self.host if self.elastic else self.rank == 0
 
     def _once(self) -> Verdict | None:
         try:
@@ -182,7 +182,7 @@ class ActionModule(Action):
 
     def _may_be_away(self) -> float:
         """Seconds that a host may take to return; none if the others have finished without it."""
-        return 0.0 if self.elastic and generations.is_over(self.marks) else self.rejoin_wait + LATER_S
+        return 0.0 if self.elastic and self.marks.is_over() else self.rejoin_wait + LATER_S
 
     def _under_way(self) -> Verdict | None:
         established = self.trained or self.phase in (Phase.STANDING_BY, Phase.SERVING, Phase.QUEUED)
@@ -229,9 +229,9 @@ class ActionModule(Action):
         if self.clock.monotonic() - self.answered_at > ANSWERS_S:
             # It probably is what the others failed of: it counts as unreachable in due time.
             return None
-        if self.elastic and self.rank >= self.workers and generations.is_over(self.marks, OTHERS_GRACE_S):
+        if self.elastic and self.rank >= self.workers and self.marks.is_over(OTHERS_GRACE_S):
             return self._end_it("ended", "the run has ended", by_us=True)
-        age = since_failure(self.marks, self.host)
+        age = since_failure(self.marks.folder, self.host)
         if age is not None and age > (SCRIPT_GRACE_S if self.script else OTHERS_GRACE_S):
             return self._end_it("ended", "ended because another worker failed", by_us=True)
         return None
@@ -265,7 +265,7 @@ class ActionModule(Action):
         self.note = worker_files.note(news, self.note)
         self.trained = self.trained or any(record["kind"] == "steps" for record in news)
         if self.elastic and (generation := worker_files.newest_generation(news)):
-            generations.note(self.marks, self.host, generation)
+            self.marks.note(self.host, generation)
         chief = self._is_chief()
         for record in news:
             if chief or record["kind"] in FROM_ALL:

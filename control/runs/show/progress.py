@@ -6,7 +6,6 @@ from typing import Any
 from control.common import command_line
 from control.common.progress_line import Line
 from control.runs.results import metric_text, stragglers
-from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.rundir.phases import Phase
 
@@ -32,7 +31,7 @@ class Progress:
         self._table, self.printed = result_text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
-        self._estimate = Estimate(counts)
+        self._estimate = result_text.Estimate(counts)
         self._last_epoch: dict[str, Any] | None = None
 
     def show(self, host: str, record: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The status of a run as a table, one line per worker; all runs as a table, one line per run."""
 
 import datetime
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from control.common import project, text
@@ -13,7 +13,6 @@ from control.runs.launch.waiting_runs import Jobs
 from control.runs.results import metric_text, outcome, step_profile, stragglers
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
-from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.data.spec import noun
 from trainer.network.launched_hosts import posts
@@ -56,46 +55,55 @@ def worker(
     }
 
 
-def left_alone(seen: list[dict[str, Any]], launched: list[str]) -> tuple[list[str], list[str]]:
-    """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
+@dataclass(frozen=True)
+class Looks:
+    """Looks at the workers of a run's last launch."""
 
-    Args:
-        seen: by rank, what `worker` returns, with its `host`. Workers that ended well are not lost: the others still write their
-            last files.
-        launched: hosts of the run's last launch, by rank. If `seen` has other hosts, its files are of an older launch and both
-            lists are empty.
-    """
-    if [one["host"] for one in seen] != launched:
-        return [], []
-    lost = [one["host"] for one in seen if one.get("exit_code") or one["state"] == "gone"]
-    alive = [one["host"] for one in seen if one["state"] == "running"]
-    return lost, alive if lost else []
+    seen: Sequence[dict[str, Any]]
+    """By rank, what `worker` returns, with its `host`."""
+    launched: Sequence[str]
+    """Hosts of the launch, by rank; others than those that were seen: the files there are of an older launch, and prove nothing."""
+    workers: int
+    """How many of them trained."""
 
+    def in_state(self, *states: str) -> list[str]:
+        """Hosts whose worker is in one of these states."""
+        return [one["host"] for one in self.seen if one["state"] in states]
 
-def goes_on(seen: list[dict[str, Any]], launched: list[str], workers: int) -> bool:
-    """Return whether enough workers of an elastic run are alive without the rest; arguments as of `left_alone`, then how many trained."""
-    alive = [rank for rank, one in enumerate(seen) if one["state"] == "running"]
-    return [one["host"] for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
+    @property
+    def _apply(self) -> bool:
+        return [one["host"] for one in self.seen] == list(self.launched)
 
+    def left_alone(self) -> tuple[list[str], list[str]]:
+        """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
 
-def waits(seen: list[dict[str, Any]], launched: list[str]) -> list[str]:
-    """Hosts whose worker is away without an exit code while all others are alive; arguments as of `left_alone`."""
-    away = [one["host"] for one in seen if one["state"] in AWAY]
-    others = {one["state"] for one in seen if one["state"] not in AWAY}
-    return away if [one["host"] for one in seen] == launched and others == {"running"} else []
+        Workers that ended well are not lost: the others still write their last files.
+        """
+        if not self._apply:
+            return [], []
+        lost = [one["host"] for one in self.seen if one.get("exit_code") or one["state"] == "gone"]
+        return lost, self.in_state("running") if lost else []
 
+    def goes_on(self) -> bool:
+        """Return whether enough workers of an elastic run are alive without the rest."""
+        alive = [rank for rank, one in enumerate(self.seen) if one["state"] == "running"]
+        return self._apply and len(alive) < len(self.seen) and may_go_on(alive, self.workers, 1)
 
-def has_ended(seen: list[dict[str, Any]], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
-    """Return whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
-    done = [rank for rank, one in enumerate(seen) if one["state"] == "done" and (one["steps"] or {}).get("step") == steps]
-    enough = may_go_on(done, workers, 1) if elastic else len(done) == len(seen)
-    return [one["host"] for one in seen] == launched and enough and not any(one["state"] == "running" for one in seen)
+    def waits_for(self) -> list[str]:
+        """Hosts whose worker is away without an exit code while all others are alive."""
+        others = {one["state"] for one in self.seen if one["state"] not in AWAY}
+        return self.in_state(*AWAY) if self._apply and others == {"running"} else []
 
+    def has_ended(self, steps: int, elastic: bool) -> bool:
+        """Return whether the launch has made all its steps and ended well while no command watched."""
+        done = [rank for rank, one in enumerate(self.seen) if one["state"] == "done" and (one["steps"] or {}).get("step") == steps]
+        enough = may_go_on(done, self.workers, 1) if elastic else len(done) == len(self.seen)
+        return self._apply and enough and not self.in_state("running")
 
-def far(seen: list[dict[str, Any]], counts: dict[str, Any]) -> str:
-    """The progress of the run's most advanced worker, as `epoch 12 of 60`; empty before the first step."""
-    steps = [one["steps"] for one in seen if one.get("steps")]
-    return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
+    def progress(self, counts: dict[str, Any]) -> str:
+        """The progress of the most advanced worker, as `epoch 12 of 60`; empty before the first step."""
+        steps = [one["steps"] for one in self.seen if one.get("steps")]
+        return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
 def _run_columns(called: str) -> list[str]:
@@ -282,5 +290,5 @@ def _note(look: dict[str, Any]) -> str:
 def _progress(chief: dict[str, Any], counts: dict[str, Any], run: RunFolder) -> list[str]:
     if not chief.get("steps"):
         return []
-    left = Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
+    left = result_text.Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
     return ["  " + result_text.progress(chief["steps"], counts, chief.get("epoch"), left, run.noun, run.monitor)]

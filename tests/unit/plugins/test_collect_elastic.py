@@ -2,7 +2,8 @@
 
 import pytest
 
-from control.runs.results import generations
+from control.common import project
+from control.runs.results.generations import Generations
 from plugins.action import collect_elastic
 from plugins.action.collect_elastic import ActionModule
 from tests.unit.control.remote.test_remote import history
@@ -20,10 +21,10 @@ def collect(tmp_path, monkeypatch):
     (run / "config.yml").write_text("checkpoint: {snapshots: all}\nrecovery: {elastic: true, max_restarts: 5}\n")
     (run / "checkpoints" / "epoch-0003.keras").touch()
     (run / "logs" / "train" / "events.out.tfevents.1").touch()
-    monkeypatch.setattr(collect_elastic.project, "PRIVATE", tmp_path)
-    monkeypatch.setattr(collect_elastic.project, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(project, "PRIVATE", tmp_path)
+    monkeypatch.setattr(project, "RUNS", tmp_path / "runs")
     for host in HOSTS[1:]:
-        generations.note(tmp_path / "watch" / "one", host, {"number": 2, "hosts": HOSTS[1:]})
+        Generations.of_run("one").note(host, {"number": 2, "hosts": HOSTS[1:]})
     names = {
         "checkpoints": [f"checkpoints/epoch-{epoch:04d}.keras" for epoch in (1, 3, 4, 999_999_999)],
         "logs": ["logs/train/events.out.tfevents.1", "logs/train/events.out.tfevents.2"],

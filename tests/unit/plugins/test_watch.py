@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from control.remote.follow import HostUnreachable
-from control.runs.results import generations
+from control.runs.results.generations import Generations
 from control.runs.results.outcome import Verdict
 from control.runs.show.progress import Progress
 from plugins.action.watch_run import OTHERS_GRACE_S, ActionModule
@@ -87,7 +87,7 @@ def test_only_answering_workers_beside_a_failure_are_ended(silent, state, tmp_pa
     """One that does not answer is what the others failed of; it was called ended by us when they noticed sooner than we."""
     watch = watcher(clock)
     watch.host, watch.rank, watch.worker, watch.arguments = "pi3", 1, SimpleNamespace(watch=lambda *_: None), {"silence": 60}
-    watch.marks, watch.answered_at = tmp_path, clock.monotonic() - silent
+    watch.marks, watch.answered_at = Generations(tmp_path), clock.monotonic() - silent
     monkeypatch.setattr("plugins.action.watch_run.since_failure", lambda *_: 30.0)
     monkeypatch.setattr(watch, "_end_it", lambda state, *_, **__: state)
     assert watch._once() == state
@@ -149,7 +149,7 @@ def test_host_may_be_away_while_others_wait(clock):
 def elastic(tmp_path, rank, clock=CLOCK):
     watch = watcher(clock)
     watch.elastic, watch.rejoin_wait, watch.arguments = True, 300.0, {"silence": 45, "hosts": ["pi0", "pi1", "pi2"]}
-    watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", tmp_path, tmp_path
+    watch.rank, watch.host, watch.marks, watch.local = rank, f"pi{rank}", Generations(tmp_path), tmp_path
     watch.phase, watch.step, watch.trained = "training", 7, False
     watch.workers = 3
     return watch
@@ -212,7 +212,7 @@ def test_spare_that_missed_the_end_is_ended(tmp_path, monkeypatch, clock):
     for watch in (spare, worker):
         watch.workers, watch.answered_at = 2, clock.monotonic()
         monkeypatch.setattr(watch, "_end_it", lambda state, message, by_us, host=watch.host: ended.append((host, state)))
-    generations.note_end(tmp_path)
+    watch.marks.note_end()
     spare._abandoned()
     assert not ended, "it may have been told, and end by itself"
     later = time.time() + OTHERS_GRACE_S + 1

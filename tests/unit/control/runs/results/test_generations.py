@@ -3,15 +3,15 @@
 import pytest
 
 from control.remote.worker_access import clear_marks
-from control.runs.results import generations
+from control.runs.results.generations import Generations
 
 HOSTS = ["a", "b", "c"]
 
 
 def chief_of(folder, **marks):
     for host, (number, members) in marks.items():
-        generations.note(folder, host, {"number": number, "hosts": list(members)})
-    return generations.chief(folder, HOSTS, len(HOSTS))
+        Generations(folder).note(host, {"number": number, "hosts": list(members)})
+    return Generations(folder).chief(HOSTS, len(HOSTS))
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,9 @@ def test_host_outside_the_launch_is_no_chief(tmp_path):
 
 
 def test_another_launch_begins_anew(tmp_path):
+    marks = Generations(tmp_path)
     chief_of(tmp_path, a=(2, "bc"), b=(2, "bc"), c=(2, "bc"))
-    generations.note_end(tmp_path)
-    assert generations.is_over(tmp_path)
+    marks.note_end()
+    assert marks.is_over()
     clear_marks(tmp_path)
-    assert (generations.chief(tmp_path, HOSTS, len(HOSTS)), generations.is_over(tmp_path)) == ("a", False)
+    assert (marks.chief(HOSTS, len(HOSTS)), marks.is_over()) == ("a", False)

@@ -14,8 +14,12 @@ def seen(host: str, ended: int | None = None, alive: bool = False, records: bool
     return {"host": host, **status.worker(phases, None if ended is None else {"exit_code": ended}, alive, 1.0)}
 
 
+def looks(actual, launched, workers: int = 3) -> status.Looks:
+    return status.Looks(list(actual), list(launched), workers)
+
+
 def left_alone(*actual: dict) -> tuple[list[str], list[str]]:
-    return status.left_alone(list(actual), [one["host"] for one in actual])
+    return looks(actual, [one["host"] for one in actual]).left_alone()
 
 
 def test_workers_survive_one_that_ended_early():
@@ -36,7 +40,7 @@ def test_departing_or_unasked_worker_leaves_none_alone():
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
 def test_host_of_an_older_launch_leaves_none_alone(launched):
     """None is left alone by a host whose files are of an older launch."""
-    assert status.left_alone([seen("a", alive=True), seen("b", ended=137)], launched) == ([], [])
+    assert looks([seen("a", alive=True), seen("b", ended=137)], launched).left_alone() == ([], [])
 
 
 def member(host: str, number: int, hosts: list[str], alive: bool = True) -> dict:
@@ -64,20 +68,20 @@ def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
 
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
-    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": Phase.STANDING_BY, "steps": None}]
-    shown = status.table(RunFolder(Path("run")), hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    actual = [member(host, 1, ["a", "b"]) for host in "ab"] + [{**seen("c"), "phase": Phase.STANDING_BY, "steps": None}]
+    shown = status.table(RunFolder(Path("run")), hosts, actual, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
     assert line.split()[:2] == ["2", "c"]
     assert "lost:" not in shown
-    assert not status.goes_on([seen("a", alive=False), seen("b"), seen("c")], ["a", "b", "c"], 2), "the half without the first"
+    assert not looks([seen("a", alive=False), seen("b"), seen("c")], "abc", 2).goes_on(), "the half without the first"
 
 
 @pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
 def test_run_goes_on_with_enough_workers_alive(alive, expected):
     """A run goes on without a host if enough workers are alive."""
-    looks = [seen(host, alive=host in alive) for host in "abc"]
-    assert status.goes_on(looks, ["a", "b", "c"], 3) is expected
-    assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"
+    actual = [seen(host, alive=host in alive) for host in "abc"]
+    assert looks(actual, "abc").goes_on() is expected
+    assert not looks(actual, "abd").goes_on(), "of an older launch"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +98,11 @@ def test_run_goes_on_with_enough_workers_alive(alive, expected):
     ],
 )
 def test_workers_wait_for_one_that_may_come_back(states, expected):
-    looks = [{"host": host, "state": state} for host, state in zip("abc", states, strict=False)]
-    launched = [one["host"] for one in looks]
-    away = [one["host"] for one in looks if one["state"] in ("gone", "unreachable")]
-    assert status.waits(looks, launched) == (away if expected else [])
-    assert not status.waits(looks, [*launched, "d"]), "of an older launch"
+    actual = [{"host": host, "state": state} for host, state in zip("abc", states, strict=False)]
+    launched = [one["host"] for one in actual]
+    away = [one["host"] for one in actual if one["state"] in ("gone", "unreachable")]
+    assert looks(actual, launched).waits_for() == (away if expected else [])
+    assert not looks(actual, [*launched, "d"]).waits_for(), "of an older launch"
 
 
 def done(host: str, step: int = 30) -> dict:
@@ -121,4 +125,4 @@ def done(host: str, step: int = 30) -> dict:
     ],
 )
 def test_run_ended_if_its_workers_made_all_steps(last, elastic, expected):
-    assert status.has_ended([done("a"), done("b"), last], ["a", "b", "c"], 3, 30, elastic) is expected
+    assert looks([done("a"), done("b"), last], "abc").has_ended(30, elastic) is expected

@@ -9,7 +9,7 @@ import pytest
 from control.common import command_line, progress_line, project, text
 from control.common.plan import Plan
 from control.common.terminal_lines import wrapped
-from control.runs.results import metric_text, next_steps, outcome, time_left
+from control.runs.results import metric_text, next_steps, outcome
 from control.runs.results.outcome import Verdicts
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
@@ -245,7 +245,7 @@ def test_line_elsewhere_is_written_in_its_time():
 
 
 def test_estimate_from_the_current_speed():
-    estimate = time_left.Estimate(COUNTS)
+    estimate = result_text.Estimate(COUNTS)
     estimate.epoch(100.0, 1)
     assert estimate.left(110, 1280.0) == 10.0
     assert estimate.left(210, 1280.0) == 0.0
@@ -253,7 +253,7 @@ def test_estimate_from_the_current_speed():
 
 
 def test_estimate_from_finished_epochs_counts_validation_and_saving():
-    estimate = time_left.Estimate(COUNTS)
+    estimate = result_text.Estimate(COUNTS)
     for at, epoch in ((100.0, 1), (170.0, 2)):
         estimate.epoch(at, epoch)
     assert estimate.left(140, 1e9) == 70.0
