@@ -165,20 +165,6 @@ def test_five_columns_that_tensorboard_shows_first_are_ours():
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]
 
 
-def test_metrics_are_curves_below_our_own_results():
-    names = [(one.name.group, one.name.tag, one.display_name) for one in hparams._experiment({}).metric_infos]
-    assert names == [
-        ("", "result/validation_accuracy", "best val_accuracy"),
-        ("", "result/images_per_s", "images_per_s"),
-        ("validation", "accuracy", "val_accuracy"),
-        ("train", "accuracy", "accuracy"),
-        ("validation", "loss", "val_loss"),
-        ("train", "loss", "loss"),
-        ("", "result/best", "best of train.monitor"),
-        ("", "result/test_accuracy", "test accuracy"),
-    ]
-
-
 def test_results_stand_at_their_epoch(tmp_path):
     run = make_run(tmp_path / "first")
     write_text(run / "evaluations.csv", EVALUATIONS + "1,test,1.5,0.43,100,1,x\n5,test,1.2,0.57,100,1,x\n10,test,1.3,0.56,100,1,x\n")
