@@ -27,71 +27,59 @@ FAIR_STEPS = 100
 """A run of fewer steps is mostly start-up, and is not compared with a prediction."""
 
 
-def progress(
-    record: dict[str, Any],
-    counts: dict[str, Any],
-    last_epoch: dict[str, Any] | None,
-    eta: float | None,
-    called: str = "image",
-    asked: str | None = None,
-) -> str:
-    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA.
+class RunProgress:
+    """The progress of a run: a line while it trains, and the table of epochs, printed while they end."""
 
-    `asked` is `train.monitor`.
-    """
-    metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
-    decides = monitor(last or [VALIDATION + name for name in metrics], asked).metric
-    value = f"{last[decides]:.4f}" if decides in last else "-"
-    left = duration(eta) if eta is not None else "-"
-    named = list(metrics.items())[:MOST_METRICS]
-    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
-    # A model without validation is judged by a metric of training.
-    decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
-    return (
-        f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} {called}s/s  ETA {left}{shown}{decisive}"
-    )
+    def __init__(self, counts: dict[str, Any], called: str = "image", asked: str | None = None, width: int | None = None):
+        """Sizes of the run, as in the plan.
 
-
-class Estimate:
-    """Time left, from finished epochs (validation and saving included) or the current speed."""
-
-    def __init__(self, counts: dict[str, Any]):
-        """Sizes of the run, as in the plan."""
-        self._counts = counts
-        self._epochs: list[tuple[float, int]] = []
-
-    def epoch(self, at: float, epoch: int) -> None:
-        """Record when an epoch ended."""
-        self._epochs.append((at, epoch))
-
-    def left(self, step: int, images_per_s: float) -> float | None:
-        """Seconds left after `step`."""
-        steps = self._counts["total_steps"] - step
-        if len(self._epochs) >= 2:
-            (first, start), (last, end) = self._epochs[0], self._epochs[-1]
-            return (last - first) / ((end - start) * self._counts["steps_per_epoch"]) * steps
-        return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
-
-
-class EpochTable:
-    """The table of epochs, printed while they end."""
-
-    def __init__(self, epochs: int, called: str = "image", width: int | None = None):
-        """`called`: what an example is called; `width`: columns of the terminal, beyond which metrics are left out."""
-        self._epochs, self._called, self._width = epochs, called, width
+        `called`: what an example is called; `asked`: `train.monitor`; `width`: columns of the terminal, beyond which metrics are left out.
+        """
+        self._counts, self._called, self._asked, self._width = counts, called, asked, width
+        self._ended: list[dict[str, Any]] = []
         self._names: list[str] | None = None
 
-    def lines(self, row: dict[str, Any], eta: float | None) -> list[str]:
-        """A finished epoch, below a header where its columns are new; `eta`: seconds left."""
-        last = [*_rates(self._called), "left"]
+    def end_epoch(self, record: dict[str, Any]) -> None:
+        """Take the record of a finished epoch."""
+        self._ended.append(record)
+
+    def left(self, step: int, images_per_s: float) -> float | None:
+        """Seconds left after `step`, from finished epochs (validation and saving included) or the current speed."""
+        steps = self._counts["total_steps"] - step
+        if len(self._ended) >= 2:
+            first, last = self._ended[0], self._ended[-1]
+            return float((last["t"] - first["t"]) / ((last["epoch"] - first["epoch"]) * self._counts["steps_per_epoch"]) * steps)
+        return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
+
+    def line(self, record: dict[str, Any]) -> str:
+        """One line: epoch, step, examples per second, time left, metrics, the validation metric that decides (of the last epoch)."""
+        metrics, last = record["metrics"], metric_values(self._ended[-1]) if self._ended else {}
+        decides = monitor(last or [VALIDATION + name for name in metrics], self._asked).metric
+        value = f"{last[decides]:.4f}" if decides in last else "-"
+        named = list(metrics.items())[:MOST_METRICS]
+        shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
+        # A model without validation is judged by a metric of training.
+        decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
+        return (
+            f"epoch {record['epoch']}/{self._counts['epochs']}  step {record['step']:,}/{self._counts['total_steps']:,}  "
+            f"{record['images_per_s']:,.0f} {self._called}s/s  ETA {self._left(record['step'], record)}{shown}{decisive}"
+        )
+
+    def epoch_lines(self) -> list[str]:
+        """The last finished epoch, below a header where its columns are new."""
+        row, last = self._ended[-1], [*_rates(self._called), "left"]
         names, before = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width), self._names
         self._names = names
         columns = ["epoch", *map(metric_name, names), *last]
-        cells = [f"{row['epoch']}/{self._epochs}", *_numbers(row, names), duration(eta) if eta is not None else "-"]
+        left = self._left(row["epoch"] * self._counts["steps_per_epoch"], row)
+        cells = [f"{row['epoch']}/{self._counts['epochs']}", *_numbers(row, names), left]
         shown = [cells] if names == before else [columns, cells]
         widths = [max(NARROWEST, len(title)) for title in columns]
         return ["  " + "  ".join(str(cell).rjust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
+
+    def _left(self, step: int, record: dict[str, Any]) -> str:
+        left = self.left(step, record["images_per_s"])
+        return duration(left) if left is not None else "-"
 
 
 def _rates(called: str) -> list[str]:
@@ -112,7 +100,7 @@ def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> 
 
 
 def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
-    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
+    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `RunProgress`."""
     last = _rates(called)
     shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
     if len(rows) > 24:
@@ -151,7 +139,7 @@ def result(
 ) -> str:
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
 
-    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `EpochTable`.
+    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `RunProgress`.
     """
     state = f"{run}: {summary.state}"
     if {row["epoch"] for row in rows} <= set(printed):

@@ -290,5 +290,7 @@ def _note(look: dict[str, Any]) -> str:
 def _progress(chief: dict[str, Any], counts: dict[str, Any], run: RunFolder) -> list[str]:
     if not chief.get("steps"):
         return []
-    left = result_text.Estimate(counts).left(chief["steps"]["step"], chief["steps"]["images_per_s"])
-    return ["  " + result_text.progress(chief["steps"], counts, chief.get("epoch"), left, run.noun, run.monitor)]
+    progress = result_text.RunProgress(counts, run.noun, run.monitor)
+    if chief.get("epoch"):
+        progress.end_epoch(chief["epoch"])
+    return [f"  {progress.line(chief['steps'])}"]

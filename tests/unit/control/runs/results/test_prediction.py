@@ -68,10 +68,7 @@ def test_run_on_hosts_as_they_were_predicted(saved, workers):
 @pytest.mark.parametrize(
     ("changed", "shares"),
     [
-        *(
-            ({name: value}, None)
-            for name, value in (("cpus", 0.19), ("threads", 2), ("address", "10.0.0.9"), ("name", "d"), ("cpus", None))
-        ),
+        *((changed, None) for changed in ({"cpus": 0.19}, {"cpus": None}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"})),
         *(({}, shares) for shares in ([80, 80, 32], [0, 0, 0], [96, 96])),
     ],
 )

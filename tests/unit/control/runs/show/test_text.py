@@ -145,31 +145,41 @@ def test_plan_says_how_many_parameters_train(last, layers):
 # --- progress
 
 
+def progress(*epochs, width=None, **counts):
+    """The progress of a run after these epochs."""
+    made = result_text.RunProgress({**COUNTS, **counts}, width=width)
+    for epoch in epochs:
+        made.end_epoch(epoch)
+    return made
+
+
 def test_progress_line_before_the_first_validation():
-    assert result_text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
-        "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA -  loss 0.5123  accuracy 0.8000  val accuracy -"
+    assert progress(total_steps=2100).line(STEPS) == (
+        "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA 1:13  loss 0.5123  accuracy 0.8000  val accuracy -"
     )
+    assert "  ETA -  " in progress().line({**STEPS, "images_per_s": 0.0})
 
 
 def test_progress_line_later():
-    shown = result_text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
-    assert "  ETA 1:15  loss" in shown
-    assert shown.endswith("val accuracy 0.7500")
+    assert progress(row(1, 0.75)).line(STEPS).endswith("val accuracy 0.7500")
 
 
 def test_epochs_are_a_table_while_they_end():
     """With a header again where the columns change."""
-    table = result_text.EpochTable(3)
-    assert [*table.lines(row(1, 0.5), None), *table.lines(row(2, 0.75), 3700)] == [
+    table, lines = progress(), []
+    for epoch in ({**row(1, 0.5), "t": 0.0}, {**row(2, 0.75), "t": 3700.0}, {**row(3, 0.75), "t": 7400.0, "top_5": 0.5}):
+        table.end_epoch(epoch)
+        lines += table.epoch_lines()
+    assert lines[:3] == [
         "    epoch     loss  accuracy  val loss  val accuracy  seconds  images/s     left",
-        "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234        -",
+        "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234     0:15",
         "      2/3   0.2500    0.2500    0.2500        0.7500      0.2     1,234  1:01:40",
     ]
-    assert len(table.lines({**row(3, 0.75), "top_5": 0.5}, None)) == 2
+    assert len(lines) == 5
 
 
 def test_narrow_table_keeps_the_first_metrics():
-    (header, _) = result_text.EpochTable(3, width=50).lines(row(1, 0.5), None)
+    (header, _) = progress(row(1, 0.5), width=50).epoch_lines()
     assert header == "    epoch     loss  seconds  images/s     left"
 
 
@@ -243,18 +253,15 @@ def test_line_elsewhere_is_written_in_its_time():
     assert display.shown == [("0123456789" * 30, True)]
 
 
-def test_estimate_from_the_current_speed():
-    estimate = result_text.Estimate(COUNTS)
-    estimate.epoch(100.0, 1)
+def test_time_left_from_the_current_speed():
+    estimate = progress({"t": 100.0, "epoch": 1})
     assert estimate.left(110, 1280.0) == 10.0
     assert estimate.left(210, 1280.0) == 0.0
     assert estimate.left(110, 0.0) is None
 
 
-def test_estimate_from_finished_epochs_counts_validation_and_saving():
-    estimate = result_text.Estimate(COUNTS)
-    for at, epoch in ((100.0, 1), (170.0, 2)):
-        estimate.epoch(at, epoch)
+def test_time_left_from_finished_epochs_counts_validation_and_saving():
+    estimate = progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 2})
     assert estimate.left(140, 1e9) == 70.0
     assert estimate.left(175, 1e9) == 35.0
 
@@ -329,7 +336,7 @@ def test_model_without_validation_shows_each_metric_once():
     """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
-    assert result_text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
+    assert progress(own).line(steps).count("generator 0.5000") == 1
     assert not any("evaluate.yml" in line for line in result([own]))
     assert any("metrics on the test examples  ansible-playbook evaluate.yml" in line for line in result([{**own, "val_mae": 1.0}]))
 
