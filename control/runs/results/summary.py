@@ -13,7 +13,7 @@ FILE = "summary.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What commands read of a summary.json; a value that the file lacks is the default."""
+    """A summary.json as commands read it; a value that the file lacks is the default."""
 
     state: str | None = None
     """`SUCCEEDED`, `FAILED`, `CANCELLED`, `PREEMPTED`, `RUNNING` while nobody saw its end, `FAILED_PREFLIGHT`; None before a summary."""
@@ -45,7 +45,7 @@ class Summary:
     weights_sha256_by_rank: Sequence[str] = ()
     inexact_because: Sequence[str] = ()
     unsaved: Mapping[str, str] = field(default_factory=dict)
-    """What could not be saved, and why."""
+    """Files that could not be saved, and why."""
     launch: Mapping[str, Any] | None = None
     """Durations of the last launch (`Verdicts.launch_times`)."""
     lost: Sequence[Mapping[str, Any]] = ()
