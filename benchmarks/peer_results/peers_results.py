@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from benchmarks.peer_results.peer_trials import IDEAL, OURS, PEER, REDUCED, SYSTEMS, Cell, bits_per_s
 from control.campaign import store
 from control.common import text
-from control.runs.results import failure_text
+from control.runs.results import outcome
 
 PARAMETERS = 3_688_714
 MEASURED, FAILED = "measured", "failed"
@@ -115,7 +115,7 @@ def first_failure(ends: Sequence[Mapping[str, Any]]) -> str:
     one = min(bad, key=lambda each: (each["exit"] == PEER_GONE, each["exit"] is None))
     code = one["exit"]
     ends_without = {None: "ended without an exit code", 124: "took too long"}
-    how = ends_without.get(code) or f"exit code {code}{failure_text.signal_name(code)}"
+    how = ends_without.get(code) or f"exit code {code}{outcome.signal_name(code)}"
     return f"{one['host']}: {how}: {telling(one['lines'])}"
 
 

@@ -17,7 +17,7 @@ from benchmarks.shared import lab_nodes, script
 from benchmarks.shared.lab_nodes import Lab
 from control.common import project, text
 from control.remote.worker_files import chief_records
-from control.runs.results.staleness import calls_by_staleness, staleness
+from control.runs.show.parameter_server_text import calls_by_staleness, staleness
 from trainer.common.files import write_rows
 from trainer.rundir.schemas import read_history
 

@@ -9,8 +9,8 @@ from control.common import command_line, configurations, model_options, project,
 from control.common.operator_variables import integer
 from control.common.task import Task
 from control.runs.planning import plan_command
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import latest_run
-from control.runs.results.snapshot_choice import choose_epochs
 from control.sweep.scaling import design
 from trainer.common.errors import ConfigError
 from trainer.rundir.layout import snapshot_path
@@ -59,7 +59,7 @@ def _model_of(options: dict[str, Any], runs: Path) -> dict[str, Any]:
     if "set" in options:
         raise ConfigError(f"set={options['set']}: a run's snapshot is taken as it is; give config=NAME for a new model")
     folder = latest_run(runs, None if "run" not in options else str(options["run"]))
-    epoch, rewritten = choose_epochs("last", folder)[0], configurations.rewritten(folder / "config.yml")
+    epoch, rewritten = RunFolder(folder).choose_epochs("last")[0], configurations.rewritten(folder / "config.yml")
     return {"of": f"epoch {epoch} of run {folder.name}", "snapshot": str(snapshot_path(folder, epoch)), "config_yaml": rewritten}
 
 

@@ -21,8 +21,7 @@ from control.common.task import Task
 from control.remote import trainer_package
 from control.runs.planning import plan_command
 from control.runs.planning.plan_request import overrides
-from control.runs.results import run_summary
-from control.runs.results.evaluations import accuracy_by_epoch
+from control.runs.results.run_folder import RunFolder
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
@@ -145,7 +144,7 @@ def _refuse_compared(given: str) -> None:
 
 def row_of(training: Training, run: Path) -> Row:
     """The row of a finished and evaluated run."""
-    summary, tested = run_summary.read_summary(run), accuracy_by_epoch(run / "evaluations.csv")
+    summary, tested = RunFolder(run).summary.written, RunFolder(run).evaluations.accuracies
     last, best = summary["epochs_done"], summary["best"]["epoch"]
     speed = summary["images_per_s"], summary["seconds_training"]
     return Row(training.config, training.method, training.seed, last, tested[last], tested[best], *speed)

@@ -26,7 +26,7 @@ from control.common.task import Task
 from control.remote import trainer_package
 from control.remote.worker_files import metrics, read_records
 from control.runs.planning import plan_command
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
 from trainer.rundir.layout import recorded
@@ -95,7 +95,7 @@ class RunChaos(Task):
     def _undisturbed(self) -> str:
         run = f"{self.bench['name']}-undisturbed"
         self._play("train", run, self._options())
-        return str(run_summary.read_summary(project.RUNS / run)["weights_sha256"])
+        return str(Summary.read(project.RUNS / run).weights_sha256)
 
     def _options(self) -> dict[str, Any]:
         settings = {**SETTINGS, "train.steps": _steps(self.bench)}
@@ -116,14 +116,14 @@ class RunChaos(Task):
         except BaseException:
             self._play("stop", run, {}, check=False, heed=False)
             raise
-        summary = run_summary.read_summary(project.RUNS / run)
-        equal = code == 0 and summary["weights_sha256"] == self.bench["digest"]
+        summary = Summary.read(project.RUNS / run)
+        equal = code == 0 and summary.weights_sha256 == self.bench["digest"]
         workers = {name: _read_all(project.RUNS / run / "workers" / name / "metrics.jsonl") for name in scene.hosts}
         untils = [*(one.began for one in times[1:]), time.time()]
         for begun, until in zip(times, untils, strict=True):
             row = begun.row(until, workers, scene.hosts[0])
-            STORE.put(self.folder / ROWS, replace(row, equal=equal, state=str(summary["state"])))
-        self.line.print(f"round {number}: {len(times)} faults, {summary['state']}, weights {'equal' if equal else 'DIFFERENT'}")
+            STORE.put(self.folder / ROWS, replace(row, equal=equal, state=str(summary.state)))
+        self.line.print(f"round {number}: {len(times)} faults, {summary.state}, weights {'equal' if equal else 'DIFFERENT'}")
 
     def _inject(self, scene: Scene, faults: Sequence[Injection]) -> list[Begun]:
         """Inject each fault when it is due; those that are left when the training is lost are not injected."""

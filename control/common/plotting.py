@@ -1,8 +1,7 @@
 """The look of all pictures: PNG files, the same bytes for the same numbers, readable in print and in greyscale."""
 
 import contextlib
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +108,3 @@ def line_style(index: int) -> dict[str, str]:
         "linestyle": DASHES[index % len(DASHES)],
         "marker": MARKERS[index % len(MARKERS)],
     }
-
-
-def gap(positions: Mapping[int, float]) -> float:
-    """The shortest distance between neighbours on the x axis; 1 for a single position."""
-    ordered = sorted(positions.values())
-    return min((right - left for left, right in itertools.pairwise(ordered)), default=1.0)
-
-
-def beside(position: float, width: float, count: int) -> list[float]:
-    """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
-    return [position + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

@@ -6,7 +6,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control.common import command_line
-from control.common.terminal_lines import cut, printable_lines
+from control.common.terminal_lines import printable_lines
 from trainer.common.safe_text import printable
 
 WIDTH = 80
@@ -25,7 +25,7 @@ class Line:
         """Show the latest state."""
         if self._terminal:
             width = (command_line.columns() or WIDTH) - 1
-            self._display.display(f"\r\x1b[2K{cut(printable(line), width)}", newline=False)
+            self._display.display(f"\r\x1b[2K{_cut(printable(line), width)}", newline=False)
             self._drawn = True
         elif time.monotonic() - self._last >= self._every:
             self._display.display(printable(line))
@@ -42,3 +42,11 @@ class Line:
         if self._drawn:
             self._display.display("\r\x1b[2K", newline=False)
             self._drawn = False
+
+
+def _cut(line: str, width: int) -> str:
+    """A line that fits: without the last of its parts, between which are two spaces; a single part loses its end."""
+    if len(line) <= width:
+        return line
+    parts, _, _ = line[: width + 2].rpartition("  ")
+    return parts or line[:width]

@@ -11,16 +11,6 @@ TRIALS = "trials"
 """Folder of a sweep's trials: `trials/<sweep>` below worker_root, which may be this very folder; `sweeps/<sweep>/trials` here."""
 
 
-def is_users(run: Path) -> bool:
-    """Return whether a run directory is one of the user's own runs, not a sweep's, the doctor's or a benchmark's."""
-    return run.parent == RUNS
-
-
-def is_trial(run: Path) -> bool:
-    """Return whether a run directory is that of a sweep's trial."""
-    return run.parent.name == TRIALS
-
-
 def runs_folder(run_kind: str) -> Path:
     """Folder of run directories on the control node: the user's runs, a sweep's trials, or a command's own."""
     kind, _, name = run_kind.partition("/")

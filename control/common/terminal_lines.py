@@ -38,11 +38,3 @@ def _wrapped(line: str, width: int) -> str:
     begin = max([match.end() for match in COLUMN.finditer(line) if match.end() <= width // 2], default=0)
     rest = textwrap.wrap(line[begin:], width - begin, break_long_words=False, break_on_hyphens=False)
     return line[:begin] + f"\n{' ' * begin}".join(rest)
-
-
-def cut(line: str, width: int) -> str:
-    """A line that fits: without the last of its parts, between which are two spaces; a single part loses its end."""
-    if len(line) <= width:
-        return line
-    parts, _, _ = line[: width + 2].rpartition("  ")
-    return parts or line[:width]

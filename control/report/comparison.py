@@ -133,8 +133,8 @@ def _cost(run: Run, other: Run) -> str:
     """The better run's cost, as multiples of the other's."""
     parameters = run.cluster["parameters"]["total"] / other.cluster["parameters"]["total"]
     cost = [f"it has {_times(parameters, 'its parameters', 'as many parameters')}"]
-    if run.summary.get("images_per_s") and other.summary.get("images_per_s"):
-        speed = run.summary["images_per_s"] / other.summary["images_per_s"]
+    if run.summary.images_per_s and other.summary.images_per_s:
+        speed = run.summary.images_per_s / other.summary.images_per_s
         rate = f"as many {noun(run.spec, other.spec)}s per second"
         cost.append(f"trained {_times(speed, rate, rate)}")
     return listed(cost)
@@ -154,7 +154,7 @@ def _row(run: Run, compared: bool) -> list[str]:
             return "-"
         return f"{'' if compared else f'{metric_name(metric)} '}{_shown(decides, values[metric])}"
 
-    rate, seconds = run.summary.get("images_per_s"), run.summary.get("seconds_training")
+    rate, seconds = run.summary.images_per_s, run.summary.seconds_training
     return [
         code(run.name),
         code(run.model),

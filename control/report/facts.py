@@ -8,10 +8,11 @@ from typing import Any
 from control.common import configurations
 from control.remote import worker_files
 from control.report.blocks import code
-from control.runs.results import run_summary, step_profile
+from control.runs.results import step_profile
 from control.runs.results.course import Course, judge
-from control.runs.results.evaluations import FIRST, LAST
+from control.runs.results.evaluation_table import FIRST, LAST
 from control.runs.results.metric_text import model_name
+from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json
 from trainer.data.spec import noun
@@ -29,7 +30,7 @@ class Run:
     folder: Path
     config: dict[str, Any]
     cluster: dict[str, Any]
-    summary: dict[str, Any]
+    summary: Summary
     history: list[dict[str, Any]]
     """Rows of history.csv, at least one; only those with a validation, if there are any."""
     tests: dict[int, dict[str, Any]]
@@ -52,9 +53,8 @@ class Run:
                 f"ended: ansible-playbook status.yml -e run={name}; then fetch its results, or continue it: "
                 f"ansible-playbook train.yml -e run={name}"
             )
-        config, summary = configurations.load(folder / "config.yml"), folder / "summary.json"
-        outcome = read_json(summary) if summary.is_file() else {}
-        return cls(folder, config, read_json(cluster), outcome, judged(history), _tests(folder / "evaluations.csv"))
+        config = configurations.load(folder / "config.yml")
+        return cls(folder, config, read_json(cluster), Summary.read(folder), judged(history), _tests(folder / "evaluations.csv"))
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Run:
     @property
     def reduction(self) -> str:
         """How gradients were sent; runs from before this was recorded have it in their configuration."""
-        return str((self.summary.get("reduction") or self.config["reduction"])["name"])
+        return str((self.summary.reduction or self.config["reduction"])["name"])
 
     @property
     def first(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Run:
     @property
     def ended(self) -> bool:
         """True if the outcome is recorded."""
-        return run_summary.has_ended(self.summary)
+        return not self.summary.under_way
 
     def untested(self) -> list[int]:
         """Epochs of `marked` without a row in evaluations.csv; empty if there are no test images, or the model has no loss."""

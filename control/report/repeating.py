@@ -55,7 +55,7 @@ def _public(url: str) -> str | None:
 def section(run: Run, subject: str, where: str | None, own: OwnFiles) -> Section:
     """The commands that train a run again, with the zip `subject` elsewhere; `where` is Lockstep's `address`."""
     # The record is of the last launch.
-    began = "It was last continued" if run.summary.get("restarts") else "It began"
+    began = "It was last continued" if run.summary.restarts else "It began"
     again = f"{began} at {moment(run.cluster['created_at'])} with the code of {run.revision}. The same training again, under a new name:"
     elsewhere = f"On another machine, with {subject}.zip{_lacking(run)}:"
     return Section(
@@ -79,7 +79,7 @@ def _lacking(run: Run) -> str:
 def _train(run: Run, folder: str = "") -> str:
     # `auto` may choose differently next time.
     chosen = f" -e set=reduction.name={run.reduction}" if run.reduction != (run.config.get("reduction") or {}).get("name") else ""
-    start = run.summary.get("started_by", "train.yml")
+    start = run.summary.started_by
     config = f"{folder}runs/{run.name}/config.yml"
     return f"ansible-playbook {start} -e config={config} -e workers={run.cluster['counts']['workers']}{chosen}"
 

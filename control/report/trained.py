@@ -11,7 +11,9 @@ from control.report.facts import Run
 from control.report.own_files import OwnFiles
 from control.report.settings import Settings
 from control.runs.hosts import inventory_hosts
-from control.runs.results import step_profile, stragglers
+from control.runs.results import step_profile
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
 from control.runs.show import result_text
 from trainer.data.spec import Spec
 from trainer.rundir.best_epoch import RESTORED
@@ -88,37 +90,37 @@ def _outcome(run: Run) -> list[str]:
     if not run.ended:
         look = code(f"ansible-playbook status.yml -e run={run.name}")
         return [f"No outcome is recorded yet, so all figures cover the epochs so far; {look} collects what the hosts have."]
-    epochs = count(summary.get("epochs", run.cluster["counts"]["epochs"]), "epoch")
-    epochs = f"{summary.get('epochs_done', run.last['epoch'])} of {epochs}"
-    steps = f", {count(summary['steps'], 'step')}" if "steps" in summary else ""
+    epochs = count(summary.epochs or run.cluster["counts"]["epochs"], "epoch")
+    epochs = f"{run.last['epoch'] if summary.epochs_done is None else summary.epochs_done} of {epochs}"
+    steps = "" if summary.steps is None else f", {count(summary.steps, 'step')}"
     early = [f"It ended early: {plain(why)}." for _, why in result_text.early(summary)]
-    return [f"State: {summary['state']}, {epochs}{steps}.", *early, *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
+    return [f"State: {summary.state}, {epochs}{steps}.", *early, *_failure(summary), *_time(summary, run.noun), *_weights(summary)]
 
 
-def _failure(summary: dict[str, Any]) -> list[str]:
-    failure = summary.get("failure")
+def _failure(summary: Summary) -> list[str]:
+    failure = summary.failure
     if not failure:
         return []
-    message = f": {plain(failure['message'])}" if failure.get("message") else ""
-    return [f"The first failure was on {code(failure['host'])} (rank {failure['rank']}){message}."]
+    message = f": {plain(failure.message)}" if failure.message else ""
+    return [f"The first failure was on {code(failure.host)} (rank {failure.rank}){message}."]
 
 
-def _time(summary: dict[str, Any], noun: str) -> list[str]:
+def _time(summary: Summary, noun: str) -> list[str]:
     """Training time of all launches, and the duration of the last by the clock of the machine where Enter was pressed."""
-    if not summary.get("seconds_training"):
+    if not summary.seconds_training:
         return []
-    rate = f", at {summary['images_per_s']:,.0f} {noun}s/s in training steps" if summary.get("images_per_s") else ""
-    again = f" in {summary['restarts'] + 1} launches" if summary.get("restarts") else ""
-    trained = f"It trained for {spent(summary['seconds_training'])}{again}, with validation and saving{rate}."
-    launch = summary.get("launch")
+    rate = f", at {summary.images_per_s:,.0f} {noun}s/s in training steps" if summary.images_per_s else ""
+    again = f" in {summary.restarts + 1} launches" if summary.restarts else ""
+    trained = f"It trained for {spent(summary.seconds_training)}{again}, with validation and saving{rate}."
+    launch = summary.launch
     if not launch:
         return [trained]
-    which = "the last launch" if summary.get("restarts") else "the command"
+    which = "the last launch" if summary.restarts else "the command"
     return [trained, f"From Enter to the {launch['until']}, {which} took {spent(launch['seconds_from_enter'])}."]
 
 
-def _weights(summary: dict[str, Any]) -> list[str]:
-    ranks = summary.get("weights_sha256_by_rank")
+def _weights(summary: Summary) -> list[str]:
+    ranks = summary.weights_sha256_by_rank
     if not ranks:
         return []
     if len(set(ranks)) > 1:
@@ -161,9 +163,9 @@ def _host(host: dict[str, Any]) -> list[str]:
 
 def short(run: Run) -> str:
     """The run in one sentence."""
-    seconds = run.summary.get("seconds_training")
+    seconds = run.summary.seconds_training
     took = f" in {spent(seconds)} of training" if seconds else ""
-    state = run.summary.get("state") or "no outcome recorded"
+    state = run.summary.state or "no outcome recorded"
     trained = f"{code(run.model)} ({run.cluster['parameters']['total']:,} parameters)"
     return (
         f"{code(run.name)} trained {trained} for {count(run.last['epoch'], 'epoch')} on {_place(run)}{took}: {state}, "
@@ -175,7 +177,7 @@ def _restored(run: Run) -> str:
     """Whose weights the best epoch has, if a callback restored them."""
     if RESTORED not in run.best:
         return ""
-    epoch, by = run.best[RESTORED], plain(run.summary.get("restored_by", "a callback"))
+    epoch, by = run.best[RESTORED], plain(run.summary.restored_by)
     return f", whose weights are those of epoch {epoch:.0f}, which {by} restored" if epoch else f", as {by} left it"
 
 
@@ -193,7 +195,7 @@ def steps(run: Run) -> list[Section]:
         return []
     number = sum(len(records) for records in step_profile.read(run.folder).values())
     how = f"{count(number, 'step')} of all hosts together were profiled and timed phase by phase; the figures are medians."
-    slow = stragglers.of_run(run.folder)
+    slow = RunFolder(run.folder).straggler
     sentences = [sentence for sentence in (step_profile.sentence(hosts), slow and f"{plain(slow)}.", how) if sentence]
     rows = [[host, *(f"{value:,.1f}" for value in step_profile.columns(phases))] for host, phases in hosts.items()]
     table = Table(f"A step of {code(run.name)} in milliseconds", step_profile.HEADER, rows)

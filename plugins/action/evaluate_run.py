@@ -15,11 +15,11 @@ from control.remote.published import Published
 from control.remote.shared_folder import Item, SharedFolder
 from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
-from control.runs.results import evaluations, run_summary, snapshot_choice
+from control.runs.results import evaluations
+from control.runs.results.run_folder import RunFolder
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
-from trainer.data.spec import noun
 from trainer.rundir import layout
 
 
@@ -42,7 +42,7 @@ class ActionModule(Action):
     ) -> dict[str, Any]:
         """Send what is missing, start, follow, collect, record; a command that is ended ends the evaluation."""
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
-        epochs = snapshot_choice.choose_epochs(str(epoch), into)
+        epochs = RunFolder(into).choose_epochs(epoch)
         if self._task.check_mode:
             return {"changed": True}
         if not published:
@@ -59,7 +59,7 @@ class ActionModule(Action):
         ]
         modules.require(self, "worker_files", {"files": files})
         self._evaluate(run, into, Worker(self, run_folder, folder, session))
-        return {"changed": True, "show_last": _results(run, into, epochs)}
+        return {"changed": True, "show_last": _results(into, epochs)}
 
     def _evaluate(self, run: str, into: Path, worker: Worker) -> None:
         with heeding_signals() as ended:
@@ -93,13 +93,12 @@ def _snapshot(run: Path, remote: str, epoch: int) -> Item:
     return Item("the snapshot", path, f"{remote}/{path.relative_to(run)}")
 
 
-def _results(run: str, into: Path, epochs: list[int]) -> str:
+def _results(into: Path, epochs: list[int]) -> str:
     evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
-    pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
-    evaluations.append(into / "evaluations.csv", evaluated)
-    what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
-    over = run_summary.has_ended(run_summary.read_summary(into))
-    return evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)
+    run = RunFolder(into)
+    pictures = [{key: project.relative(path) for key, path in evaluations.draw(run, row).items()} for row in evaluated]
+    run.evaluations.append(evaluated)
+    return evaluations.show(run, evaluated, pictures)
 
 
 def _read(path: Path) -> dict[str, Any]:

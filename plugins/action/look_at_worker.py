@@ -12,34 +12,27 @@ from control.common.operator_variables import integer
 from control.remote import modules
 from control.remote.follow import HostUnreachable
 from control.remote.worker_access import Worker, of_fault
-from control.runs.hosts import run_recovery
-from control.runs.results import generations, run_summary
+from control.runs.results import generations
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from plugins.shared.base_action import Action
 from trainer.network.launched_hosts import posts
-from trainer.rundir import layout
 from trainer.rundir.metrics_log import WORKER_LOG
 
 AGAIN_S = 1.0
 """Between two looks at a worker that may come back."""
 
 
-def _concluded(folder: Path) -> bool:
-    """Return whether the outcome is already recorded here; the chief of a failed run still reports RUNNING."""
-    return run_summary.read_summary(folder)["state"] not in (None, "RUNNING")
-
-
-def _is_chief(folder: Path, rank: int, seen: WorkerSeen) -> bool:
+def _is_chief(run: RunFolder, rank: int, seen: WorkerSeen) -> bool:
     """Return whether a worker is the chief; an elastic run gets another chief after the first was lost."""
-    if not run_recovery.is_elastic(folder):
+    if not run.is_elastic:
         return rank == 0
-    marks = project.PRIVATE / "watch" / folder.name
+    marks = project.PRIVATE / "watch" / run.name
     if seen.generation:
         generations.note(marks, seen.host, seen.generation)
-    record = layout.recorded(folder)
-    names = [one["name"] for one in posts(record)]
-    return generations.chief(generations.noted(marks, names), names, len(record["hosts"])) == seen.host
+    names = [one["name"] for one in posts(run.record)]
+    return generations.chief(generations.noted(marks, names), names, len(run.record["hosts"])) == seen.host
 
 
 class ActionModule(Action):
@@ -74,8 +67,10 @@ class ActionModule(Action):
                 if now.alive and now.fault:
                     seen = replace(seen, note=of_fault(now.fault, folder))
                 if local and not self._task.check_mode:
-                    only = None if _is_chief(Path(local), int(rank), seen) else f"workers/{host}"
-                    worker.collect(Path(local), only, keep=_concluded(Path(local)) and not now.alive)
+                    run = RunFolder(Path(local))
+                    only = None if _is_chief(run, int(rank), seen) else f"workers/{host}"
+                    # The chief of a failed run still reports RUNNING.
+                    worker.collect(run.path, only, keep=not run.summary.under_way and not now.alive)
                 return seen if lines is None else replace(seen, log=worker.last_lines(count))
             except HostUnreachable as error:
                 return WorkerSeen(host, "unreachable", note=str(error))

@@ -19,8 +19,9 @@ from control.remote.published import Published
 from control.remote.worker_access import Worker
 from control.remote.worker_files import read_records
 from control.runs.launch import launches, reservations
-from control.runs.results import outcome, run_summary
+from control.runs.results import outcome
 from control.runs.results.outcome import Verdict
+from control.runs.results.summary import Summary
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
@@ -129,7 +130,7 @@ class ActionModule(Action):
     def _goes_on(self, verdicts: list[Verdict]) -> bool:
         """Return whether a job that ended well, or was preempted, left something to train."""
         well = all(verdict.exit_code in (DONE, PREEMPTED) for verdict in verdicts)
-        return well and (run_summary.read_summary(self.local).get("steps") or 0) < self.plan.counts["total_steps"]
+        return well and (Summary.read(self.local).steps or 0) < self.plan.counts["total_steps"]
 
     def _record(self, published: dict[str, Any], number: str) -> None:
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.

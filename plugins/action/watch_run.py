@@ -22,16 +22,15 @@ from control.remote.worker_access import Seen, Worker, of_fault
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
 from control.runs.planning import kept_choices
-from control.runs.results import generations, outcome, run_summary
+from control.runs.results import generations, outcome
 from control.runs.results.outcome import Verdict
+from control.runs.results.run_folder import RunFolder
 from control.runs.show.progress import Progress
 from plugins.shared.base_action import Action
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
-from trainer.data.spec import noun
 from trainer.host import claims
 from trainer.parameter_server.roles import EVALUATOR
-from trainer.rundir import layout
 from trainer.rundir.phases import WAITING, Phase
 from trainer.supervision.failure import silent
 from trainer.supervision.restart_policy import FINAL
@@ -112,7 +111,7 @@ class ActionModule(Action):
             thread.start()
         if not join(threads):
             return {}
-        if elastic and project.is_users(Path(arguments["local"])):
+        if elastic and RunFolder(Path(arguments["local"])).is_users:
             _collect_chiefs(watches, watched.chief())
         return {
             "launched_at": launches.launched_at(arguments["local"]),
@@ -125,8 +124,8 @@ class ActionModule(Action):
         line = Line(every=1e9)
         files = Worker(self.for_host(target.host), target.run_folder, target.folder, target.session, target.script)
         files.say = line.print if target.rank == 0 else None
-        called, monitor = noun(layout.recorded(target.local).get("dataset", {}).get("spec")), layout.snapshots_policy(target.local)[1]
-        return Watch(target, watched, files, line, Progress(line, counts, target.quiet, watched.launched, called, monitor))
+        run = RunFolder(target.local)
+        return Watch(target, watched, files, line, Progress(line, counts, target.quiet, watched.launched, run.noun, run.monitor))
 
 
 def join(threads: Sequence[threading.Thread]) -> bool:
@@ -242,7 +241,7 @@ class Watch:
         if last:
             self.files.collect(self.target.local)
             return
-        kept = run_summary.missing_snapshots(self.target.local)
+        kept = RunFolder(self.target.local).missing_snapshots
         self.files.collect(self.target.local, "checkpoints", wanted=kept.__contains__)
         self.files.collect(self.target.local, "logs", wanted=lambda name: not (self.target.local / name).exists())
 
@@ -443,7 +442,7 @@ class Watch:
 
         A trial is left alone while it is measured, and its weights are not fetched.
         """
-        trial, begun = not project.is_users(self.target.local), self.clock.monotonic()
+        trial, begun = not RunFolder(self.target.local).is_users, self.clock.monotonic()
         if not last and (trial or begun < self.collect_at):
             return
         try:

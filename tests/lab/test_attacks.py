@@ -38,7 +38,7 @@ chown -hR lockstep: {folder}
 """
 
 
-@EXHAUSTIVE("control/remote", "control/runs/results/run_summary.py", "plugins/modules", "roles/worker")
+@EXHAUSTIVE("control/remote", "control/runs/results/run_folder.py", "plugins/modules", "roles/worker")
 @pytest.mark.parametrize("node", [1, 2])
 def test_hostile_node_writes_nothing_on_the_control_node(cluster: Lab, node: int, tmp_path: Path):
     """By name of a file: `find` listed one a line, so what follows a newline was an absolute path, fetched as whoever typed the command."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from control.runs.results import evaluations
+from control.runs.results.evaluation_table import EvaluationTable
 from tests.lab.conftest import NAMES, NODES, Lab
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, Project, await_during, await_until
 
@@ -165,9 +165,9 @@ def test_five_ssh_hosts_have_four_roles(cluster: Lab):
     given = f"model={example}:build", f"dataset={example}:data", "workers=3", "epochs=3", settings
     shown = cluster.play("train", f"run={run}", *given, timeout=600).stdout
     assert "node1 hands out steps, node2, node3 compute, node4 keeps the weights, node5 evaluates snapshots" in shown
-    rows = evaluations.rows(cluster.run(run) / "evaluations.csv")
+    rows = EvaluationTable(cluster.run(run) / "evaluations.csv").metrics
     assert sorted(rows) == [1, 2, 3]
     cluster.play("evaluate", f"run={run}", "epoch=3")
-    assert evaluations.rows(cluster.run(run) / "evaluations.csv")[3] == pytest.approx(rows[3], rel=1e-5)
+    assert EvaluationTable(cluster.run(run) / "evaluations.csv").metrics[3] == pytest.approx(rows[3], rel=1e-5)
     for node in range(1, NODES + 1):
         assert cluster.on(node, "ss -Htln sport = :12345 or sport = :12845") == "", "nobody listens any more"

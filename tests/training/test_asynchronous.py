@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from control.remote.worker_files import chief_records, read_records
-from control.runs.results import evaluations
+from control.runs.results.evaluation_table import EvaluationTable
 from tests.local_project import LocalProject
 from tests.project import EXHAUSTIVE, ROOT, SLOWEST, await_during, await_until
 from trainer.host import sealed_files
@@ -61,7 +61,7 @@ def test_it_learns_with_a_role_for_each_host(project, pictures):
     assert [sum(record["calls"]) for record in records] == [51, 51] == [sum(record["by_worker"]) for record in records]
     for epoch in (1, 2):
         assert f"worker5: epoch {epoch} on the test examples:" in shown
-    assert sorted(evaluations.rows(project.run("roles") / "evaluations.csv")) == [1, 2]
+    assert sorted(EvaluationTable(project.run("roles") / "evaluations.csv").metrics) == [1, 2]
     assert f"2 epochs in evaluations.csv; epoch {summary['best']['epoch']} on the test examples" in shown
     columns = re.findall(r"(?m)^ +\d+ +worker\d+ +(\S+(?:, \S+)?) ", project.play("status", "run=roles").stdout)
     assert columns == ["chief", "worker", "worker", "ps", "evaluator"]
@@ -73,9 +73,9 @@ def test_an_evaluators_numbers_are_those_of_evaluate(project, pictures):
     """Of the same snapshot."""
     project.play("train", *arguments("evaluated", pictures, epochs=1))
     table = project.run("evaluated") / "evaluations.csv"
-    (before,) = evaluations.rows(table).values()
+    (before,) = EvaluationTable(table).metrics.values()
     project.play("evaluate", "run=evaluated", "epoch=1")
-    assert evaluations.rows(table)[1] == before
+    assert EvaluationTable(table).metrics[1] == before
 
 
 @pytest.mark.usefixtures("roles")
@@ -90,7 +90,7 @@ def test_a_host_that_trains_nothing_is_started_again(project, pictures, lost):
     assert playbook.returncode == 0, output
     summary = project.summary(run)
     assert (summary["state"], summary["steps"], summary["restarts"]) == ("SUCCEEDED", 600, 1 if lost == "server" else 0)
-    assert sorted(evaluations.rows(project.run(run) / "evaluations.csv")) == [1, 2, 3, 4, 5, 6]
+    assert sorted(EvaluationTable(project.run(run) / "evaluations.csv").metrics) == [1, 2, 3, 4, 5, 6]
 
 
 @EXHAUSTIVE

@@ -6,7 +6,7 @@ import zipfile
 
 import yaml
 
-from control.runs.results import evaluations
+from control.runs.results.evaluation_table import EvaluationTable
 from tests.unit.samples import HISTORY
 from trainer.worker.telemetry import PHASES
 
@@ -86,7 +86,7 @@ def write_tests(folder, tests, images=2000):
         {"epoch": epoch, "split": "test", "metrics": {"loss": 2 - accuracy, "accuracy": accuracy}, "images": images, "seconds": 0.8}
         for epoch, accuracy in tests.items()
     ]
-    evaluations.append(folder / "evaluations.csv", [{**row, "evaluated_at": "2026-11-21T05:29:37+00:00"} for row in actual])
+    EvaluationTable(folder / "evaluations.csv").append([{**row, "evaluated_at": "2026-11-21T05:29:37+00:00"} for row in actual])
 
 
 def write_split(folder, host, milliseconds, samples=3):

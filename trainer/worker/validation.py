@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.data.partition import share
 from trainer.engine.job import Job
 
 if TYPE_CHECKING:

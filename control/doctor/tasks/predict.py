@@ -9,8 +9,9 @@ from control.common import project, text
 from control.common.plan import Plan
 from control.common.task import Task
 from control.remote.worker_files import read_records
-from control.runs.results import expected_speed, run_summary
+from control.runs.results import expected_speed
 from control.runs.results.step_model import Hosts, Prediction, Trial, curve
+from control.runs.results.summary import Summary
 from trainer.common.files import read_json, write_json
 from trainer.config.schema import PARAMETER_SERVER
 from trainer.data.spec import noun
@@ -46,7 +47,7 @@ def _predicted(task: Task, plan: Plan, timed: dict[str, Any], folder: Path, trai
     threads = {name: one["threads"] for name, one in timed.items()}
     expected_speed.save(plan, predictions, task.arguments["diagnosis"]["facts"], threads)
     write_json(FILE, {**read_json(FILE), "prediction": [asdict(one) for one in predictions], "steps": timed})
-    why = run_summary.read_summary(folder)["reduction"]["why"] if trained else ""
+    why = Summary.read(folder).reduction["why"] if trained else ""
     return _shown(plan, why, timed, predictions)
 
 
@@ -58,13 +59,13 @@ def _trial(folder: Path, plan: Plan) -> Trial | None:
     if not calls:
         return None
     seconds = sum(call["seconds"] for call in calls) / (len(calls) * plan.config["train"]["steps_per_call"])
-    return Trial(run_summary.read_summary(folder)["reduction"]["name"], float(seconds))
+    return Trial(Summary.read(folder).reduction["name"], float(seconds))
 
 
 def _trained(folder: Path, plan: Plan, asynchronous: bool) -> str:
-    summary = run_summary.read_summary(folder)
-    where = f"{len(plan.hosts)} {'hosts' if asynchronous else 'workers'} in {summary['seconds_total']:.0f} s"
-    return f"[OK] training: {summary['steps']} steps on {where}{'' if asynchronous else ', equal weights on all'}"
+    summary = Summary.read(folder)
+    where = f"{len(plan.hosts)} {'hosts' if asynchronous else 'workers'} in {summary.seconds_total:.0f} s"
+    return f"[OK] training: {summary.steps} steps on {where}{'' if asynchronous else ', equal weights on all'}"
 
 
 def _shown(plan: Plan, why: str, timed: dict[str, Any], predictions: list[Prediction]) -> str:

@@ -16,7 +16,8 @@ from control.common.child_playbooks import Interrupted, Playbook, last_lines
 from control.common.plan import Plan
 from control.remote.published import Published
 from control.runs.launch import reservations, under_way
-from control.runs.results import evaluations, run_summary
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.rundir.layout import recorded
@@ -37,7 +38,7 @@ def record(plan: Plan, published: Published, hosts: list[dict[str, Any]], **more
         more: further entries.
     """
     folder = plan.folder
-    failure = run_summary.read_summary(folder).get("failure")
+    failure = Summary.read(folder).written.get("failure")
     return {
         "run": plan.run,
         # Constant through all launches of a run; a later run of the same name has another.
@@ -67,7 +68,8 @@ def record(plan: Plan, published: Published, hosts: list[dict[str, Any]], **more
 
 def write(folder: Path, plan: Plan, written: dict[str, Any]) -> None:
     """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
-    evaluations.forget(folder / "evaluations.csv", run_summary.read_summary(folder).get("epochs_done", 0))
+    run = RunFolder(folder)
+    run.evaluations.forget(run.summary.epochs_done or 0)
     write_json(folder / "cluster.json", written)
     write_text(folder / "config.yml", plan.config_yaml)
     under_way.keep(folder)
@@ -89,7 +91,7 @@ def begin(plan: Plan) -> dict[str, Any]:
         "state": "CANCELLED",
     }
     # A sweep ends what is left of its trials itself.
-    if not project.is_trial(plan.folder):
+    if not RunFolder(plan.folder).is_trial:
         write_json(_note(launch["id"]), launch)
     return launch
 
@@ -130,7 +132,7 @@ def forget_start(launch: dict[str, Any]) -> None:
     folder = Path(launch["folder"])
     if recorded(folder).get("launch", launch["id"]) != launch["id"]:
         return
-    if launch["asked_yaml"] is not None and run_summary.read_summary(folder)["state"] in (None, "FAILED_PREFLIGHT"):
+    if launch["asked_yaml"] is not None and Summary.read(folder).state in (None, "FAILED_PREFLIGHT"):
         under_way.forget(folder)
         (folder / "cluster.json").unlink(missing_ok=True)
         write_text(folder / "config.yml", launch["asked_yaml"])
@@ -151,7 +153,7 @@ def take_back(launch: dict[str, Any]) -> str:
     if not complete:
         last = [f"  {line}" for line in last_lines(TAKE_BACK_LOG, 5)]
         lines = ["Not all of the launch could be taken back; the next train.yml tries again:", *last]
-    if project.is_users(Path(launch["folder"])):
+    if RunFolder(Path(launch["folder"])).is_users:
         again = ("start it", f"ansible-playbook train.yml -e run={launch['run']}")
         stop = ("stop it", f"ansible-playbook stop.yml -e run={launch['run']}")
         lines.append(text.next_commands([again] if complete else [again, stop]))

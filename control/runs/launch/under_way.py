@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from control.common import project
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import check_run_name
 
 COPIES = project.PRIVATE / "under_way"
@@ -14,13 +15,13 @@ FILES = ("config.yml", "cluster.json")
 
 def keep(folder: Path) -> None:
     """Copy what was recorded of a launch; nothing of a run that is another command's own."""
-    if project.is_users(folder):
+    if RunFolder(folder).is_users:
         _copy(folder, COPIES / folder.name)
 
 
 def forget(folder: Path) -> None:
     """Drop the copy of a run that has ended, or never began."""
-    if project.is_users(folder):
+    if RunFolder(folder).is_users:
         shutil.rmtree(COPIES / folder.name, ignore_errors=True)
 
 

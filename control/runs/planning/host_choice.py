@@ -10,7 +10,7 @@ from control.runs.hosts import host_roles
 from control.runs.hosts.inventory_hosts import trains
 from control.runs.planning.plan_request import Request
 from control.runs.planning.resolve import with_keys
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 from trainer.config import schema as configs
@@ -111,7 +111,7 @@ def _named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] =
 
 def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], names: list[str]) -> None:
     """Refuse other hosts for a run whose workers may live on its own: nothing on the others would know of them."""
-    if existing is None or set(before) & set(names) or run_summary.read_summary(existing)["state"] not in (None, "RUNNING"):
+    if existing is None or set(before) & set(names) or not Summary.read(existing).under_way:
         return
     raise ConfigError(
         f"workers={asked}: run={existing.name} was started on {', '.join(before)}, and its end has not been seen; stop it there first: "

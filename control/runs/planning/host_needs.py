@@ -3,7 +3,6 @@
 import math
 
 from control.common import configurations
-from control.runs.results import snapshot_choice
 from trainer.config.schema import Config
 
 RUNTIME_MB = 900
@@ -30,7 +29,7 @@ def needs(
     states = snapshot * (1 + slots) * (config.checkpoint.keep + 1)
     copied = columns_bytes / 2**20 if columns_bytes is not None else cache if cache <= config.data.cache_limit_mb else 0
     start = LOGS_MB + copied + states
-    kept = snapshot_choice.most_kept(config.checkpoint.snapshots, epochs)
+    kept = _most_kept(config.checkpoint.snapshots, epochs)
     first = math.ceil(start + snapshot * min(kept, FIRST_EPOCHS))
     # Weights, optimizer arrays, gradients, the packed copy to send and the received one; the copy of a state that is being written.
     return {
@@ -44,3 +43,8 @@ def needs(
         "snapshots": kept,
         "snapshot_mb": round(snapshot, 1),
     }
+
+
+def _most_kept(policy: str | int, epochs: int) -> int:
+    """The most snapshots that exist at once in a run of `epochs` epochs, including the one being written."""
+    return min(epochs, {"all": epochs}.get(policy, 2) if isinstance(policy, str) else epochs // policy + 2)

@@ -14,7 +14,7 @@ from control.common import host_names, project, text
 from control.common.operator_variables import boolean
 from control.common.plan import Plan
 from control.remote.worker_files import read_records
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
 from trainer.config.schema import Reduction
@@ -92,7 +92,7 @@ def keep_all(run: Path) -> None:
 def shown(plan: Plan) -> str:
     """How the plan's gradients will be sent; empty with one worker."""
     given, reduction = measured_choices.EarlierChoice.parse(plan.kept), Reduction(**plan.config["reduction"])
-    before = run_summary.read_summary(plan.folder).get("reduction", {}).get("name") if _has_begun(plan) else None
+    before = Summary.read(plan.folder).reduction.get("name") if _has_begun(plan) else None
     if len(plan.hosts) == 1:
         return ""
     scaled = bool((plan.compiled or {}).get("scales_loss"))

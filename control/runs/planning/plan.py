@@ -18,7 +18,7 @@ from control.datasets.publishing.publish import PublishedData
 from control.remote import trainer_package
 from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, parameter_servers, plan_dataset, preset, resolve
 from control.runs.planning.plan_request import Request
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.config.schema import Config
@@ -158,7 +158,7 @@ def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked
         parameter_servers.check_model(model.compiled)
         # A run that may be under way keeps its hosts, whatever the inventory says now.
         before = selected.started
-        under_way = before is not None and run_summary.read_summary(before)["state"] in (None, "RUNNING")
+        under_way = before is not None and Summary.read(before).under_way
         apart = parameter_servers.of_launch(before) if before is not None and under_way else request.apart
         useful, idle = parameter_servers.useful(apart, resolved.published.test, model.compiled)
         hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
@@ -189,11 +189,11 @@ def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
 def _complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:
     """Return whether a run has nothing left to do of all that was requested."""
-    summary = run_summary.read_summary(existing) if existing else {}
-    if existing is None or summary.get("state") != "SUCCEEDED":
+    summary = Summary.read(existing) if existing else Summary()
+    if existing is None or summary.state != "SUCCEEDED":
         return False
-    all_steps = summary.get("steps", 0) >= sizes.total_steps
-    if all_steps or not summary.get("stalled"):
-        return bool(all_steps or summary.get("ended_early"))
+    all_steps = (summary.steps or 0) >= sizes.total_steps
+    if all_steps or not summary.stalled:
+        return all_steps or summary.ended_early
     # More patience may have been asked for since.
     return best_epoch.stalled(read_history(existing / "history.csv"), train.monitor, train.patience)

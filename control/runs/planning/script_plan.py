@@ -18,8 +18,8 @@ from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.host_needs import LOGS_MB
 from control.runs.planning.new_name import run_name
 from control.runs.planning.plan_request import Request
-from control.runs.results import run_summary
 from control.runs.results.run_names import check_run_name
+from control.runs.results.summary import Summary
 from trainer.common.errors import ConfigError
 from trainer.network.launched_hosts import endpoint
 from trainer.rundir.layout import recorded
@@ -102,7 +102,7 @@ def make(request: Request) -> Plan:
         run=name,
         folder=request.runs / name,
         resume=started is not None,
-        complete=bool(started and run_summary.read_summary(started)["state"] == "SUCCEEDED"),
+        complete=bool(started and Summary.read(started).state == "SUCCEEDED"),
         script=section,
         config_name="none",
         config_yaml=written,

@@ -17,7 +17,7 @@ from control.common.operator_variables import boolean, integer
 from control.datasets.publishing import new_examples
 from control.datasets.sources.parquet_rows import INSTALL, PARQUET
 from control.runs.predict.trained_model import values_of
-from control.runs.results import snapshot_choice
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import replacing
 from trainer.common.safe_text import printable
@@ -117,7 +117,7 @@ class Prediction:
 
 def chosen_epoch(asked: Any, run: Path) -> int:
     """The one epoch that `epoch=` names; LockstepError if it names several, or one without a snapshot."""
-    epochs = snapshot_choice.choose_epochs(str(asked), run)
+    epochs = RunFolder(run).choose_epochs(asked)
     if len(epochs) != 1:
         raise ConfigError(f"epoch={asked}: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch={epochs[-1]}")
     return epochs[0]

@@ -1,6 +1,5 @@
 """Evaluations on the test examples: the table, evaluations.csv, pictures of confusion matrices and of errors."""
 
-import csv
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,14 +10,14 @@ import numpy as np
 
 from control.common import text
 from control.remote.worker_files import evaluation
-from control.runs.results import metric_text, snapshot_choice
-from trainer.common.files import replacing, sha256_file, write_json, write_rows, write_text
+from control.runs.results import metric_text
+from control.runs.results.evaluation_table import FIRST, LAST
+from control.runs.results.run_folder import RunFolder
+from trainer.common.files import replacing, sha256_file, write_json
 from trainer.common.safe_text import printable
 from trainer.rundir import layout
-from trainer.rundir.schemas import metric_values, read_history
+from trainer.rundir.schemas import metric_values
 
-FIRST, LAST = ("epoch", "split"), ("images", "seconds", "evaluated_at")
-"""Columns of evaluations.csv; the model's metrics stand between them."""
 LARGEST_IN = 20.0
 """Maximum side of a confusion matrix's picture, inches."""
 MOST_TICKS = 50
@@ -36,49 +35,30 @@ MOST_NAMED, MOST_SHOWN = 5, 60
 """Outputs in a line, and characters of the name of one."""
 
 
-def append(path: Path, evaluations: Sequence[dict[str, Any]]) -> None:
-    """Append one row per evaluation, in order; the file is complete at all times."""
-    before: list[dict[str, Any]] = []
-    if path.is_file():
-        with path.open(encoding="utf-8", newline="") as stream:
-            before = list(csv.DictReader(stream))
-    # A metric that is no number is left out of its row.
-    columns = dict.fromkeys([*(name for row in before for name in row), *(name for row in evaluations for name in row["metrics"])])
-    names = [*FIRST, *(name for name in columns if name not in (*FIRST, *LAST)), *LAST]
-    new = [{name: value for name, value in {**row, **row["metrics"]}.items() if name in names} for row in evaluations]
-    write_rows(path, names, [*before, *new])
-
-
-def take(run: Path, hosts: Sequence[str]) -> list[str]:
-    """Record what the evaluators of a run have evaluated that is not recorded yet; warnings about what can't be.
-
-    Args:
-        run: a run directory, with what was collected from these hosts.
-        hosts: names of the evaluators.
-    """
-    history = read_history(run / "history.csv")
-    last = max((row["epoch"] for row in history), default=0)
-    table, warnings, new = run / "evaluations.csv", [], []
-    columns, recorded = _columns(table)
+def take(run: RunFolder) -> list[str]:
+    """Record what a run's evaluators have evaluated that is not recorded yet; warnings about what can't be."""
+    history, table = run.history, run.evaluations
+    last, warnings, new = max((row["epoch"] for row in history), default=0), [], []
+    columns, recorded = table.read_columns()
     # A metric that is no number is left out of its row.
     known = {*FIRST, *LAST, *(name for row in history for name in metric_values(row))}
-    for host in hosts:
-        for path in sorted((layout.part_of(run, host) / layout.EVALUATIONS).glob("epoch-*.json")):
+    for host in run.evaluators:
+        for path in sorted((layout.part_of(run.path, host) / layout.EVALUATIONS).glob("epoch-*.json")):
             one = evaluation(path.read_text(encoding="utf-8"))
             names = [*FIRST, *one["metrics"], *LAST]
             # An epoch after the last belongs to an attempt that was not continued.
-            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run, one):
+            if one["epoch"] > last or (one["epoch"], one["evaluated_at"]) in recorded or not _is_of(run.path, one):
                 continue
             columns = columns or names
             if not {*names} <= {*columns, *known}:
-                warnings.append(f"{host}: {path.name} is not recorded in {table.name}: it has other metrics than the rows there")
+                warnings.append(f"{host}: {path.name} is not recorded in {table.path.name}: it has other metrics than the rows there")
                 continue
             new.append(one)
     if new:
-        append(table, sorted(new, key=lambda one: int(one["epoch"])))
+        table.append(sorted(new, key=lambda one: int(one["epoch"])))
         for one in new:
-            write_json(layout.record_path(run / "evaluate", one["epoch"]), one)
-            if one["epoch"] in snapshot_choice.marks(run):
+            write_json(layout.record_path(run.path / "evaluate", one["epoch"]), one)
+            if one["epoch"] in run.marks:
                 draw(run, one)
     return warnings
 
@@ -87,38 +67,6 @@ def _is_of(run: Path, evaluated: dict[str, Any]) -> bool:
     """Return whether an evaluation is of the run's snapshot of that epoch, if the run still has one."""
     snapshot = layout.snapshot_path(run, evaluated["epoch"])
     return not snapshot.is_file() or sha256_file(snapshot) == evaluated.get("snapshot_sha256")
-
-
-def _columns(table: Path) -> tuple[list[str], set[tuple[int, str]]]:
-    """Columns of evaluations.csv, and the epochs and times in it."""
-    if not table.is_file():
-        return [], set()
-    with table.open(encoding="utf-8", newline="") as stream:
-        rows = csv.DictReader(stream)
-        return list(rows.fieldnames or ()), {(int(row["epoch"]), row["evaluated_at"]) for row in rows}
-
-
-def forget(path: Path, after: int) -> None:
-    """Drop evaluations of epochs after `after`: those epochs are trained again, and their snapshots written again."""
-    if path.is_file():
-        header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if not (epoch := line.partition(",")[0]).isdecimal() or int(epoch) <= after]
-        if len(kept) < len(lines):
-            write_text(path, "".join([header, *kept]))
-
-
-def rows(path: Path) -> dict[int, dict[str, float]]:
-    """Metrics on the test examples by epoch, from the latest evaluation of each; empty if there is no file."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        tests = [row for row in csv.DictReader(stream) if row["split"] == "test"]
-    return {int(row["epoch"]): {name: float(row[name]) for name in row if name not in (*FIRST, *LAST) and row[name]} for row in tests}
-
-
-def accuracy_by_epoch(path: Path) -> dict[int, float]:
-    """Test accuracy by epoch, from the latest evaluation of each; empty if there is no file, or the model has no accuracy."""
-    return {epoch: metrics["accuracy"] for epoch, metrics in rows(path).items() if "accuracy" in metrics}
 
 
 def keyed(evaluation: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -178,24 +126,15 @@ def calibration(output: dict[str, Any]) -> str:
     return f"{100 * figures['error']:.1f} points off on average (expected calibration error); Brier score {figures['brier']:.4f}"
 
 
-def show(
-    run: str,
-    evaluated: Sequence[dict[str, Any]],
-    pictures: Sequence[Mapping[str, str]],
-    marks: Mapping[int, str],
-    what: str,
-    ended: bool = True,
-) -> str:
+def show(run: RunFolder, evaluated: Sequence[dict[str, Any]], pictures: Sequence[Mapping[str, str]]) -> str:
     """The table of epochs; what the best of them gets wrong, else the last; where the pictures are; next commands.
 
     Args:
-        run: its name.
+        run: the run.
         evaluated: evaluations, in the order of the table.
         pictures: of each, paths of its pictures by key.
-        marks: which epoch is the first, best or last.
-        what: `images` or `examples`.
-        ended: whether the run's outcome is recorded; until then its best and last epoch may change.
     """
+    marks, what = run.marks, f"{run.noun}s"
     best = [place for place, row in enumerate(evaluated) if "best" in marks.get(row["epoch"], "").split(", ")]
     detailed = evaluated[best[0] if best else -1]
     drawn = [pictures[place] for place in sorted({*best, *range(len(pictures))[-3:]})]
@@ -209,16 +148,16 @@ def show(
         ]
         for row in evaluated
     ]
-    so_far = "" if ended else "; it may still train: first, best and last are of the epochs so far"
-    parts = [f"{run} on its test {what}{so_far}", text.table(["epoch", *map(metric_text.metric_name, names), what, "seconds"], rows)]
-    new = [("new examples", f"ansible-playbook predict.yml -e run={run} -e input=PATH -e output=FILE.csv")]
+    so_far = "; it may still train: first, best and last are of the epochs so far" if run.summary.under_way else ""
+    parts = [f"{run.name} on its test {what}{so_far}", text.table(["epoch", *map(metric_text.metric_name, names), what, "seconds"], rows)]
+    new = [("new examples", f"ansible-playbook predict.yml -e run={run.name} -e input=PATH -e output=FILE.csv")]
     commands = [*new, ("curves", "ansible-playbook tensorboard.yml")]
     for key, output in keyed(detailed).items():
         parts += ["", *_wrong(output, detailed["epoch"], [paths[key] for paths in drawn if key in paths], what)]
     if unclear := unknown(detailed):
         parts += ["", *unclear]
     if what == "images":
-        commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run} -e image=PATH"))
+        commands.insert(0, ("one image", f"ansible-playbook evaluate.yml -e run={run.name} -e image=PATH"))
     return "\n".join([*parts, "", text.next_commands(commands)])
 
 
@@ -239,7 +178,7 @@ def picture_path(run: Path, epoch: int, key: str) -> Path:
     return run / "evaluations" / f"{key}-epoch-{epoch:04d}.png"
 
 
-def draw(run: Path, evaluation: dict[str, Any]) -> dict[str, Path]:
+def draw(run: RunFolder, evaluation: dict[str, Any]) -> dict[str, Path]:
     """Draw each output's confusion matrix or histogram of errors, by key. The same numbers give the same files."""
     from control.runs.results import run_plots
 
@@ -248,7 +187,7 @@ def draw(run: Path, evaluation: dict[str, Any]) -> dict[str, Path]:
         # A pair of dollar signs would be a formula.
         name = printable(output["name"], MOST_SHOWN).replace("$", r"\$")
         title = ", ".join([run.name, *([name] if name else []), f"epoch {evaluation['epoch']}"])
-        paths[key] = picture_path(run, evaluation["epoch"], key)
+        paths[key] = picture_path(run.path, evaluation["epoch"], key)
         if "confusion" in output:
             _confusion(paths[key], title, output)
         else:

@@ -13,7 +13,6 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -38,7 +37,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from control.common import configurations
 from control.runs.hosts.inventory_hosts import trains
 from control.runs.results import metric_text
-from control.runs.results.evaluations import accuracy_by_epoch
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary as RunSummary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, replacing
 
@@ -62,50 +62,42 @@ ENDS = {"SUCCEEDED": STATUS_SUCCESS, "FAILED": STATUS_FAILURE}
 FILES = "events.out.tfevents.*.hparams"
 
 
-def write_all(folders: Iterable[Path]) -> tuple[int, list[str]]:
+def write_all(runs: Iterable[RunFolder]) -> tuple[int, list[str]]:
     """Update the rows of all runs that have begun to train.
 
     Returns:
         How many files were written, and a sentence for each run that can't have a row.
     """
     written, complaints = 0, []
-    for folder in folders:
+    for run in runs:
         try:
-            written += _begun(folder) and write(folder)
+            written += (run.path / "logs").is_dir() and (run.path / "cluster.json").is_file() and write(run)
         except LockstepError as error:
             complaints.append(str(error))
     return written, complaints
 
 
-def _begun(run: Path) -> bool:
-    """Return whether a run directory (or a trial's) holds curves for a row."""
-    return (run / "logs").is_dir() and (run / "cluster.json").is_file()
-
-
-def write(run: Path) -> bool:
-    """Write the row of a run directory (or a trial's) if it is missing or outdated; the same files give the same bytes.
+def write(run: RunFolder) -> bool:
+    """Write the row of a run (or a trial) if it is missing or outdated; the same files give the same bytes.
 
     Raises:
         LockstepError: config.yml, cluster.json, summary.json or evaluations.csv is not in Lockstep's format.
     """
-    events, before = row(run), sorted((run / "logs").glob(FILES))
+    logs = run.path / "logs"
+    events, before = _events(run), sorted(logs.glob(FILES))
     if len(before) == 1 and _records(events) == before[0].read_bytes():
         return False
     # A running TensorBoard has read the old file to its end: it only sees a new name that sorts after the old one.
     number = 1 + max((int(path.suffixes[-2][1:]) for path in before), default=0)
-    with replacing(run / "logs" / FILES.replace("*", f"{number:06d}")) as part:
+    with replacing(logs / FILES.replace("*", f"{number:06d}")) as part:
         part.write_bytes(_records(events))
     for path in before:
         path.unlink()
     return True
 
 
-def row(run: Path) -> list[Event]:
-    """The events that make a run's row.
-
-    Raises:
-        LockstepError: as `write`.
-    """
+def _events(run: RunFolder) -> list[Event]:
+    """The events that make a run's row."""
     try:
         return _row(run)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, LockstepError) as error:
@@ -114,21 +106,20 @@ def row(run: Path) -> list[Event]:
         raise LockstepError(message) from error
 
 
-def _row(run: Path) -> list[Event]:
-    config = configurations.load(run / "config.yml")
-    cluster = read_json(run / "cluster.json")
-    summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
+def _row(run: RunFolder) -> list[Event]:
+    config, summary = configurations.load(run.path / "config.yml"), run.summary
+    cluster = read_json(run.path / "cluster.json")
     at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
     values = hyperparameters(config, len(trains(cluster["hosts"])), cluster.get("compiled"))
-    if "reduction" in summary:
-        values["reduction.name"] = summary["reduction"]["name"]
+    if summary.reduction:
+        values["reduction.name"] = summary.reduction["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=_experiment(values))]
     parts += [_part(metadata.SESSION_START_INFO_TAG, session_start_info=_start(run.name, values, at))]
-    if summary.get("state") in ENDS:
-        end = SessionEndInfo(status=ENDS[summary["state"]], end_time_secs=at + summary.get("seconds_total", 0))
+    if summary.state in ENDS:
+        end = SessionEndInfo(status=ENDS[summary.state], end_time_secs=at + (summary.seconds_total or 0))
         parts += [_part(metadata.SESSION_END_INFO_TAG, session_end_info=end)]
     events = [Event(wall_time=at, file_version="brain.Event:2"), Event(wall_time=at, summary=Summary(value=parts))]
-    for tag, (value, step) in _results(summary, accuracy_by_epoch(run / "evaluations.csv")).items():
+    for tag, (value, step) in _results(summary, run.evaluations.accuracies).items():
         events.append(Event(wall_time=at, step=step, summary=Summary(value=[_scalar(tag, value)])))
     return events
 
@@ -148,13 +139,13 @@ def hyperparameters(config: dict[str, Any], workers: int, compiled: dict[str, An
     return {**values, "workers": workers}
 
 
-def _results(summary: dict[str, Any], tested: dict[int, float]) -> dict[str, tuple[float, int]]:
+def _results(summary: RunSummary, tested: dict[int, float]) -> dict[str, tuple[float, int]]:
     """Known results of a run: tag -> (accuracy from 0 to 1, metric or images/s, epoch)."""
-    best = summary.get("best") or {}
+    best = summary.best or {}
     values = {
         VALIDATION: (best.get("val_accuracy"), best.get("epoch")),
         BEST: (next((value for name, value in best.items() if name != "epoch"), None), best.get("epoch")),
-        SPEED: (summary.get("images_per_s"), summary.get("epochs_done")),
+        SPEED: (summary.images_per_s, summary.epochs_done),
         TEST: (tested.get(best.get("epoch", 0)), best.get("epoch")),
     }
     return {tag: (value, step) for tag, (value, step) in values.items() if value is not None and step is not None and math.isfinite(value)}

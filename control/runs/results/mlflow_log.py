@@ -6,16 +6,14 @@ run there, and an epoch is logged once.
 
 import importlib.util
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from control.common import configurations
 from control.runs.hosts.inventory_hosts import trains
 from control.runs.results.hparams import hyperparameters
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
-from trainer.rundir.schemas import read_history
 
 EXPERIMENT = "lockstep"
 ENDS = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED", "PREEMPTED": "KILLED"}
@@ -44,7 +42,7 @@ def check(uri: str | None) -> None:
         raise ConfigError(f"telemetry.mlflow={uri}: MLflow's client is not installed here: .venv/bin/python -m pip install mlflow-skinny")
 
 
-def log(run: Path, uri: str | None) -> str:
+def log(run: RunFolder, uri: str | None) -> str:
     """Log what is new of a run.
 
     Returns:
@@ -53,7 +51,7 @@ def log(run: Path, uri: str | None) -> str:
     try:
         check(uri)
         if uri:
-            _log(run, uri, configurations.load(run / "config.yml"))
+            _log(run, uri)
     # The client raises errors of its own, of its connection, and of its server.
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -62,47 +60,48 @@ def log(run: Path, uri: str | None) -> str:
     return ""
 
 
-def place(run: Path) -> str:
+def place(run: RunFolder) -> str:
     """Where a run is logged; empty if it is not."""
     logged = _logged(run)
     return f"{logged['uri']}, run {logged['run_id']}" if logged.get("epoch") else ""
 
 
-def _logged(run: Path) -> dict[str, Any]:
-    return dict(read_json(run / FILE)) if (run / FILE).is_file() else {}
+def _logged(run: RunFolder) -> dict[str, Any]:
+    path = run.path / FILE
+    return dict(read_json(path)) if path.is_file() else {}
 
 
-def _log(run: Path, uri: str, config: dict[str, Any]) -> None:
+def _log(run: RunFolder, uri: str) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-    client, summary = MlflowClient(uri), read_json(run / "summary.json")
+    client, summary = MlflowClient(uri), run.summary
     logged = _logged(run)
     if logged.get("uri") != uri:
-        logged = {"uri": uri, "run_id": _begun(client, run, config), "epoch": 0}
-        write_json(run / FILE, logged)
+        logged = {"uri": uri, "run_id": _begun(client, run), "epoch": 0}
+        write_json(run.path / FILE, logged)
     now = int(time.time() * 1000)
-    for row in read_history(run / "history.csv"):
+    for row in run.history:
         if row["epoch"] > logged["epoch"]:
             values = [Metric(name, value, now, row["epoch"]) for name, value in row.items() if isinstance(value, float)]
             client.log_batch(logged["run_id"], metrics=values)
             logged["epoch"] = row["epoch"]
-            write_json(run / FILE, logged)
+            write_json(run.path / FILE, logged)
     for name in ("weights_sha256", "images_per_s", "seconds_total", "restarts"):
-        if name in summary:
-            client.set_tag(logged["run_id"], f"lockstep.{name}", str(summary[name]))
-    client.set_terminated(logged["run_id"], ENDS.get(summary["state"], "FAILED"))
+        if name in summary.written:
+            client.set_tag(logged["run_id"], f"lockstep.{name}", str(summary.written[name]))
+    client.set_terminated(logged["run_id"], ENDS.get(str(summary.state), "FAILED"))
 
 
-def _begun(client: Any, run: Path, config: dict[str, Any]) -> str:
+def _begun(client: Any, run: RunFolder) -> str:
     """Id of a new run, with its configuration as parameters."""
     from mlflow.entities import Param
 
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
-    hosts = read_json(run / "cluster.json")["hosts"]
+    hosts = run.record["hosts"]
     created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host["name"] for host in hosts)})
-    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(trains(hosts))).items()]
+    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(run.config, len(trains(hosts))).items()]
     for begin in range(0, len(values), AT_ONCE):
         client.log_batch(created.info.run_id, params=values[begin : begin + AT_ONCE])
     return str(created.info.run_id)

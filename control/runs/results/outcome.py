@@ -1,7 +1,7 @@
-"""The outcome of a run, from what was seen of each worker. Pure functions."""
+"""The outcome of a run, from the verdicts on its workers: state, root cause, what to try. Pure functions."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,10 @@ GONE = "its session ended without an exit code (killed, or the host was restarte
 ENDED_WELL, LOST = ("done", "preempted", "running"), "lost"
 AWAY = ("gone", "silent", "unreachable")
 """States of a worker that may be lost: nobody knows how it ended."""
-FAILURE = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
+IN_SUMMARY = ("host", "rank", "state", "exit_code", "message", "phase", "step", "environment", "again")
+"""Fields of `failure` in summary.json."""
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+NATIVE = ("SIGSEGV", "SIGILL")
 
 
 @dataclass(frozen=True)
@@ -57,86 +60,138 @@ class Verdict:
         """For Ansible, and `Verdict(**...)`; fields without a value are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
+    @property
+    def in_summary(self) -> dict[str, Any]:
+        """`failure` in summary.json."""
+        return {name: getattr(self, name) for name in IN_SUMMARY}
 
-def root_cause(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The verdict with the first failure; None if no worker failed."""
-    failed = [verdict for verdict in verdicts if verdict.state not in (*ENDED_WELL, LOST)]
-    return min(failed, key=lambda verdict: verdict.failure.order, default=None)
+    def crashed_again(self, before: Mapping[str, Any] | None) -> bool:
+        """Return whether a run ended like its previous launch: by the same self-caused signal, in the same phase, at the same step.
 
+        Args:
+            before: `failure` of the previous launch's summary.json.
+        """
+        same = before is not None and all(getattr(self, key) == before.get(key) for key in ("exit_code", "phase", "step"))
+        return same and signal_of(self.exit_code) in CRASHES
 
-def without_lost(verdicts: Sequence[Verdict], workers: int) -> list[Verdict]:
-    """The verdicts of an elastic run: `lost` is who is away, or waited in vain for the others, if enough others went on without it.
+    @property
+    def without_onednn(self) -> str:
+        """The option that continues a run without oneDNN after native code crashed; empty if that does not help."""
+        tried = (self.environment or {}).get(ONEDNN) == "0"
+        return f"set=train.environment.{ONEDNN}=0" if signal_of(self.exit_code) in NATIVE and not tried else ""
 
-    Of the spares, whose ranks follow those of the `workers`, only those that trained count.
-    """
-    verdicts = [verdict for verdict in verdicts if int(verdict.rank) < workers or verdict.step]
-    well = [int(verdict.rank) for verdict in verdicts if verdict.state in ENDED_WELL]
-    if not may_go_on(well, workers, 1):
-        return list(verdicts)
-    return [
-        dataclasses.replace(verdict, state=LOST) if verdict.state in AWAY or verdict.exit_code == RESTART else verdict
-        for verdict in verdicts
-    ]
+    def ended(self, otherwise: str) -> str:
+        """How a worker ended, or the state in which it was left, after `otherwise`."""
+        words = self.failure.words
+        return f"{self.host} (rank {self.rank})" + (f" {words}" if words else f"{otherwise}{self.state}")
 
-
-def without(verdicts: Sequence[Verdict], dispensable: Collection[str]) -> list[Verdict]:
-    """The verdicts; `lost` are those of hosts that a run can do without, if they have not ended well."""
-    return [
-        dataclasses.replace(verdict, state=LOST) if verdict.host in dispensable and verdict.state not in ENDED_WELL else verdict
-        for verdict in verdicts
-    ]
-
-
-def lost(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """`lost` in summary.json: hosts, and when they were last heard."""
-    return [
-        {"host": verdict.host, "rank": verdict.rank, "step": verdict.step, "at": round(verdict.at, 3)}
-        for verdict in verdicts
-        if verdict.state == LOST
-    ]
-
-
-def state(verdicts: Sequence[Verdict], chief_state: str | None, cancelled: bool, script: bool = False) -> str:
-    """The run's state for summary.json.
-
-    A worker that does not survive being asked to end (`cancelled`) has not failed, unless it reports an error of its own: its state
-    could not be saved. A `script` that is asked to end may end with any exit code.
-    """
-    cause = root_cause(verdicts)
-    if cause is not None:
-        return "CANCELLED" if cancelled and (script or cause.exit_code not in (FAILED, DIVERGED)) else "FAILED"
-    if any(verdict.state == "running" for verdict in verdicts):
-        return "RUNNING"
-    if any(verdict.state == "preempted" for verdict in verdicts):
-        return "CANCELLED" if cancelled or chief_state == "CANCELLED" else "PREEMPTED"
-    return "SUCCEEDED"
+    @property
+    def hints(self) -> list[str]:
+        """Advice after a crash of native code, in lines."""
+        lines = ["  The previous launch ended the same way; continued as it is, the run will end like that again."] if self.again else []
+        if signal_of(self.exit_code) not in NATIVE:
+            return lines
+        if option := self.without_onednn:
+            return [
+                *lines,
+                "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
+                f"  Fix: train without it: -e {option}, or worker_environment: {{{ONEDNN}: 0}} in the inventory",
+            ]
+        return [*lines, f"  Native code crashed, but not in oneDNN ({ONEDNN}=0 is set). Fix: check what the model's own code calls"]
 
 
-def failure(cause: Verdict) -> dict[str, Any]:
-    """`failure` in summary.json."""
-    return {name: getattr(cause, name) for name in FAILURE}
+class Verdicts(tuple[Verdict, ...]):
+    """The verdicts on all workers of a run, by rank."""
 
+    __slots__ = ()
 
-def launch_times(entered: float | None, verdicts: Sequence[Verdict], now: float | None) -> dict[str, Any] | None:
-    """Durations of a launch by the clock of the machine where Enter was pressed, for summary.json; None if unknown.
+    @property
+    def root_cause(self) -> Verdict | None:
+        """The verdict with the first failure; None if no worker failed."""
+        failed = [verdict for verdict in self if verdict.state not in (*ENDED_WELL, LOST)]
+        return min(failed, key=lambda verdict: verdict.failure.order, default=None)
 
-    Args:
-        entered: when Enter was pressed, in seconds since 1970.
-        verdicts: of all workers; the chief's has `phases_began`.
-        now: when the command that launched the run shows the result. None for a command that came back to it,
-            perhaps much later: then the last worker's end counts.
+    def without(self, dispensable: Collection[str]) -> "Verdicts":
+        """The verdicts; `lost` are those of hosts that a run can do without, if they have not ended well."""
+        return self._losing(lambda verdict: verdict.host in dispensable and verdict.state not in ENDED_WELL)
 
-    Training lasts from the first step to the end of the last epoch, including validation and saving.
-    """
-    began = next((verdict.phases_began for verdict in verdicts if verdict.rank == 0), None)
-    if entered is None or began is None:
-        return None
-    end = now if now is not None else max(verdict.at for verdict in verdicts)
-    times: dict[str, Any] = {"until": "result" if now is not None else "last worker's end", "seconds_from_enter": round(end - entered, 3)}
-    if (first := began.get(Phase.TRAINING)) is not None:
-        last = began.get(Phase.ENDED, max(verdict.at for verdict in verdicts))
-        times |= {"seconds_to_training": first - entered, "seconds_training": last - first, "seconds_after_training": end - last}
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
+    def without_lost(self, workers: int) -> "Verdicts":
+        """The verdicts of an elastic run: `lost` is who is away, or found no others to train with, if enough others went on without it.
+
+        Of the spares, whose ranks follow those of the `workers`, only those that trained count.
+        """
+        trained = Verdicts(verdict for verdict in self if int(verdict.rank) < workers or verdict.step)
+        if not may_go_on([int(verdict.rank) for verdict in trained if verdict.state in ENDED_WELL], workers, 1):
+            return trained
+        return trained._losing(lambda verdict: verdict.state in AWAY or verdict.exit_code == RESTART)
+
+    def _losing(self, is_lost: Callable[[Verdict], bool]) -> "Verdicts":
+        return Verdicts(dataclasses.replace(verdict, state=LOST) if is_lost(verdict) else verdict for verdict in self)
+
+    @property
+    def lost(self) -> list[dict[str, Any]]:
+        """`lost` in summary.json: hosts, and when they were last heard."""
+        return [
+            {"host": verdict.host, "rank": verdict.rank, "step": verdict.step, "at": round(verdict.at, 3)}
+            for verdict in self
+            if verdict.state == LOST
+        ]
+
+    def run_state(self, chief_state: str | None, cancelled: bool, script: bool = False) -> str:
+        """The run's state for summary.json.
+
+        A worker that does not survive being asked to end (`cancelled`) has not failed, unless it reports an error of its own: its state
+        could not be saved. A `script` that is asked to end may end with any exit code.
+        """
+        if (cause := self.root_cause) is not None:
+            return "CANCELLED" if cancelled and (script or cause.exit_code not in (FAILED, DIVERGED)) else "FAILED"
+        states = {verdict.state for verdict in self}
+        if "running" in states:
+            return "RUNNING"
+        if "preempted" in states:
+            return "CANCELLED" if cancelled or chief_state == "CANCELLED" else "PREEMPTED"
+        return "SUCCEEDED"
+
+    @property
+    def failure_text(self) -> str:
+        """The root cause: first failing host, rank, exit code, its last lines; then what happened to the others. Empty if none failed."""
+        cause = self.root_cause
+        if cause is None:
+            return ""
+        lines = [f"First failure: {cause.ended(', ')}", *cause.hints]
+        if cause.message:
+            lines.append(f"  {cause.message}")
+        if cause.last_lines:
+            lines += [f"  last lines of {cause.host}/worker.log:", *(f"    {line}" for line in cause.last_lines)]
+        return "\n".join([*lines, *(f"  {other.ended(': ')}" for other in self if other is not cause)])
+
+    def launch_times(self, entered: float | None, now: float | None) -> dict[str, Any] | None:
+        """Durations of a launch by the clock of the machine where Enter was pressed, for summary.json; None if unknown.
+
+        Args:
+            entered: when Enter was pressed, in seconds since 1970.
+            now: when the command that launched the run shows the result. None for a command that came back to it,
+                perhaps much later: then the last worker's end counts.
+
+        Training lasts from the first step to the end of the last epoch, including validation and saving.
+        """
+        began = next((verdict.phases_began for verdict in self if verdict.rank == 0), None)
+        if entered is None or began is None:
+            return None
+        end = now if now is not None else self.ended_at
+        times: dict[str, Any] = {
+            "until": "result" if now is not None else "last worker's end",
+            "seconds_from_enter": round(end - entered, 3),
+        }
+        if (first := began.get(Phase.TRAINING)) is not None:
+            last = began.get(Phase.ENDED, self.ended_at)
+            times |= {"seconds_to_training": first - entered, "seconds_training": last - first, "seconds_after_training": end - last}
+        return {name: round(value, 3) if isinstance(value, float) else value for name, value in times.items()}
+
+    @property
+    def ended_at(self) -> float:
+        """When the last worker ended, in seconds since 1970."""
+        return max(verdict.at for verdict in self)
 
 
 def of_exit_code(code: int, script: bool = False) -> str:
@@ -146,12 +201,7 @@ def of_exit_code(code: int, script: bool = False) -> str:
     return {DONE: "done", PREEMPTED: "preempted"}.get(code, "failed")
 
 
-def crashed_again(cause: Verdict, before: dict[str, Any] | None) -> bool:
-    """Return whether a run ended like its previous launch: by the same self-caused signal, in the same phase and at the same step.
-
-    Args:
-        cause: the verdict to blame.
-        before: `failure` of the previous launch's summary.json.
-    """
-    same = before is not None and all(getattr(cause, key) == before.get(key) for key in ("exit_code", "phase", "step"))
-    return same and signal_of(cause.exit_code) in CRASHES
+def signal_name(code: int) -> str:
+    """` (killed by SIGKILL)` for a shell's exit code 137, otherwise empty."""
+    name = signal_of(code)
+    return f" (killed by {name})" if name else ""

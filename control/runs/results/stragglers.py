@@ -1,11 +1,8 @@
 """A worker for which the others wait: the host, what it costs, the cause and the fix, in words."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from control.remote.worker_files import chief_records
-from trainer.rundir.layout import recorded
 from trainer.rundir.straggler import LINK
 
 AUTO = "or give it a smaller batch: -e set=train.batch_sizes=auto"
@@ -43,13 +40,6 @@ def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
     why = cause.format(value=record["value"] * unit, usual=record["usual"] * unit)
     waits = _ms(max(0, record["own_us"] - record["others_us"]))
     return f"{hosts[record['rank']]} is slow, and the others wait {waits} of each step for it: {why}. Fix: {fix}"
-
-
-def of_run(folder: Path) -> str:
-    """The straggler of a run's last epochs, as a sentence; empty if there is none."""
-    hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
-    record = last(chief_records(folder)) if hosts else None
-    return sentence(record, hosts) if record else ""
 
 
 def last(records: Iterable[dict[str, Any]]) -> dict[str, Any] | None:

@@ -1,23 +1,24 @@
 """Texts on a run with parameter servers, for the plan, the result and logs.yml."""
 
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from control.common import text
 from control.remote.worker_files import chief_records
 from control.runs.hosts.host_roles import GROUPS, _of_role
 from control.runs.hosts.inventory_hosts import trains
-from control.runs.results import evaluations, metric_text
-from control.runs.results.snapshot_choice import marks
-from control.runs.results.staleness import KIND, calls_by_staleness, staleness
+from control.runs.results import metric_text
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import EVALUATOR, ROLES, SERVER
-from trainer.rundir.layout import SERVER_LOG, recorded
+from trainer.rundir.layout import SERVER_LOG
 from trainer.rundir.metrics_log import WORKER_LOG
+
+STALENESS = "staleness"
+"""Kind of the records that the chief writes after each epoch."""
 
 
 def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
@@ -53,10 +54,10 @@ def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
     return {"files": files, "hosts": of_role}
 
 
-def result(folder: Path) -> list[tuple[str, str]]:
+def result(run: RunFolder) -> list[tuple[str, str]]:
     """How stale the steps of a run were, and who computed them, as names and values; nothing of a synchronous run."""
-    hosts = recorded(folder).get("hosts", [])
-    records = [one for one in chief_records(folder) if one["kind"] == KIND] if server_endpoints(hosts) else []
+    hosts = run.record.get("hosts", [])
+    records = [one for one in chief_records(run.path) if one["kind"] == STALENESS] if server_endpoints(hosts) else []
     if not records:
         return []
     calls = Counter[int]()
@@ -64,13 +65,31 @@ def result(folder: Path) -> list[tuple[str, str]]:
         calls.update(dict(enumerate(record["by_worker"])))
     names = [host["name"] for host in trains(hosts)[1:]]
     shares = ", ".join(f"{name} {calls[number] / max(1, calls.total()):.0%}" for number, name in enumerate(names))
-    return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares), ("evaluated", _evaluated(folder, hosts))]
+    return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares), ("evaluated", _evaluated(run))]
 
 
-def _evaluated(folder: Path, hosts: Sequence[dict[str, Any]]) -> str:
+def _evaluated(run: RunFolder) -> str:
     """How many epochs the evaluators have evaluated, and the best of them by the validation; empty if there are none."""
-    rows = evaluations.rows(folder / "evaluations.csv") if _of_role(hosts, EVALUATOR) else {}
+    rows = run.evaluations.metrics if run.evaluators else {}
     if not rows:
         return ""
-    best = next((epoch for epoch, words in marks(folder).items() if "best" in words and epoch in rows), max(rows))
+    best = next((epoch for epoch, words in run.marks.items() if "best" in words and epoch in rows), max(rows))
     return f"{text.count(len(rows), 'epoch')} in evaluations.csv; {metric_text.evaluation({'epoch': best, 'metrics': rows[best]})}"
+
+
+def calls_by_staleness(records: Iterable[Mapping[str, Any]]) -> Counter[int]:
+    """How many calls had which staleness, over all epochs among a chief's records."""
+    stale = Counter[int]()
+    for record in records:
+        if record["kind"] == STALENESS:
+            stale.update(dict(zip(record["staleness"], record["calls"], strict=False)))
+    return stale
+
+
+def staleness(calls: Mapping[int, int]) -> str:
+    """By how many steps of others the weights had changed when a call's update came, given how many calls had which number."""
+    values = sorted(Counter(calls).elements())
+    if not values:
+        return "no call has ended"
+    middle, late = (values[int(share * (len(values) - 1))] for share in (0.5, 0.99))
+    return f"median {middle}, 99% at most {late}, largest {values[-1]} steps of others between reading and updating the weights"

@@ -6,7 +6,6 @@ from typing import Any
 from control.common import command_line
 from control.common.progress_line import Line
 from control.runs.results import metric_text, stragglers
-from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.rundir.phases import Phase
 
@@ -27,13 +26,10 @@ class Progress:
 
         `hosts`: names by rank; `called`: what an example is called; `asked`: `train.monitor`.
         """
-        self._line, self._counts, self._quiet, self._hosts, self._called = line, counts, quiet, hosts, called
-        self._asked = asked
-        self._table, self.printed = result_text.EpochTable(counts.get("epochs", 0), called, command_line.columns()), list[int]()
+        self._line, self._quiet, self._hosts = line, quiet, hosts
+        self._progress, self.printed = result_text.RunProgress(counts, called, asked, command_line.columns()), list[int]()
         self._slow = ("", 0)
         """Cause and rank of the straggler that was named last."""
-        self._estimate = Estimate(counts)
-        self._last_epoch: dict[str, Any] | None = None
 
     def show(self, host: str, record: dict[str, Any]) -> None:
         """Show a record of that host's worker."""
@@ -43,14 +39,11 @@ class Progress:
         elif kind == "phase" and record["phase"] != Phase.TRAINING:
             self._line.update(f"{host}: {record['phase']} {record['note']}".rstrip())
         elif kind == "steps":
-            left = self._estimate.left(record["step"], record["images_per_s"])
-            self._line.update(result_text.progress(record, self._counts, self._last_epoch, left, self._called, self._asked))
+            self._line.update(self._progress.line(record))
         elif kind == "epoch" and not self._quiet:
-            self._last_epoch = record
-            self._estimate.epoch(record["t"], record["epoch"])
-            left = self._estimate.left(record["epoch"] * self._counts["steps_per_epoch"], record["images_per_s"])
+            self._progress.end_epoch(record)
             self.printed.append(record["epoch"])
-            for line in self._table.lines(record, left):
+            for line in self._progress.epoch_lines():
                 self._line.print(line)
         elif kind == "evaluation" and not self._quiet:
             self._line.print(f"{host}: {metric_text.evaluation(record)}")

@@ -1,13 +1,19 @@
-"""A run for the terminal: its progress, its epochs as a table, its result."""
+"""A run for the terminal: its progress, its epochs as a table, its result as its command ends with it."""
 
 import datetime
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from control.common import command_line
+from control.common.project import relative
 from control.common.text import Number, count, duration, fields, listed, next_commands, table
+from control.runs.results import expected_speed, mlflow_log
 from control.runs.results.metric_text import MOST_METRICS, best, metric_name
 from control.runs.results.next_steps import after_run
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
+from control.runs.show import parameter_server_text
 from trainer.rundir.best_epoch import best_row, monitor
 from trainer.rundir.schemas import VALIDATION, metric_values
 
@@ -17,52 +23,63 @@ MOST_COLUMNS = 8
 NARROWEST = 7
 """Characters of a column in the table of epochs, whose later rows are not known when the first is printed."""
 SHOWN_FILES = 10
+FAIR_STEPS = 100
+"""A run of fewer steps is mostly start-up, and is not compared with a prediction."""
 
 
-def progress(
-    record: dict[str, Any],
-    counts: dict[str, Any],
-    last_epoch: dict[str, Any] | None,
-    eta: float | None,
-    called: str = "image",
-    asked: str | None = None,
-) -> str:
-    """One line: epoch, step, examples (`called` so) per second, metrics, the validation metric that decides (of the last epoch), ETA.
+class RunProgress:
+    """The progress of a run: a line while it trains, and the table of epochs, printed while they end."""
 
-    `asked` is `train.monitor`.
-    """
-    metrics, last = record["metrics"], metric_values(last_epoch) if last_epoch else {}
-    decides = monitor(last or [VALIDATION + name for name in metrics], asked).metric
-    value = f"{last[decides]:.4f}" if decides in last else "-"
-    left = duration(eta) if eta is not None else "-"
-    named = list(metrics.items())[:MOST_METRICS]
-    shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
-    # A model without validation is judged by a metric of training.
-    decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
-    return (
-        f"epoch {record['epoch']}/{counts['epochs']}  step {record['step']:,}/{counts['total_steps']:,}  "
-        f"{record['images_per_s']:,.0f} {called}s/s  ETA {left}{shown}{decisive}"
-    )
+    def __init__(self, counts: dict[str, Any], called: str = "image", asked: str | None = None, width: int | None = None):
+        """Sizes of the run, as in the plan.
 
-
-class EpochTable:
-    """The table of epochs, printed while they end."""
-
-    def __init__(self, epochs: int, called: str = "image", width: int | None = None):
-        """`called`: what an example is called; `width`: columns of the terminal, beyond which metrics are left out."""
-        self._epochs, self._called, self._width = epochs, called, width
+        `called`: what an example is called; `asked`: `train.monitor`; `width`: columns of the terminal, beyond which metrics are left out.
+        """
+        self._counts, self._called, self._asked, self._width = counts, called, asked, width
+        self._ended: list[dict[str, Any]] = []
         self._names: list[str] | None = None
 
-    def lines(self, row: dict[str, Any], eta: float | None) -> list[str]:
-        """A finished epoch, below a header where its columns are new; `eta`: seconds left."""
-        last = [*_rates(self._called), "left"]
+    def end_epoch(self, record: dict[str, Any]) -> None:
+        """Take the record of a finished epoch."""
+        self._ended.append(record)
+
+    def left(self, step: int, images_per_s: float) -> float | None:
+        """Seconds left after `step`, from finished epochs (validation and saving included) or the current speed."""
+        steps = self._counts["total_steps"] - step
+        if len(self._ended) >= 2:
+            first, last = self._ended[0], self._ended[-1]
+            return float((last["t"] - first["t"]) / ((last["epoch"] - first["epoch"]) * self._counts["steps_per_epoch"]) * steps)
+        return steps * self._counts["global_batch"] / images_per_s if images_per_s else None
+
+    def line(self, record: dict[str, Any]) -> str:
+        """One line: epoch, step, examples per second, time left, metrics, the validation metric that decides (of the last epoch)."""
+        metrics, last = record["metrics"], metric_values(self._ended[-1]) if self._ended else {}
+        decides = monitor(last or [VALIDATION + name for name in metrics], self._asked).metric
+        value = f"{last[decides]:.4f}" if decides in last else "-"
+        named = list(metrics.items())[:MOST_METRICS]
+        shown = "".join(f"  {metric_name(name)} {value:.4f}" for name, value in named)
+        # A model without validation is judged by a metric of training.
+        decisive = "" if decides in dict(named) else f"  {metric_name(decides)} {value}"
+        return (
+            f"epoch {record['epoch']}/{self._counts['epochs']}  step {record['step']:,}/{self._counts['total_steps']:,}  "
+            f"{record['images_per_s']:,.0f} {self._called}s/s  ETA {self._left(record['step'], record)}{shown}{decisive}"
+        )
+
+    def epoch_lines(self) -> list[str]:
+        """The last finished epoch, below a header where its columns are new."""
+        row, last = self._ended[-1], [*_rates(self._called), "left"]
         names, before = _fitting(list(metric_values(row))[:MOST_COLUMNS], ["epoch", *last], self._width), self._names
         self._names = names
         columns = ["epoch", *map(metric_name, names), *last]
-        cells = [f"{row['epoch']}/{self._epochs}", *_numbers(row, names), duration(eta) if eta is not None else "-"]
+        left = self._left(row["epoch"] * self._counts["steps_per_epoch"], row)
+        cells = [f"{row['epoch']}/{self._counts['epochs']}", *_numbers(row, names), left]
         shown = [cells] if names == before else [columns, cells]
         widths = [max(NARROWEST, len(title)) for title in columns]
         return ["  " + "  ".join(str(cell).rjust(width) for cell, width in zip(line, widths, strict=True)) for line in shown]
+
+    def _left(self, step: int, record: dict[str, Any]) -> str:
+        left = self.left(step, record["images_per_s"])
+        return duration(left) if left is not None else "-"
 
 
 def _rates(called: str) -> list[str]:
@@ -83,7 +100,7 @@ def _fitting(names: Sequence[str], others: Sequence[str], width: int | None) -> 
 
 
 def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[str, Any] | None = None, width: int | None = None) -> str:
-    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `EpochTable`."""
+    """The table of epochs; a long one keeps its first, best and last rows. `best`: as in the summary; `width` as of `RunProgress`."""
     last = _rates(called)
     shown, names = list(rows), _fitting(list(metric_values(max(reversed(rows), key=len)))[:MOST_COLUMNS], ["epoch", *last], width)
     if len(rows) > 24:
@@ -92,10 +109,27 @@ def _history(rows: Sequence[dict[str, Any]], called: str = "image", best: dict[s
     return table(["epoch", *map(metric_name, names), *last], [[row["epoch"], *_numbers(row, names)] for row in shown])
 
 
+def shown_result(run: RunFolder, summary: Summary, commands: bool = True, printed: Collection[int] = ()) -> str:
+    """The end of a run for the terminal: epochs not `printed` yet, best epoch, files, the next `commands`, unless another stage follows."""
+    folder = relative(run.path)
+    if summary.script:
+        return _script_result(run.name, folder, summary, run.output)
+    rows, called, expected = run.history, run.noun, summary.predicted_images_per_s
+    fair = expected is not None and rows and (summary.steps or 0) >= FAIR_STEPS
+    pairs = [
+        ("predicted", expected_speed.sentence(expected or 0.0, rows[-1]["images_per_s"], called) if fair else ""),
+        ("snapshots", run.lost_snapshots(summary)),
+        ("straggler", run.straggler),
+        *parameter_server_text.result(run),
+        ("MLflow", mlflow_log.place(run)),
+    ]
+    return result(run.name, folder, summary, rows, pairs, called, commands, printed, command_line.columns())
+
+
 def result(
     run: str,
     folder: str,
-    summary: dict[str, Any],
+    summary: Summary,
     rows: Sequence[dict[str, Any]],
     more: Sequence[tuple[str, str]] = (),
     called: str = "image",
@@ -105,50 +139,49 @@ def result(
 ) -> str:
     """The end of a run: table of epochs, best epoch, `more` (names and values, which may be empty), where the files are, next commands.
 
-    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `EpochTable`.
+    The table is left out if all its epochs are among those that were `printed` as they ended; `width` as of `RunProgress`.
     """
-    state = f"{run}: {summary['state']}"
+    state = f"{run}: {summary.state}"
     if {row["epoch"] for row in rows} <= set(printed):
         # A table that grew line by line ends here.
         lines = ["", state] if printed else [state]
     else:
-        lines = [state, "", _history(rows, called, summary.get("best"), width), ""]
+        lines = [state, "", _history(rows, called, summary.best, width), ""]
     pairs = []
-    if summary.get("best"):
-        pairs.append(("best epoch", best(summary["best"], summary.get("restored_by", "a callback"))))
+    if summary.best:
+        pairs.append(("best epoch", best(summary.best, summary.restored_by)))
     pairs += early(summary)
     pairs += [("time", duration_text)] if (duration_text := _times(summary)) else []
-    if summary.get("images_per_s"):
-        pairs.append(("speed", f"{summary['images_per_s']:,.0f} {called}s/s in training steps"))
-    epoch_seconds = [row["seconds"] for row in rows if row["epoch"] <= summary.get("epochs_done", len(rows))]
+    if summary.images_per_s:
+        pairs.append(("speed", f"{summary.images_per_s:,.0f} {called}s/s in training steps"))
+    epoch_seconds = [row["seconds"] for row in rows if summary.epochs_done is None or row["epoch"] <= summary.epochs_done]
     if len(epoch_seconds) > 1:
         pairs.append(("mean epoch", f"{statistics.fmean(epoch_seconds):,.1f} s of training steps"))
     pairs += [pair for pair in more if pair[1]]
-    if summary.get("lost"):
-        pairs.append(("lost", _lost(summary["lost"], summary["workers"])))
-    if summary.get("took_places"):
-        pairs.append(("spares", f"{listed(summary['took_places'])} took the place of a lost host"))
-    if digests := summary.get("weights_sha256_by_rank"):
-        pairs.append(("weights", _weights(digests, summary["workers"])))
-    if summary.get("inexact_because"):
-        pairs.append(("not exact", "; ".join(summary["inexact_because"]) + "; the weights differ a little from those without interruption"))
-    if summary.get("unsaved"):
-        pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary["unsaved"].items())))
+    if summary.lost:
+        pairs.append(("lost", _lost(summary.lost, summary.workers or 0)))
+    if summary.took_places:
+        pairs.append(("spares", f"{listed(summary.took_places)} took the place of a lost host"))
+    if summary.weights_sha256_by_rank:
+        pairs.append(("weights", _weights(summary.weights_sha256_by_rank, summary.workers or 0)))
+    if summary.inexact_because:
+        pairs.append(("not exact", "; ".join(summary.inexact_because) + "; the weights differ a little from those without interruption"))
+    if summary.unsaved:
+        pairs.append(("not saved", "; ".join(f"{what} ({reason})" for what, reason in summary.unsaved.items())))
     pairs.append(("results", folder))
     return "\n".join([*lines, fields(pairs), *(["", next_commands(after_run(run, summary, rows))] if commands else [])])
 
 
-def early(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def early(summary: Summary) -> list[tuple[str, str]]:
     """Why a run took fewer epochs than asked for, under its heading; nothing if it did not."""
-    if not summary.get("ended_early"):
+    if not summary.ended_early:
         return []
-    best = summary["best"]["epoch"] if summary.get("best") else 0
-    by = summary.get("ended_by") or "a callback"
-    why = f"none since epoch {best} was better (train.patience)" if summary.get("stalled") else f"by {by}"
-    return [("ended early", f"{why}, after {count(summary['epochs_done'], 'epoch')} of {summary['epochs']}")]
+    best = summary.best["epoch"] if summary.best else 0
+    why = f"none since epoch {best} was better (train.patience)" if summary.stalled else f"by {summary.ended_by}"
+    return [("ended early", f"{why}, after {count(summary.epochs_done or 0, 'epoch')} of {summary.epochs}")]
 
 
-def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequence[str]) -> str:
+def _script_result(run: str, folder: str, summary: Summary, output: Sequence[str]) -> str:
     """The end of a script's run: time, the files that it left, next commands."""
     left = [*output[:SHOWN_FILES], *([f"{len(output) - SHOWN_FILES:,} more"] if len(output) > SHOWN_FILES else [])]
     pairs = [
@@ -157,10 +190,10 @@ def script_result(run: str, folder: str, summary: dict[str, Any], output: Sequen
         ("results", folder),
     ]
     commands = next_commands(after_run(run, summary))
-    return "\n".join([f"{run}: {summary['state']}", fields(pairs), *(["", commands] if commands else [])])
+    return "\n".join([f"{run}: {summary.state}", fields(pairs), *(["", commands] if commands else [])])
 
 
-def _lost(hosts: Sequence[dict[str, Any]], left: int) -> str:
+def _lost(hosts: Sequence[Mapping[str, Any]], left: int) -> str:
     """Words on the hosts that a run went on without, and when each was last heard."""
     shown = [f"{one['host']} at {datetime.datetime.fromtimestamp(one['at']):%H:%M:%S}, step {one['step'] or 0:,}" for one in hosts]
     return f"{listed(shown)}; the run went on with {count(left, 'worker')}"
@@ -174,24 +207,24 @@ def _weights(digests: Sequence[str], workers: int) -> str:
     return f"{where} (sha256 {digests[0][:16]})"
 
 
-def _times(summary: dict[str, Any]) -> str:
+def _times(summary: Summary) -> str:
     """The durations of a run; empty if unknown.
 
     A launch counts from Enter to its end, as the user experiences it: for a short training, more than twice the training time.
     """
-    launch, parts = summary.get("launch"), []
+    launch, total, parts = summary.launch, summary.seconds_total, []
     if launch:
         until = "this result" if launch["until"] == "result" else "the end of the last worker"
         parts.append(f"{duration(launch['seconds_from_enter'])} from Enter to {until}")
         if "seconds_training" in launch:
             before, trained, after = (duration(launch[f"seconds_{name}"]) for name in ("to_training", "training", "after_training"))
             parts.append(f", {trained} of it training with validation and saving ({before} before, {after} after)")
-        elif "script" not in summary:
+        elif not summary.script:
             parts.append(", no step was trained")
-    elif "script" not in summary and summary.get("seconds_total"):
-        parts.append(f"{duration(summary['seconds_total'])} of the chief's process, {duration(summary['seconds_training'])} of it training")
-    if "script" in summary and summary.get("seconds_total"):
-        parts.append(f"{', ' if parts else ''}{duration(summary['seconds_total'])} of it the script on the chief")
-    if parts and summary.get("restarts") and "seconds_training" in summary:
-        parts.append(f"; all {summary['restarts'] + 1} launches trained {duration(summary['seconds_training'])}")
+    elif total and not summary.script:
+        parts.append(f"{duration(total)} of the chief's process, {duration(summary.seconds_training or 0)} of it training")
+    if total and summary.script:
+        parts.append(f"{', ' if parts else ''}{duration(total)} of it the script on the chief")
+    if parts and summary.restarts and summary.seconds_training is not None:
+        parts.append(f"; all {summary.restarts + 1} launches trained {duration(summary.seconds_training)}")
     return "".join(parts)

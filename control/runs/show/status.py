@@ -3,7 +3,6 @@
 import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from control.common import project, text
@@ -11,12 +10,12 @@ from control.remote.worker_files import newest_generation, note
 from control.runs.hosts import host_roles
 from control.runs.launch import launches, under_way
 from control.runs.launch.waiting_runs import Jobs
-from control.runs.results import failure_text, metric_text, outcome, run_summary, step_profile, stragglers
-from control.runs.results.time_left import Estimate
+from control.runs.results import metric_text, outcome, step_profile, stragglers
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
 from control.runs.show import result_text
 from trainer.data.spec import noun
 from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded, snapshots_policy
 from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
@@ -91,46 +90,55 @@ class WorkerSeen:
         )
 
 
-def left_alone(seen: Sequence[WorkerSeen], launched: list[str]) -> tuple[list[str], list[str]]:
-    """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
+@dataclass(frozen=True)
+class Looks:
+    """Looks at the workers of a run's last launch."""
 
-    Args:
-        seen: by rank. Workers that ended well are not lost: the others still write their
-            last files.
-        launched: hosts of the run's last launch, by rank. If `seen` has other hosts, its files are of an older launch and both
-            lists are empty.
-    """
-    if [one.host for one in seen] != launched:
-        return [], []
-    lost = [one.host for one in seen if one.exit_code or one.state == "gone"]
-    alive = [one.host for one in seen if one.state == "running"]
-    return lost, alive if lost else []
+    seen: Sequence[WorkerSeen]
+    """By rank."""
+    launched: Sequence[str]
+    """Hosts of the launch, by rank; others than those that were seen: the files there are of an older launch, and prove nothing."""
+    workers: int
+    """How many of them trained."""
 
+    def in_state(self, *states: str) -> list[str]:
+        """Hosts whose worker is in one of these states."""
+        return [one.host for one in self.seen if one.state in states]
 
-def goes_on(seen: Sequence[WorkerSeen], launched: list[str], workers: int) -> bool:
-    """Return whether enough workers of an elastic run are alive without the rest; arguments as of `left_alone`, then how many trained."""
-    alive = [rank for rank, one in enumerate(seen) if one.state == "running"]
-    return [one.host for one in seen] == launched and len(alive) < len(seen) and may_go_on(alive, workers, 1)
+    @property
+    def _apply(self) -> bool:
+        return [one.host for one in self.seen] == list(self.launched)
 
+    def left_alone(self) -> tuple[list[str], list[str]]:
+        """Hosts whose worker ended early, and hosts whose worker is alive without them; the second is empty if the first is.
 
-def waits(seen: Sequence[WorkerSeen], launched: list[str]) -> list[str]:
-    """Hosts whose worker is away without an exit code while all others are alive; arguments as of `left_alone`."""
-    away = [one.host for one in seen if one.state in AWAY]
-    others = {one.state for one in seen if one.state not in AWAY}
-    return away if [one.host for one in seen] == launched and others == {"running"} else []
+        Workers that ended well are not lost: the others still write their last files.
+        """
+        if not self._apply:
+            return [], []
+        lost = [one.host for one in self.seen if one.exit_code or one.state == "gone"]
+        return lost, self.in_state("running") if lost else []
 
+    def goes_on(self) -> bool:
+        """Return whether enough workers of an elastic run are alive without the rest."""
+        alive = [rank for rank, one in enumerate(self.seen) if one.state == "running"]
+        return self._apply and len(alive) < len(self.seen) and may_go_on(alive, self.workers, 1)
 
-def has_ended(seen: Sequence[WorkerSeen], launched: list[str], workers: int, steps: int, elastic: bool) -> bool:
-    """Return whether a launch has made all its steps and ended well while no command watched; arguments as of `goes_on`."""
-    done = [rank for rank, one in enumerate(seen) if one.state == "done" and (one.steps or {}).get("step") == steps]
-    enough = may_go_on(done, workers, 1) if elastic else len(done) == len(seen)
-    return [one.host for one in seen] == launched and enough and not any(one.state == "running" for one in seen)
+    def waits_for(self) -> list[str]:
+        """Hosts whose worker is away without an exit code while all others are alive."""
+        others = {one.state for one in self.seen if one.state not in AWAY}
+        return self.in_state(*AWAY) if self._apply and others == {"running"} else []
 
+    def has_ended(self, steps: int, elastic: bool) -> bool:
+        """Return whether the launch has made all its steps and ended well while no command watched."""
+        done = [rank for rank, one in enumerate(self.seen) if one.state == "done" and (one.steps or {}).get("step") == steps]
+        enough = may_go_on(done, self.workers, 1) if elastic else len(done) == len(self.seen)
+        return self._apply and enough and not self.in_state("running")
 
-def far(seen: Sequence[WorkerSeen], counts: dict[str, Any]) -> str:
-    """The progress of the run's most advanced worker, as `epoch 12 of 60`; empty before the first step."""
-    steps = [one.steps for one in seen if one.steps]
-    return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
+    def progress(self, counts: dict[str, Any]) -> str:
+        """The progress of the most advanced worker, as `epoch 12 of 60`; empty before the first step."""
+        steps = [one.steps for one in self.seen if one.steps]
+        return f"epoch {max(record['epoch'] for record in steps)} of {counts['epochs']}" if steps and counts else ""
 
 
 def _run_columns(called: str) -> list[str]:
@@ -138,27 +146,28 @@ def _run_columns(called: str) -> list[str]:
     return ["run", "state", "launched", "workers", "epochs", "steps", "training", f"{called}s/s", "best epoch"]
 
 
-def _run_row(name: str, summary: dict[str, Any], launched: float | None) -> list[Any]:
+def _run_row(name: str, summary: Summary, launched: float | None) -> list[Any]:
     """A run as a row in a list; `launched` in seconds since 1970."""
-    speed, seconds = summary.get("images_per_s"), summary.get("seconds_training")
+    speed, seconds = summary.images_per_s, summary.seconds_training
     return [
         name,
-        summary["state"] or "-",
+        summary.state or "-",
         f"{datetime.datetime.fromtimestamp(launched):%Y-%m-%d %H:%M}" if launched else "-",
-        summary.get("workers", "-"),
-        summary.get("epochs_done", "-"),
-        f"{summary['steps']:,}" if "steps" in summary else "-",
+        "-" if summary.workers is None else summary.workers,
+        "-" if summary.epochs_done is None else summary.epochs_done,
+        "-" if summary.steps is None else f"{summary.steps:,}",
         text.duration(seconds) if seconds else "-",
         text.Number(speed, 0) if speed else "-",
-        metric_text.best(summary.get("best"), summary.get("restored_by", "a callback")),
+        metric_text.best(summary.best, summary.restored_by),
     ]
 
 
 def listed(names: list[str]) -> str:
     """Runs as a table, with the last state that is known here."""
-    records = {name: recorded(project.RUNS / name) for name in names}
-    rows = [_run_row(name, run_summary.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
-    return text.table(_run_columns(_called(records.values())), rows)
+    runs = [RunFolder(project.RUNS / name) for name in names]
+    records = [run.record for run in runs]
+    rows = [_run_row(run.name, run.summary, record.get("launched_at")) for run, record in zip(runs, records, strict=True)]
+    return text.table(_run_columns(_called(records)), rows)
 
 
 def _called(records: Iterable[dict[str, Any]]) -> str:
@@ -170,16 +179,18 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
 
     `jobs`: what hosts say of their runs.
     """
-    folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
-    records = {folder: recorded(folder) for folder in folders}
-    begun = {folder: record.get("launched_at") for folder, record in records.items()}
-    when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
-    latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
-    elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
+    runs = {RunFolder(path.parent) for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
+    records = {run: run.record for run in runs}
+    begun = {run: record.get("launched_at") for run, record in records.items()}
+    when = {run: begun[run] or (run.path / "summary.json").stat().st_mtime for run in runs}
+    latest_first = sorted(runs, key=lambda run: (when[run], run.name), reverse=True)
+    known = {run.name for run in runs}
+    elsewhere = [run for run in jobs.states if run not in known and not _is_ours(run)]
     rows = [
-        _run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", {"state": jobs.states[run]}, None) for run in elsewhere
+        _run_row(f"{run} ({'deleted' if under_way.has(run) else 'from elsewhere'})", Summary(state=jobs.states[run]), None)
+        for run in elsewhere
     ]
-    rows += [_run_row(folder.name, _last_known(folder, jobs), begun[folder]) for folder in latest_first]
+    rows += [_run_row(run.name, _last_known(run, jobs), begun[run]) for run in latest_first]
     called = _called(records.values())
     hints = [
         f"{run}: its folder here was deleted; to make it again: ansible-playbook status.yml -e run={run}"
@@ -192,7 +203,7 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
 
 def uncollected(jobs: Jobs) -> list[str]:
     """Names of the runs that have ended on their hosts, and whose results are not here, by name."""
-    return [name for name in project.runs() if _last_known(project.RUNS / name, jobs).get("state") == UNCOLLECTED]
+    return [name for name in project.runs() if _last_known(RunFolder(project.RUNS / name), jobs).state == UNCOLLECTED]
 
 
 def _is_ours(run: str) -> bool:
@@ -201,22 +212,22 @@ def _is_ours(run: str) -> bool:
     return any((place / run).is_dir() for place in places)
 
 
-def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
-    """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
-    summary, record = run_summary.read_summary(folder), recorded(folder)
-    if folder.name in jobs.states:
-        return summary | {"state": jobs.states[folder.name]}
-    if job := launches.uncollected_job(record):
-        return summary | {"state": f"job {job} of Slurm, not collected"}
-    ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host["name"] for host in posts(record)])
-    if summary["state"] in (None, "RUNNING") and ended:
-        return summary | {"state": UNCOLLECTED}
-    if summary["state"] is None:
-        return {"state": "not collected"}
-    if summary["state"] == "RUNNING":
-        seen = datetime.datetime.fromtimestamp((folder / "summary.json").stat().st_mtime)
-        return summary | {"state": f"RUNNING at {seen:%H:%M}, {seen:%Y-%m-%d}"}
-    return summary
+def _last_known(run: RunFolder, jobs: Jobs) -> Summary:
+    """The summary of a run, with its state in words. An unwatched run goes on, or ends, without reporting to this machine."""
+    summary, record, state = run.summary, run.record, None
+    ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host["name"] for host in posts(record)])
+    if run.name in jobs.states:
+        state = jobs.states[run.name]
+    elif job := launches.uncollected_job(record):
+        state = f"job {job} of Slurm, not collected"
+    elif summary.under_way and ended:
+        state = UNCOLLECTED
+    elif summary.state is None:
+        state = "not collected"
+    elif summary.state == "RUNNING":
+        seen = datetime.datetime.fromtimestamp((run.path / "summary.json").stat().st_mtime)
+        state = f"RUNNING at {seen:%H:%M}, {seen:%Y-%m-%d}"
+    return replace(summary, state=state) if state else summary
 
 
 def _share(parts: list[float], wholes: list[float]) -> float | None:
@@ -224,24 +235,18 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 
 
 def table(
-    run: str,
-    state: str | None,
-    hosts: list[dict[str, Any]],
-    seen: Sequence[WorkerSeen],
-    counts: dict[str, Any],
-    called: str = "image",
-    jobs: Jobs = NOTHING_KNOWN,
+    run: RunFolder, hosts: list[dict[str, Any]], seen: Sequence[WorkerSeen], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN
 ) -> str:
     """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
-    `called`: what an example is called; `jobs`: what the hosts say of their runs.
+    `jobs`: what the hosts say of their runs.
     """
     by_host, row = {look.host: look for look in seen}, _row if counts else _script_row
     members = _members(seen) or [host["name"] for host in hosts]
     looks = {host["name"]: by_host.get(host["name"], WorkerSeen(host["name"], "unreachable")) for host in hosts}
     if not counts:
         # A script has no records that say it.
-        looks = {name: replace(look, note=jobs.note(run, name) or look.note) for name, look in looks.items()}
+        looks = {name: replace(look, note=jobs.note(run.name, name) or look.note) for name, look in looks.items()}
     rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
     chief = by_host.get(members[0], WorkerSeen(members[0], "unreachable"))
     restarts, columns = [look.restarts for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
@@ -253,8 +258,8 @@ def table(
             cells.insert(2, role)
     again = f"; workers started again {text.count(max(restarts), 'time')} in this launch" if any(restarts) else ""
     lines = [
-        f"{run}: {_overall(state, list(by_host.values()), jobs.states.get(run, 'RUNNING'))}{again}",
-        *_progress(chief, counts, called, snapshots_policy(project.RUNS / run)[1]),
+        f"{run.name}: {_overall(run.summary.state, list(by_host.values()), jobs.states.get(run.name, 'RUNNING'))}{again}",
+        *_progress(chief, counts, run),
         "",
         text.table(columns, rows),
     ]
@@ -312,11 +317,13 @@ def _script_row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
 
 
 def _note(look: WorkerSeen) -> str:
-    return f"exit code {look.exit_code}{failure_text.signal_name(look.exit_code)}" if look.exit_code else look.note
+    return f"exit code {look.exit_code}{outcome.signal_name(look.exit_code)}" if look.exit_code else look.note
 
 
-def _progress(chief: WorkerSeen, counts: dict[str, Any], called: str, asked: str | None) -> list[str]:
+def _progress(chief: WorkerSeen, counts: dict[str, Any], run: RunFolder) -> list[str]:
     if not chief.steps:
         return []
-    left = Estimate(counts).left(chief.steps["step"], chief.steps["images_per_s"])
-    return ["  " + result_text.progress(chief.steps, counts, chief.epoch, left, called, asked)]
+    progress = result_text.RunProgress(counts, run.noun, run.monitor)
+    if chief.epoch:
+        progress.end_epoch(chief.epoch)
+    return [f"  {progress.line(chief.steps)}"]

@@ -2,107 +2,99 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any
 
 from control.common import command_line, configurations, project, text
 from control.common.operator_variables import boolean
 from control.common.task import Task
-from control.runs.hosts import host_roles, run_recovery
 from control.runs.launch import launches, under_way, waiting_runs
 from control.runs.planning import kept_choices
-from control.runs.results import evaluations, expected_speed, failure_text, hparams, mlflow_log, next_steps, outcome, run_summary
-from control.runs.results.outcome import Verdict
-from control.runs.show import run_result
-from trainer.common.files import read_json, write_json
-from trainer.rundir.layout import recorded
+from control.runs.results import evaluations, expected_speed, hparams, mlflow_log, next_steps
+from control.runs.results.outcome import Verdict, Verdicts
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
+from control.runs.show.result_text import shown_result
 
 
 def conclude(task: Task) -> dict[str, Any]:
     """Runs once, on the control node, with every host's verdict."""
-    plan = task.plan
-    name, folder = plan.run, plan.folder
-    if project.is_users(folder):
+    plan, run = task.plan, RunFolder(task.plan.folder)
+    name = plan.run
+    if run.is_users:
         task.warn([under_way.restore(name)])
-    returned = run_summary.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
-    verdicts = _with_launch(recorded(folder), returned)
+    verdicts = _with_launch(run.record, run.judged(Verdict(**one) for one in task.arguments["verdicts"]))
     if all(verdict.state == "unreachable" for verdict in verdicts):
         message = (
             f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{next_steps.under_way(name)}"
         )
         return {"failed": True, "msg": message}
-    summary = run_summary.concluded(folder, verdicts)
-    launches.end_all(folder)
-    scripted = "script" in summary
-    if not scripted:
-        kept_choices.keep_all(folder)
-    if summary["state"] == "RUNNING":
+    summary = run.concluded(verdicts)
+    launches.end_all(run.path)
+    if not summary.script:
+        kept_choices.keep_all(run.path)
+    if summary.state == "RUNNING":
         # The commands are shown here, and not again when the command ends.
         return {"run_under_way": None, "show_last": f"{name} {waiting_runs.progress(verdicts)}\n{next_steps.under_way(name)}"}
-    if not scripted:
-        summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
-    summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
-    write_json(folder / "summary.json", summary)
-    under_way.forget(folder)
-    if not scripted and project.is_users(folder):
-        task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
-        task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
-    follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
-    shown = run_result.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
+    if not summary.script:
+        summary = summary.changed(**(_end_to_end(run, verdicts) if run.is_trial else _forecast(run, summary)))
+    entered = run.record.get("entered_at")
+    launched_here = entered == command_line.entered()
+    summary = summary.changed(launch=verdicts.launch_times(entered, time.time() if launched_here else None))
+    summary.write(run.path)
+    under_way.forget(run.path)
+    if run.is_users and not summary.script:
+        task.warn(evaluations.take(run))
+        task.warn([mlflow_log.log(run, configurations.value_at(run.config, "telemetry.mlflow"))])
+    succeeded = summary.state == "SUCCEEDED"
+    follows = succeeded and boolean("evaluate", task.arguments.get("evaluates", False))
+    shown = shown_result(run, summary, commands=not follows, printed=task.arguments.get("printed", ()))
     if plan.run_kind == "doctor":
         over = {"launch_begun": None}
-        return over if summary["state"] == "SUCCEEDED" else {**over, "failed": True, "msg": _trial(folder, summary, verdicts)}
-    task.warn(hparams.write_all([folder])[1])
+        return over if succeeded else {**over, "failed": True, "msg": _trial(run, summary, verdicts)}
+    task.warn(hparams.write_all([run])[1])
     trouble = _trouble(name, summary, verdicts)
-    if project.is_trial(folder):
+    if run.is_trial:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": run_summary.remaining(folder, recorded(folder)["hosts"])}
+    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": run.remaining(run.record["hosts"])}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
-def _launched_here(folder: Path) -> bool:
-    """Return whether this command launched the run itself, rather than found it launched."""
-    return recorded(folder).get("entered_at") == command_line.entered()
-
-
-def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdict]:
+def _with_launch(record: dict[str, Any], verdicts: Verdicts) -> Verdicts:
     """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
-    cause = outcome.root_cause(verdicts)
+    cause = verdicts.root_cause
     if cause is None:
         return verdicts
     environments = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
     # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
     environment = environments.get(cause.host, next(iter(environments.values()), {}))
-    again = outcome.crashed_again(cause, record.get("failed_before"))
-    return [dataclasses.replace(verdict, environment=environment, again=again) if verdict is cause else verdict for verdict in verdicts]
+    blamed = dataclasses.replace(cause, environment=environment, again=cause.crashed_again(record.get("failed_before")))
+    return Verdicts(blamed if verdict is cause else verdict for verdict in verdicts)
 
 
-def _trouble(name: str, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
+def _trouble(name: str, summary: Summary, verdicts: Verdicts) -> str:
     """Reason why a run did not finish, root cause first; empty if the run finished."""
-    if failure := failure_text.failure(verdicts):
-        return failure
-    return "" if summary["state"] == "SUCCEEDED" else f"{name} was stopped before its end: {summary['state']}"
+    stopped = "" if summary.state == "SUCCEEDED" else f"{name} was stopped before its end: {summary.state}"
+    return verdicts.failure_text or stopped
 
 
-def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> str:
+def _trial(run: RunFolder, summary: Summary, verdicts: Verdicts) -> str:
     """Message for the doctor's failed trial: not a user's run, so nothing to resume."""
     trouble = _trouble("the trial", summary, verdicts)
     again = "fix that, then run it again: ansible-playbook doctor.yml"
-    return f"[FAIL] training: the trial failed\n{trouble}\n\nlogs: {project.relative(folder)}; {again}"
+    return f"[FAIL] training: the trial failed\n{trouble}\n\nlogs: {project.relative(run.path)}; {again}"
 
 
-def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
+def _forecast(run: RunFolder, summary: Summary) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
-    config = configurations.load(folder / "config.yml")
-    expected = expected_speed.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
+    expected = expected_speed.expected(run.config, run.record, summary.shares)
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 
-def _end_to_end(folder: Path, verdicts: list[Verdict]) -> dict[str, float]:
+def _end_to_end(run: RunFolder, verdicts: Verdicts) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
-    return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
+    return {"seconds_end_to_end": round(verdicts.ended_at - run.record["launched_at"], 3)}
 
 
 def conclude_stop(task: Task) -> dict[str, Any]:
@@ -112,26 +104,26 @@ def conclude_stop(task: Task) -> dict[str, Any]:
     """
     name, asked = task.arguments["run"], task.arguments["stopped"]
     stopped = sum(bool(one.get("changed")) for one in asked)
-    seen = zip(task.arguments["hosts"], asked, strict=True)
-    verdicts = [_verdict(rank, *one, task.arguments["watched"]) for rank, one in enumerate(seen)]
+    watched = zip(task.arguments["hosts"], asked, strict=True)
+    verdicts = Verdicts(_verdict(rank, *one, task.arguments["watched"]) for rank, one in enumerate(watched))
     away = [verdict.host for verdict in verdicts if verdict.state == "unreachable"]
-    folder = project.RUNS / name
+    run = RunFolder(project.RUNS / name)
     task.warn([under_way.restore(name)])
     if len(away) == len(verdicts):
-        return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(name, folder, away)}"}
-    launches.end_all(folder)
-    summary = run_summary.read_summary(folder)
-    if stopped or summary["state"] in (None, "RUNNING"):
-        summary = run_summary.concluded(folder, verdicts, cancelled=stopped > 0)
-        write_json(folder / "summary.json", summary)
+        return {"failed": True, "msg": f"{name}: nothing was stopped. {_away(run, away)}"}
+    launches.end_all(run.path)
+    summary = run.summary
+    if stopped or summary.under_way:
+        summary = run.concluded(verdicts, cancelled=stopped > 0)
+        summary.write(run.path)
     if not away:
-        under_way.forget(folder)
-    task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
-    shown = run_result.shown_result(folder, summary)
+        under_way.forget(run.path)
+    task.warn(evaluations.take(run))
+    shown = shown_result(run, summary)
     if away:
-        return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}
-    if stopped and summary["state"] == "FAILED":
-        return {"failed": True, "msg": f"{failure_text.failure(verdicts)}\n\n{shown}"}
+        return {"failed": True, "msg": f"{_away(run, away)}\n\n{shown}"}
+    if stopped and summary.state == "FAILED":
+        return {"failed": True, "msg": f"{verdicts.failure_text}\n\n{shown}"}
     return {"show_last": shown if stopped else f"{name} was not running.\n{shown}"}
 
 
@@ -143,10 +135,10 @@ def _verdict(rank: int, host: str, asked: dict[str, Any], watched: dict[str, Any
     return Verdict(**watched[host])
 
 
-def _away(run: str, folder: Path, hosts: list[str]) -> str:
+def _away(run: RunFolder, hosts: list[str]) -> str:
     """Consequences of hosts that could not be reached, and the fix."""
     one = len(hosts) == 1
-    whose, them, wait = "its" if one else "their", "it" if one else "them", run_recovery.rejoin_wait(folder)
+    whose, them, wait = "its" if one else "their", "it" if one else "them", run.rejoin_wait
     alone = (
         f"{whose} supervisor{'' if one else 's'} wait{'s' if one else ''} for the others, {wait:g} s at most (recovery.rejoin_wait); a "
         "queued run keeps its place there until it is stopped there, too"
@@ -154,5 +146,5 @@ def _away(run: str, folder: Path, hosts: list[str]) -> str:
     return (
         f"{text.listed(hosts)} can't be reached: {whose} worker{'' if one else 's'} could not be stopped. Without the others "
         f"{alone if wait else 'no worker goes on'}. Fix: once {'it is' if one else 'they are'} back, look at {them}: "
-        f"ansible-playbook stop.yml -e run={run}"
+        f"ansible-playbook stop.yml -e run={run.name}"
     )

@@ -10,7 +10,8 @@ from control.common.plan import Plan
 from control.common.task import Task
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import script_plan
-from control.runs.results import next_steps, run_summary, snapshot_choice
+from control.runs.results import next_steps
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import latest_run
 from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
@@ -56,7 +57,7 @@ def find(task: Task) -> dict[str, Any]:
         _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
     known = ("dataset", "code", "code_sha256", "counts", "script", "slurm")
     plan = Plan(run=folder.name, folder=folder, **{key: cluster[key] for key in known if key in cluster})
-    hosts = run_summary.remaining(folder, cluster["hosts"]) if after else posts(cluster)
+    hosts = RunFolder(folder).remaining(cluster["hosts"]) if after else posts(cluster)
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
         plan = replace(plan, logs=parameter_server_text.logs(hosts, options.get("role")))
@@ -74,12 +75,12 @@ def _refuse_without_weights(run: Path, command: str, options: dict[str, Any]) ->
     """Refuse runs without a model, and epochs without a snapshot, before a host is touched."""
     script_plan.refuse(run, f"{command}.yml")
     if command == "evaluate" and "image" not in options:
-        snapshot_choice.choose_epochs(str(options.get("epoch", "last")), run)
+        RunFolder(run).choose_epochs(options.get("epoch", "last"))
 
 
 def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
     """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
-    under_way = bool(launches.uncollected_job({"slurm": job})) or run_summary.read_summary(run)["state"] in (None, "RUNNING")
+    under_way = bool(launches.uncollected_job({"slurm": job})) or RunFolder(run).summary.under_way
     if command in ("stop", "logs") or (command == "status" and under_way):
         number = job["job"]
         refusal = (

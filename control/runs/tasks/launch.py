@@ -10,6 +10,7 @@ from control.remote.published import Published
 from control.remote.worker_access import clear_marks
 from control.runs.hosts.inventory_hosts import tf_config, thread_share
 from control.runs.launch import launches, reservations, resumption
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
 from trainer.network.launched_hosts import posts
 from trainer.rundir.layout import recorded
@@ -30,7 +31,7 @@ def record(task: Task) -> dict[str, Any]:
     _check_claims(plan, claims)
     folder = plan.folder
     before = recorded(folder)
-    under_way = {"run_under_way": plan.run} if project.is_users(folder) else {}
+    under_way = {"run_under_way": plan.run} if RunFolder(folder).is_users else {}
     if all(claim["running"] for claim in claims.values()):
         reservations.release(plan.run)
         return {**under_way, "before_start": None, "ansible_facts": {"record": before, "cluster": posts(before)}}
@@ -44,7 +45,7 @@ def record(task: Task) -> dict[str, Any]:
     chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)
     text = (folder / "cluster.json").read_text(encoding="utf-8")
     facts_set = {"record": record, "cluster": posts(record), "record_text": text, "state_to_give": chosen.give, "launch": launch}
-    begun = {} if project.is_trial(folder) else {"launch_begun": launch}
+    begun = {} if RunFolder(folder).is_trial else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
 
@@ -134,7 +135,7 @@ def end(task: Task) -> dict[str, Any]:
 
 def _started(launch: dict[str, Any]) -> dict[str, Any]:
     # The command that starts the doctor's trial also takes it back.
-    if not project.is_users(Path(launch["folder"])):
+    if not RunFolder(Path(launch["folder"])).is_users:
         return {}
     launches.end(launch)
     reservations.release(launch["run"])

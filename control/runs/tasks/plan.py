@@ -13,8 +13,9 @@ from control.common.task import Task
 from control.runs.hosts import run_recovery
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import plan_command, script_plan
-from control.runs.results import mlflow_log, run_summary
-from control.runs.show import run_result
+from control.runs.results import mlflow_log
+from control.runs.results.run_folder import RunFolder
+from control.runs.show.result_text import shown_result
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.rundir.layout import recorded
@@ -59,7 +60,7 @@ def plan(task: Task) -> dict[str, Any]:
         launches.check_job(plan.run, recorded(plan.folder))
     plan = replace(plan, command=command, typed=plan_command.typed(options, plan.run))
     if plan.complete and command == "train" and not plan.script and not task.check_mode:
-        task.warn([mlflow_log.log(plan.folder, plan.config["telemetry"]["mlflow"])])
+        task.warn([mlflow_log.log(RunFolder(plan.folder), plan.config["telemetry"]["mlflow"])])
     already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan.complete else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     show = {} if waits(plan) else {"show": plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)}
@@ -67,7 +68,7 @@ def plan(task: Task) -> dict[str, Any]:
     if plan.complete:
         reservations.release(plan.run)
         plan = _trained_with(plan)
-        hosts = run_summary.remaining(plan.folder, plan.hosts)
+        hosts = RunFolder(plan.folder).remaining(plan.hosts)
     return {
         **already,
         **show,
@@ -127,11 +128,11 @@ def _selftest(options: dict[str, Any]) -> dict[str, Any]:
 
 def _already(plan: Plan, commands: bool) -> str:
     """The result of a run that is already complete, with the next `commands`."""
-    folder = plan.folder
-    summary, asked = run_summary.read_summary(folder), plan.counts.get("epochs", 0)
-    shown = run_result.shown_result(folder, summary, commands)
+    run, asked = RunFolder(plan.folder), plan.counts.get("epochs", 0)
+    summary = run.summary
+    shown = shown_result(run, summary, commands)
     if plan.script:
         return f"Nothing to do: {plan.script['main']} has ended well already.\n\n{shown}"
-    done = summary.get("epochs_done") or asked
+    done = summary.epochs_done or asked
     more = f", more than the {asked:,} asked for" if done > asked else ""
     return f"Nothing to do: {text.count(done, 'epoch')} {'is' if done == 1 else 'are'} done already{more}.\n\n{shown}"

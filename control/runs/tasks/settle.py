@@ -6,14 +6,13 @@ from typing import Any
 from control.common import text
 from control.common.plan import Plan
 from control.common.task import Task
-from control.runs.hosts import host_roles, run_recovery
 from control.runs.launch import launches, reservations
 from control.runs.planning import plan_command
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from control.runs.tasks.plan import waits
 from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded
 
 
 def settle(task: Task) -> dict[str, Any]:
@@ -26,31 +25,29 @@ def settle(task: Task) -> dict[str, Any]:
     just restarted. With `again`, that look has been taken.
     """
     plan, seen = task.plan, [WorkerSeen(**one) for one in task.arguments["seen"]]
-    folder = plan.folder
-    record = recorded(folder)
-    evaluators = host_roles.evaluators(record)
+    run = RunFolder(plan.folder)
+    record, evaluators = run.record, run.evaluators
     without = [one.host for one in seen if one.host in evaluators and one.state != "running"]
-    seen = [one for one in seen if one.host not in evaluators]
-    launched, workers = [host["name"] for host in posts(record) if host["name"] not in evaluators], len(record.get("hosts", []))
-    elastic = run_recovery.is_elastic(folder)
-    goes_on = elastic and status.goes_on(seen, launched, workers)
-    waits_for = [] if goes_on or not run_recovery.rejoin_wait(folder) else status.waits(seen, launched)
+    launched = [host["name"] for host in posts(record) if host["name"] not in evaluators]
+    looks = status.Looks([one for one in seen if one.host not in evaluators], launched, len(record.get("hosts", [])))
+    goes_on = run.is_elastic and looks.goes_on()
+    waits_for = [] if goes_on or not run.rejoin_wait else looks.waits_for()
     if waits_for and not task.arguments.get("again"):
         return {"ansible_facts": {"worker_may_return": True}, "show": f"{plan.run}: the others wait for {text.listed(waits_for)}"}
     # A host that is there, and its worker is not, will not bring it back.
-    waiting = bool(waits_for) and "gone" not in {one.state for one in seen}
-    lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
-    alive = [one.host for one in seen if one.state == "running" and one.host not in alone]
-    launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
+    waiting = bool(waits_for) and not looks.in_state("gone")
+    lost, alone = ([], []) if goes_on or waiting else looks.left_alone()
+    alive = looks.in_state("running")
+    away = [one.host for one in looks.seen if one.host not in alive]
+    launches.refuse_changes(plan, [host for host in alive if host not in alone], looks.progress(record.get("counts", {})))
     shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
-        away = [one.host for one in seen if one.state != "running"]
         return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(away)}"])
     if waiting:
         return _only_watched(plan, [*shown, f"{plan.run} waits for {text.listed(waits_for)}"])
-    if without and seen and all(one.state == "running" for one in seen):
+    if without and looks.seen and not away:
         return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(without)} (evaluators)"])
-    if _has_ended(task, seen, launched, workers, elastic):
+    if _has_ended(plan, looks, run.is_elastic):
         return _only_watched(plan, [*shown, f"{plan.run} ended while no command watched: its results are collected"])
     if alone:
         ending, then = ("would end", "; only then hosts can be looked at") if task.check_mode else ("ending", "")
@@ -58,14 +55,13 @@ def settle(task: Task) -> dict[str, Any]:
     return {"ansible_facts": {"worker_left_alone": alone}, **({"show": "\n".join(shown)} if shown else {})}
 
 
-def _has_ended(task: Task, seen: list[WorkerSeen], launched: list[str], workers: int, elastic: bool) -> bool:
+def _has_ended(plan: Plan, looks: status.Looks, elastic: bool) -> bool:
     """Return whether all requested work was done while no command watched; a script's run counts no steps."""
-    plan = task.plan
     steps = plan.counts.get("total_steps", 0)
-    if plan.roles:
+    if plan.roles and looks.seen:
         # Only the chief of an asynchronous run counts its steps.
-        workers, seen = 1, [seen[0], *(replace(one, steps=seen[0].steps) for one in seen[1:])] if seen else []
-    return bool(steps) and not plan.changes and status.has_ended(seen, launched, workers, steps, elastic)
+        looks = replace(looks, seen=[replace(one, steps=looks.seen[0].steps) for one in looks.seen], workers=1)
+    return bool(steps) and not plan.changes and looks.has_ended(steps, elastic)
 
 
 def _only_watched(plan: Plan, shown: list[str]) -> dict[str, Any]:

@@ -1,19 +1,18 @@
 """Show a run's status as a table, or its workers' last log lines."""
 
+from dataclasses import replace
 from typing import Any
 
 from control.common import project, text
 from control.common.task import Task
 from control.runs.launch import waiting_runs
-from control.runs.results import next_steps, run_summary
+from control.runs.results import next_steps
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from control.runs.tasks import several
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
-from trainer.data.spec import noun
-from trainer.rundir.layout import recorded
-from trainer.rundir.schemas import read_history
 
 
 def show_status(task: Task) -> dict[str, Any]:
@@ -30,16 +29,13 @@ def show_status(task: Task) -> dict[str, Any]:
     options = task.arguments.get("options", {})
     jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in looked.items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
-    summary = run_summary.read_summary(project.RUNS / name)
-    called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
-    shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
-    rows = read_history(project.RUNS / name / "history.csv")
-    running = any(look.state == "running" for look in seen)
-    commands = (
-        next_steps.under_way(name)
-        if running
-        else text.next_commands(next_steps.after_run(name, {"epochs": 1, "state": "FAILED", **_known(summary)}, rows))
-    )
+    run = RunFolder(project.RUNS / name)
+    shown = status.table(run, task.arguments["hosts"], seen, task.arguments["counts"], jobs)
+    if any(look.state == "running" for look in seen):
+        commands = next_steps.under_way(name)
+    else:
+        summary = run.summary
+        commands = text.next_commands(next_steps.after_run(name, replace(summary, state=summary.state or "FAILED"), run.history))
     every = [] if "run" in options else [status.all_runs(jobs)]
     parts = [collected or shown, *every, commands]
     return {"changed": bool(collected) and not task.check_mode, "show_last": "\n\n".join(parts)}
@@ -62,10 +58,6 @@ def _collect(task: Task, jobs: waiting_runs.Jobs, options: dict[str, Any]) -> st
     if failed := several.each("status", "stop", names, "collecting"):
         raise LockstepError("\n".join([f"{len(failed)} of {text.count(len(names), 'run')} could not be collected", *failed]))
     return f"{text.count(len(names), 'run')} collected: {', '.join(names)}"
-
-
-def _known(summary: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if value is not None}
 
 
 def _log(look: WorkerSeen, file: str) -> str:

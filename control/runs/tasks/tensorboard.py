@@ -9,6 +9,7 @@ from control.common.operator_variables import check_state
 from control.common.task import Task
 from control.common.web_server import WebServer, tunnel
 from control.runs.results import hparams
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import latest_run
 
 SERVER = WebServer("TensorBoard", "tensorboard", 6006, "tensorboard_port", "/")
@@ -31,7 +32,7 @@ def tensorboard(task: Task) -> dict[str, Any]:
 def _start(options: dict[str, Any]) -> dict[str, Any]:
     asked = SERVER.port_of(options)
     one = latest_run(project.RUNS, str(options["run"])) if "run" in options else None
-    written, complaints = hparams.write_all([one] if one else _everything())
+    written, complaints = hparams.write_all(RunFolder(folder) for folder in ([one] if one else _everything()))
     folder = str(one or _view())
     argv = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port"]
     port, changed = SERVER.start({"folder": folder}, asked, lambda port: [*argv, str(port)])

@@ -7,7 +7,7 @@ from control.common import command_line, project, text
 from control.common.task import Task
 from control.remote import trainer_process
 from control.runs.planning import script_plan
-from control.runs.results import run_summary, snapshot_choice
+from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import latest_run
 from control.serving import onnx_file
 from control.serving.signature import CSV, EXAMPLES, IMAGES, TENSORS, ExportedModel, VersionFolder
@@ -23,7 +23,7 @@ def export(task: Task) -> dict[str, Any]:
     options = command_line.operator_options("export", task.task_vars)
     run = latest_run(project.RUNS, None if options.get("run") is None else str(options["run"]))
     script_plan.refuse(run, "export.yml")
-    epochs = snapshot_choice.choose_epochs(str(options.get("epoch", "best")), run)
+    epochs = RunFolder(run).choose_epochs(options.get("epoch", "best"))
     if len(epochs) != 1:
         raise ConfigError(f"epoch={options['epoch']}: a version holds one snapshot; name one epoch, or first, best or last")
     folder = project.EXPORTS / run.name
@@ -49,7 +49,7 @@ def _shown(run: Path, folder: Path, changed: bool) -> str:
         *([("ONNX", project.relative(folder / onnx_file.FILE))] if (folder / onnx_file.FILE).is_file() else []),
         *((f"no {name}", why) for name, why in exported.left_out.items()),
     ]
-    if run_summary.read_summary(run)["state"] in (None, "RUNNING"):
+    if RunFolder(run).summary.under_way:
         collect = f"ansible-playbook train.yml -e run={run.name}, then this again"
         pairs.append(("warning", f"its end has not been seen: only epochs that are here were compared. Fix: {collect}"))
     older = [number for number in VersionFolder(folder.parent).numbers if number != int(folder.name)]

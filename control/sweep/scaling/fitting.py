@@ -28,7 +28,7 @@ from scipy.special import fdtrc
 from control.campaign.timings import STRONG, WEAK, Timing
 from control.common.host_names import on_one_machine
 from control.common.text import count, listed
-from control.runs.results.traffic import Traffic, step_traffic
+from control.runs.results.step_model import Traffic, step_traffic
 from trainer.common.errors import LockstepError
 from trainer.reduction.cost_model import TENSORFLOW
 

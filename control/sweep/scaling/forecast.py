@@ -9,7 +9,7 @@ from control.campaign.store import Pace
 from control.campaign.timings import SUCCEEDED, Timing, Trial, typical_rate
 from control.common import configurations, project, text
 from control.common.plan import Plan
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.rundir.phases import ONLY_ONCE
@@ -37,7 +37,7 @@ class Speed:
     """True if all workers share one machine's cores: fewer workers are about as fast."""
 
     @classmethod
-    def of_warm_up(cls, summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], one_machine: bool) -> "Speed | None":
+    def of_warm_up(cls, summary: Summary, records: Sequence[Mapping[str, Any]], one_machine: bool) -> "Speed | None":
         """Speed of a warm-up of one epoch; None if that had too few steps.
 
         Args:
@@ -51,9 +51,10 @@ class Speed:
             return None
         phases = [record for record in records if record["kind"] == "phase"]
         once = sum(after["t"] - before["t"] for before, after in pairwise(phases) if before["phase"] in ONLY_ONCE)
-        outside = max(0.0, summary["seconds_training"] - sum(record["seconds"] for record in steps))
-        around = max(0.0, summary["seconds_end_to_end"] - summary["seconds_training"] - once)
-        return cls(summary["workers"], rate, around + COMMAND_S, outside, one_machine)
+        training = summary.seconds_training or 0.0
+        outside = max(0.0, training - sum(record["seconds"] for record in steps))
+        around = max(0.0, (summary.seconds_end_to_end or 0.0) - training - once)
+        return cls(summary.workers or 1, rate, around + COMMAND_S, outside, one_machine)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any]) -> "Speed | None":
@@ -94,16 +95,16 @@ def earlier(run_plan: Plan) -> tuple[str, Speed] | None:
     """The newest run of a plan's model on as many workers, by name, and its speed."""
     workers, model = run_plan.counts["workers"], run_plan.config["model"]
     for path in sorted(project.RUNS.glob("*/summary.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        summary = run_summary.read_summary(path.parent)
-        if summary["state"] != SUCCEEDED or summary.get("workers") != workers or not summary.get("images_per_s"):
+        summary = Summary.read(path.parent)
+        if summary.state != SUCCEEDED or summary.workers != workers or not summary.images_per_s:
             continue
         try:
             if configurations.load(path.parent / "config.yml").get("model") != model:
                 continue
         except (LockstepError, OSError):
             continue
-        around = (summary.get("seconds_end_to_end") or 0.0) - (summary.get("seconds_training") or 0.0)
-        return path.parent.name, Speed(workers, summary["images_per_s"], max(0.0, around))
+        around = (summary.seconds_end_to_end or 0.0) - (summary.seconds_training or 0.0)
+        return path.parent.name, Speed(workers, summary.images_per_s, max(0.0, around))
     return None
 
 

@@ -4,13 +4,14 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
 from control.campaign.timings import WEAK, Timing
-from control.common.plotting import BAND, FIT, IDEAL, beside, footnote, gap, line_style, one_panel, picture, start_at_zero
+from control.common.plotting import BAND, FIT, IDEAL, footnote, line_style, one_panel, picture, start_at_zero
 from control.common.text import count
 from control.sweep.scaling.fitting import Fit, Work
 
@@ -162,7 +163,7 @@ def _interval_axis(axes: Any, series: Mapping[str, Series]) -> dict[int, float]:
         positions[0] = max(positions.values(), default=0.0) + 0.5
     axes.set_xlabel("steps between saved states (logarithmic)")
     axes.set_xticks(list(positions.values()), [f"{step:,}" if step else "epoch's end" for step in positions])
-    margin = gap(positions) / 2
+    margin = _gap(positions) / 2
     axes.set_xlim(min(positions.values()) - margin, max(positions.values()) + margin)
     return positions
 
@@ -175,7 +176,7 @@ def _measurements(
     The bars of a median span all values; those of a mean are one standard deviation. Without `positions`, x values are positions.
     """
     at = positions or {x: float(x) for x in sorted({x for values in series.values() for x in values})}
-    width = min(0.3, 0.8 / len(series)) * gap(at)
+    width = min(0.3, 0.8 / len(series)) * _gap(at)
     for index, (name, values) in enumerate(series.items()):
         shift = (index - (len(series) - 1) / 2) * width
         ink = line_style(index) if joined else line_style(index) | {"linestyle": "none"}
@@ -185,7 +186,7 @@ def _measurements(
         label = f"{centre}, {name}" if name else centre
         axes.errorbar(xs, middles, list(zip(*ends, strict=True)), label=label, mfc="white", mew=1.5, zorder=4, **ink)
         for position, some in zip(xs, groups, strict=True):
-            axes.plot(beside(position, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
+            axes.plot(_beside(position, width, len(some)), some, ".", color=ink["color"], markersize=6, alpha=0.8, zorder=5)
 
 
 def _centre(values: Sequence[float], centre: str) -> tuple[float, tuple[float, float]]:
@@ -196,3 +197,14 @@ def _centre(values: Sequence[float], centre: str) -> tuple[float, tuple[float, f
     if centre == "median":
         return middle, (middle - min(values), max(values) - middle)
     return middle, (statistics.stdev(values), statistics.stdev(values))
+
+
+def _gap(positions: Mapping[int, float]) -> float:
+    """The shortest distance between neighbours on the x axis; 1 for a single position."""
+    ordered = sorted(positions.values())
+    return min((right - left for left, right in pairwise(ordered)), default=1.0)
+
+
+def _beside(position: float, width: float, count: int) -> list[float]:
+    """Positions of dots: in the order of repeats, to the right of their centre, so that equal ones remain distinct."""
+    return [position + width * (0.22 + 0.56 * (number + 0.5) / count) for number in range(count)]

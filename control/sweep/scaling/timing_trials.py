@@ -13,6 +13,7 @@ from control.campaign.timings import FAILED, STRONG, SUCCEEDED, Timing, Trial
 from control.common import host_names
 from control.common.progress_line import Line
 from control.remote.worker_files import chief_records
+from control.runs.results.summary import Summary
 from control.sweep.scaling import design, forecast
 from control.sweep.scaling.forecast import Speed
 from control.sweep.scaling.meter import Sample, joules, metering
@@ -62,7 +63,7 @@ class TimingBench(Bench):
             line.update(f"warm-up on {workers} workers, {seconds:.0f} s")
 
         summary = self.launch(run, self.slots[0][:workers], options, self.ended, show)
-        if summary["state"] != SUCCEEDED:
+        if summary.state != SUCCEEDED:
             last = "\n".join(f"  {one}" for one in self.last_lines(run))
             raise LockstepError(f"the warm-up failed, and nothing was measured:\n{last}")
         speed = Speed.of_warm_up(summary, chief_records(self.local(run)), host_names.on_one_machine(self.record["hosts"]))
@@ -73,14 +74,14 @@ class TimingBench(Bench):
     def _config(self) -> str:
         return str(self.folder / "config.yml")
 
-    def _keep(self, summary: dict[str, Any], speed: Speed | None) -> None:
+    def _keep(self, summary: Summary, speed: Speed | None) -> None:
         """Keep what the warm-up showed in the sweep's summary.json.
 
         One sweep sends gradients in one way: otherwise `auto` may choose by the number of workers, and no model of a step fits both.
         """
         record = dict(read_json(self.folder / SUMMARY))
         if "reduction" not in record:
-            chosen = summary["reduction"]
+            chosen = summary.reduction
             how = {name: chosen[name] for name in ("sent_bytes", "transport", "sums") if name in chosen}
             record |= {"reduction": chosen["name"], **how}
         write_json(self.folder / SUMMARY, record | ({"speed": asdict(speed)} if speed else {}))
@@ -95,18 +96,18 @@ class TimingBench(Bench):
         with metering(self.meter) as samples:
             summary = self.launch(run, workers, {"config": self._config(), "epochs": trial.epochs, "set": overrides}, ended)
         self._energy(run, summary, samples)
-        succeeded = summary["state"] == SUCCEEDED
-        measured: dict[str, Any] = {key: summary[key] if succeeded else None for key in MEASURED}
+        succeeded = summary.state == SUCCEEDED
+        measured: dict[str, Any] = {key: getattr(summary, key) if succeeded else None for key in MEASURED}
         if succeeded:
             calls = [record for record in chief_records(self.local(run)) if record["kind"] == "steps"]
             measured["images_per_s"] = timings.typical_rate(calls) or measured["images_per_s"]
         return Timing(**asdict(trial), **measured, state=SUCCEEDED if succeeded else FAILED, hosts=" ".join(workers))
 
-    def _energy(self, run: str, summary: dict[str, Any], samples: list[Sample]) -> None:
-        if self.meter and summary["state"] == SUCCEEDED:
+    def _energy(self, run: str, summary: Summary, samples: list[Sample]) -> None:
+        if self.meter and summary.state == SUCCEEDED:
             begin = read_json(self.local(run) / "cluster.json")["launched_at"]
             try:
-                used = joules(samples, begin, begin + summary["seconds_end_to_end"])
+                used = joules(samples, begin, begin + (summary.seconds_end_to_end or 0.0))
             except LockstepError as error:
                 # The trial itself was measured.
                 Display().warning(f"{run}: {error}; its energy is not recorded")

@@ -14,7 +14,7 @@ from control.campaign.timings import FAILED
 from control.common import project
 from control.common.child_playbooks import Playbook, last_lines
 from control.common.progress_line import Line
-from control.runs.results import run_summary
+from control.runs.results.summary import Summary
 from trainer.common.files import read_json, write_json
 
 MARKS = "under_way"
@@ -106,7 +106,7 @@ class Bench:
         options: dict[str, Any],
         ended: Callable[[], bool],
         meanwhile: Callable[[float], None] = lambda _: None,
-    ) -> dict[str, Any]:
+    ) -> Summary:
         """Train in a child process, and leave nothing on the hosts.
 
         Args:
@@ -117,7 +117,7 @@ class Bench:
             meanwhile: called with the elapsed seconds a few times a second.
 
         Returns:
-            The content of its summary.json; its state is FAILED whenever the child failed.
+            Its summary; its state is FAILED whenever the child failed.
         """
         local, begun = self.local(run), time.monotonic()
         # Results of a failed try would make this one a continuation.
@@ -127,11 +127,11 @@ class Bench:
         options = {**self.variables, **options, "run": run, "sweep": self.record["name"], "workers": workers}
         write_json(self._mark(run), {"workers": workers})
         code = self._play("trial", run, options, ended, lambda: meanwhile(time.monotonic() - begun))
-        summary = run_summary.read_summary(local)
+        summary = Summary.read(local)
         self._forget_weights(run)
         if code != 0:
             self._remove(run, workers, ended)
-            return {**summary, "state": FAILED}
+            return summary.changed(state=FAILED)
         self._mark(run).unlink()
         return summary
 

@@ -11,7 +11,9 @@ from control.campaign.store import Pace
 from control.common import configurations, text
 from control.common.progress_line import Line
 from control.remote import trainer_process
-from control.runs.results import failure_text
+from control.runs.results import outcome
+from control.runs.results.outcome import Verdict
+from control.runs.results.summary import Summary
 from control.sweep.scaling import design
 from control.sweep.scaling.trials import Bench, PlannedTrial
 from control.sweep.settings.trial_settings import CONFIGS, DIVERGED, FAILED, FILE, STORE, SUCCEEDED, Result, Settings
@@ -84,26 +86,26 @@ class SettingsBench(Bench):
 
 
 def _row(
-    run: str, values: Settings, summary: dict[str, Any], folder: Path, asked: str | None, hosts: Sequence[str], last: Sequence[str]
+    run: str, values: Settings, summary: Summary, folder: Path, asked: str | None, hosts: Sequence[str], last: Sequence[str]
 ) -> Result:
     """The row of a trial.
 
     Args:
         run: its name.
         values: its settings.
-        summary: content of its summary.json, with the state that its command gave it.
+        summary: its end, with the state that its command gave it.
         folder: its run directory.
         asked: `train.monitor`.
         hosts: that trained.
         last: the end of its command's output.
     """
-    failure = summary.get("failure") or {}
-    diverged = failure.get("exit_code") == errors.DIVERGED
-    succeeded = summary["state"] == SUCCEEDED
+    failure = summary.failure
+    diverged = failure is not None and failure.exit_code == errors.DIVERGED
+    succeeded = summary.state == SUCCEEDED
     state = SUCCEEDED if succeeded else DIVERGED if diverged else FAILED
     numbers: dict[str, Any] = dict.fromkeys(NUMBERS) | dict.fromkeys(("value", "epoch"))
     if state != FAILED:
-        numbers |= {name: summary.get(key) for name, key in NUMBERS.items()} | _best(folder, asked)
+        numbers |= {name: getattr(summary, key) for name, key in NUMBERS.items()} | _best(folder, asked)
     why = _reason(failure, folder) or (last[-1].strip() if last else "its command failed and printed nothing")
     return Result(
         **{"run": run, "state": state, "metric": "", **numbers},
@@ -126,11 +128,11 @@ def _best(folder: Path, asked: str | None) -> dict[str, Any]:
     return {"metric": decides.metric, "value": best.get(decides.metric), "epoch": best["epoch"]}
 
 
-def _reason(failure: dict[str, Any], folder: Path) -> str:
+def _reason(failure: Verdict | None, folder: Path) -> str:
     """The host to blame, and what its worker said last or how it ended; empty if no worker failed."""
-    if not failure:
+    if failure is None:
         return ""
-    code, log = failure.get("exit_code"), part_of(folder, failure["host"]) / WORKER_LOG
-    ended = f"exit code {code}{failure_text.signal_name(code)}" if code is not None else failure.get("state", "failed")
+    code, log = failure.exit_code, part_of(folder, failure.host) / WORKER_LOG
+    ended = f"exit code {code}{outcome.signal_name(code)}" if code is not None else failure.state
     refusal = trainer_process.refusal(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
-    return f"{failure['host']}: {failure.get('message') or refusal.partition(chr(10))[0] or ended}"
+    return f"{failure.host}: {failure.message or refusal.partition(chr(10))[0] or ended}"

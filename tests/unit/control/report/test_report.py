@@ -25,6 +25,8 @@ from control.report.tasks import write as write_report
 from control.runs.results import evaluations, next_steps, run_plots
 from control.runs.results.course import OVERFITTING as LIMIT
 from control.runs.results.course import Trend
+from control.runs.results.evaluation_table import EvaluationTable
+from control.runs.results.run_folder import RunFolder
 from tests.unit.report_samples import (
     OVERFITTING,
     make_project,
@@ -99,16 +101,16 @@ def test_a_run_without_a_finished_epoch_says_so(tmp_path):
 
 
 def test_evaluations_of_epoch_that_goes_on_are_forgotten(tmp_path):
-    path = tmp_path / "evaluations.csv"
-    evaluations.forget(path, 3)
-    assert not path.exists()
+    table = EvaluationTable(tmp_path / "evaluations.csv")
+    table.forget(3)
+    assert not table.path.exists()
     about = {"split": "test", "images": 5, "seconds": 1}
     rows = [{"epoch": epoch, "metrics": {"loss": 1, "accuracy": epoch / 10}, **about} for epoch in (1, 4, 3, 4)]
-    evaluations.append(path, rows)
-    evaluations.forget(path, 4)
-    assert list(evaluations.accuracy_by_epoch(path)) == [1, 4, 3]
-    evaluations.forget(path, 3)
-    assert evaluations.accuracy_by_epoch(path) == {1: 0.1, 3: 0.3}
+    table.append(rows)
+    table.forget(4)
+    assert list(table.accuracies) == [1, 4, 3]
+    table.forget(3)
+    assert table.accuracies == {1: 0.1, 3: 0.3}
 
 
 def test_a_broken_line_of_evaluations_is_named(tmp_path):
@@ -275,7 +277,7 @@ def test_no_two_sentences_of_report_contradict_each_other(tmp_path, run):
     for rows in histories(1000):
         history = [dict(zip(("loss", "accuracy", "val_loss", "val_accuracy"), row, strict=True)) for row in rows]
         history = [{"epoch": number, **row, "learning_rate": 0.01, "images_per_s": 1.0} for number, row in enumerate(history, 1)]
-        actual = dataclasses.replace(run, history=history, summary={**run.summary, "epochs": len(rows)}, tests={})
+        actual = dataclasses.replace(run, history=history, summary=run.summary.changed(epochs=len(rows)), tests={})
         sentences, commands = everything_said(actual)
         trend = actual.course.trend
         seen.add(trend)
@@ -453,8 +455,8 @@ def test_a_failed_run_names_its_root_cause(tmp_path):
 
 
 def test_different_weights_are_told(run):
-    run.summary["weights_sha256_by_rank"] = ["a" * 64, "b" * 64]
-    assert trained._weights(run.summary) == ["The 2 workers ended with different weights, which must not happen."]
+    differing = run.summary.changed(weights_sha256_by_rank=["a" * 64, "b" * 64])
+    assert trained._weights(differing) == ["The 2 workers ended with different weights, which must not happen."]
 
 
 @pytest.mark.parametrize("state", ["RUNNING", None])
@@ -683,7 +685,7 @@ def test_gradient_choice_is_compared_without_who_chose(tmp_path):
 
 def test_time_of_command_beside_that_of_training(tmp_path):
     launch = {"until": "result", "seconds_from_enter": 86.4}
-    assert trained._time({**made(tmp_path).summary, "launch": launch}, "image")[1] == "From Enter to the result, the command took 86 s."
+    assert trained._time(made(tmp_path).summary.changed(launch=launch), "image")[1] == "From Enter to the result, the command took 86 s."
 
 
 # --- split of a step
@@ -980,7 +982,7 @@ def test_tested_classes_of_the_best_epoch_have_rows(run):
 
 def test_errors_of_numbers_have_histogram_and_table(run):
     write_evaluation(run.folder, 3, errors=ERRORS)
-    pictures = evaluations.draw(run.folder, run.evaluation)
+    pictures = evaluations.draw(RunFolder(run.folder), run.evaluation)
     assert {key: path.name for key, path in pictures.items()} == {"errors": "errors-epoch-0003.png"}
     assert mistakes.drawn(run) == pictures
     text, picture, table = mistakes.blocks(run)
@@ -997,7 +999,7 @@ SIZE = {"name": "size", "errors": ERRORS}
 def test_each_output_has_its_picture_and_table(run):
     whys = [{"name": name, "why": "its loss is `mine`"} for name in "abcdefg"] + [{"name": "h", "why": "it has no loss of its own"}]
     write_evaluation(run.folder, 3, KIND, SIZE, *whys)
-    pictures = evaluations.draw(run.folder, run.evaluation)
+    pictures = evaluations.draw(RunFolder(run.folder), run.evaluation)
     assert [path.name for path in pictures.values()] == ["confusion_kind_of_it_-epoch-0003.png", "errors_size-epoch-0003.png"]
     assert mistakes.drawn(run) == pictures
     matrix, by_class, text, histogram, sizes, unknown = mistakes.blocks(run)
@@ -1021,9 +1023,9 @@ def test_output_without_table_says_why_in_one_line(run):
 def test_what_evaluate_shows_of_several_outputs(run):
     write_evaluation(run.folder, 3, KIND, SIZE, {"name": "mask", "why": "it has several losses"})
     pictures = [{"errors_size": "first.png"}, {"confusion_kind_of_it_": "matrix.png", "errors_size": "sizes.png"}]
-    shown = evaluations.show("first", [run.evaluation] * 2, pictures, {3: "best"}, "examples")
+    shown = evaluations.show(RunFolder(run.folder), [run.evaluation] * 2, pictures)
     expected = (
-        "Epoch 3 by class for kind $of$ `it`\n  class  examples",
+        "Epoch 3 by class for kind $of$ `it`\n  class  images",
         "  confusion matrix  matrix.png\n\nErrors of epoch 3 for size, prediction minus target\n",
         "  histogram  first.png\n  histogram  sizes.png\n\nNo table of errors for mask: it has several losses\n\n",
     )
@@ -1068,7 +1070,7 @@ def test_matrix_of_many_or_untested_classes_is_drawn(tmp_path):
         confusion = [[0] * count for _ in range(count)]
         confusion[0][0] = 5
         output = {"name": "$", "classes": [f"$class {number}" for number in range(count)], "confusion": confusion}
-        (path,) = evaluations.draw(tmp_path / "a-run", {"epoch": count, "outputs": [output]}).values()
+        (path,) = evaluations.draw(RunFolder(tmp_path / "a-run"), {"epoch": count, "outputs": [output]}).values()
         assert path.stat().st_size > 5000
 
 

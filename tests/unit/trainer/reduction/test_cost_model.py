@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from control.runs.results.traffic import Traffic, _traffic, step_traffic
+from control.runs.results.step_model import Traffic, _traffic, step_traffic
 from trainer.config.schema import Reduction
 from trainer.network.sockets_all_reduce import ONE_HOP, _Route
 from trainer.reduction.cost_model import DIRECT, TENSORFLOW, GradientTraffic

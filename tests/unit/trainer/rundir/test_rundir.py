@@ -2,8 +2,7 @@
 
 import pytest
 
-from control.runs.results import snapshot_choice
-from control.runs.results.snapshot_choice import choose_epochs
+from control.runs.results.run_folder import RunFolder
 from tests.unit.samples import HISTORY
 from trainer.common.errors import LockstepError
 from trainer.rundir import layout
@@ -26,7 +25,7 @@ def run(tmp_path):
 
 def refusal(asked, run):
     with pytest.raises(LockstepError) as caught:
-        choose_epochs(asked, run)
+        RunFolder(run).choose_epochs(asked)
     return str(caught.value)
 
 
@@ -55,7 +54,7 @@ def test_snapshots_are_found_whatever_else_lies_there(run):
     ],
 )
 def test_chosen_in_the_order_asked_each_once(asked, epochs, run):
-    assert choose_epochs(asked, run) == epochs
+    assert RunFolder(run).choose_epochs(asked) == epochs
 
 
 @pytest.mark.parametrize("word", ["4", "0", "13"])
@@ -78,12 +77,12 @@ def test_incomplete_range_lists_those_that_exist(word, lacks, run):
 
 
 def test_epoch_best_and_last_is_marked_as_both(run):
-    assert snapshot_choice.marks(run) == {1: "first", 3: "best", 12: "last"}
+    assert RunFolder(run).marks == {1: "first", 3: "best", 12: "last"}
     for epoch in (7, 12):
         layout.snapshot_path(run, epoch).unlink()
-    assert snapshot_choice.marks(run) == {1: "first", 3: "best, last"}
+    assert RunFolder(run).marks == {1: "first", 3: "best, last"}
     (run / "history.csv").unlink()
-    assert snapshot_choice.marks(run) == {1: "first", 3: "last"}
+    assert RunFolder(run).marks == {1: "first", 3: "last"}
 
 
 @pytest.mark.parametrize("asked", ["1", "all", "best"])

@@ -4,6 +4,7 @@ import pytest
 
 from control.common import configurations
 from control.runs.hosts import run_recovery
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 
 HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
@@ -40,6 +41,7 @@ def test_a_job_of_slurm_is_not_elastic():
 
 @pytest.mark.parametrize(("recovery", "elastic"), [({"elastic": True}, True), ({"elastic": True, "max_restarts": 0}, False), ({}, False)])
 def test_whether_run_is_elastic_is_in_its_configuration(recovery, elastic, tmp_path):
-    assert not run_recovery.is_elastic(tmp_path)
+    run = RunFolder(tmp_path)
+    assert not run.is_elastic
     (tmp_path / "config.yml").write_text(configurations.dump(configurations.build({"recovery": recovery})))
-    assert run_recovery.is_elastic(tmp_path) is elastic
+    assert run.is_elastic is elastic

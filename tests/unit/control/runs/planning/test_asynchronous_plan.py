@@ -10,7 +10,7 @@ from control.common import configurations
 from control.runs.hosts import host_roles
 from control.runs.hosts.inventory_hosts import check_hosts, tf_config
 from control.runs.planning import parameter_servers, plan_command
-from control.runs.results import staleness
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import parameter_server_text
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
@@ -182,19 +182,19 @@ def test_logs_of_a_role():
         parameter_server_text.logs(HOSTS, "ps")
 
 
-def collected(folder: Path, *lines: dict[str, object]) -> Path:
+def collected(folder: Path, *lines: dict[str, object]) -> RunFolder:
     hosts = parameter_servers.with_roles(HOSTS, [], [])
     write_json(folder / "cluster.json", {"hosts": hosts})
     path = folder / "workers" / "node1" / "metrics.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps({"t": 1.0, "kind": "staleness", **line}) + "\n" for line in lines))
-    return folder
+    return RunFolder(folder)
 
 
 def test_what_the_chief_recorded_is_shown_at_the_end(tmp_path):
     epochs = [{"epoch": epoch, "staleness": [0, 4], "calls": [6, 2], "by_worker": [6, 2]} for epoch in (1, 2)]
     assert parameter_server_text.result(collected(tmp_path, *epochs)) == [
-        ("staleness", staleness.staleness({0: 12, 4: 4})),
+        ("staleness", parameter_server_text.staleness({0: 12, 4: 4})),
         ("computed by", "node2 75%, node3 25%"),
         ("evaluated", ""),
     ]
@@ -215,14 +215,14 @@ def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
 
 
 def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
-    assert parameter_server_text.result(tmp_path) == []
+    assert parameter_server_text.result(RunFolder(tmp_path)) == []
     write_json(tmp_path / "cluster.json", {"hosts": HOSTS})
-    assert parameter_server_text.result(tmp_path) == []
+    assert parameter_server_text.result(RunFolder(tmp_path)) == []
 
 
 def test_staleness_in_words():
-    assert staleness.staleness({}) == "no call has ended"
-    assert staleness.staleness({0: 50, 4: 49, 100: 1}) == (
+    assert parameter_server_text.staleness({}) == "no call has ended"
+    assert parameter_server_text.staleness({0: 50, 4: 49, 100: 1}) == (
         "median 0, 99% at most 4, largest 100 steps of others between reading and updating the weights"
     )
 

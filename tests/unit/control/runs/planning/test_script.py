@@ -13,7 +13,7 @@ import yaml
 
 from control.remote import admission
 from control.runs.planning import plan_request, script_plan
-from control.runs.results.outcome import Verdict, of_exit_code, state
+from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
 from trainer.launch.user_script import Script
@@ -209,5 +209,5 @@ def test_of_hosts_files_only_output_is_fetched():
 def test_script_succeeds_with_0_or_when_stopped():
     """Only 0 is success for a script and any end is right when it is stopped."""
     assert [of_exit_code(code, script=True) for code in (0, 1, 42, 143)] == ["done", "failed", "failed", "failed"]
-    failed = [Verdict("pi1", 0, "failed", exit_code=1)]
-    assert (state(failed, None, True, script=True), state(failed, None, True)) == ("CANCELLED", "FAILED")
+    failed = Verdicts([Verdict("pi1", 0, "failed", exit_code=1)])
+    assert (failed.run_state(None, True, script=True), failed.run_state(None, True)) == ("CANCELLED", "FAILED")

@@ -13,6 +13,9 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 
 from control.common import configurations
 from control.runs.results import hparams
+from control.runs.results.evaluation_table import EvaluationTable
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
 from trainer.config.schema import Config
@@ -111,7 +114,7 @@ def test_compiled_model_has_its_own_optimizer():
 
 def test_a_session_holds_the_values_of_the_run(tmp_path):
     run = make_run(tmp_path / "first", workers=4, **{"train.global_batch": 256, "model.name": "deep_cnn", "data.allow_bad_images": True})
-    hparams.write(run)
+    hparams.write(RunFolder(run))
     start = parts(run)["session_start_info"]
     assert (start.group_name, start.start_time_secs) == ("first", 1795238780.0)
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
@@ -130,7 +133,7 @@ def test_how_gradients_were_sent_is_what_was_chosen(tmp_path):
     run = make_run(tmp_path / "first")
     summary = json.loads((run / "summary.json").read_text())
     (run / "summary.json").write_text(json.dumps(summary | {"reduction": {"name": "powersgd", "why": "compressed"}}))
-    hparams.write(run)
+    hparams.write(RunFolder(run))
     assert parts(run)["session_start_info"].hparams["reduction.name"].string_value == "powersgd"
 
 
@@ -162,24 +165,10 @@ def test_five_columns_that_tensorboard_shows_first_are_ours():
     assert shown == ["model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers"]
 
 
-def test_metrics_are_curves_below_our_own_results():
-    names = [(one.name.group, one.name.tag, one.display_name) for one in hparams._experiment({}).metric_infos]
-    assert names == [
-        ("", "result/validation_accuracy", "best val_accuracy"),
-        ("", "result/images_per_s", "images_per_s"),
-        ("validation", "accuracy", "val_accuracy"),
-        ("train", "accuracy", "accuracy"),
-        ("validation", "loss", "val_loss"),
-        ("train", "loss", "loss"),
-        ("", "result/best", "best of train.monitor"),
-        ("", "result/test_accuracy", "test accuracy"),
-    ]
-
-
 def test_results_stand_at_their_epoch(tmp_path):
     run = make_run(tmp_path / "first")
     write_text(run / "evaluations.csv", EVALUATIONS + "1,test,1.5,0.43,100,1,x\n5,test,1.2,0.57,100,1,x\n10,test,1.3,0.56,100,1,x\n")
-    hparams.write(run)
+    hparams.write(RunFolder(run))
     assert scalars(run) == {
         "result/validation_accuracy": (pytest.approx(0.5856), 5),
         "result/best": (pytest.approx(0.5856), 5),
@@ -200,14 +189,14 @@ def test_results_stand_at_their_epoch(tmp_path):
     ],
 )
 def test_what_is_not_known_is_left_out(summary, tested, tags):
-    assert set(hparams._results(summary, tested)) == tags
+    assert set(hparams._results(Summary.of(summary), tested)) == tags
 
 
 def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
     path = tmp_path / "evaluations.csv"
-    assert hparams.accuracy_by_epoch(path) == {}
+    assert EvaluationTable(path).accuracies == {}
     write_text(path, EVALUATIONS + "1,test,1,0.1,9,1,x\n2,test,1,0.2,9,1,x\n1,test,1,0.3,9,1,y\n2,train,1,0.9,9,1,y\n")
-    assert hparams.accuracy_by_epoch(path) == {1: 0.3, 2: 0.2}
+    assert EvaluationTable(path).accuracies == {1: 0.3, 2: 0.2}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +205,7 @@ def test_latest_test_evaluation_of_an_epoch_counts(tmp_path):
 )
 def test_a_session_has_ended_when_the_run_has(tmp_path, state, status):
     run = make_run(tmp_path / "first", {**SUMMARY, "state": state})
-    hparams.write(run)
+    hparams.write(RunFolder(run))
     end = parts(run).get("session_end_info")
     assert (end.status if end else None) == status
     if end:
@@ -225,7 +214,7 @@ def test_a_session_has_ended_when_the_run_has(tmp_path, state, status):
 
 def test_run_under_way_has_row_without_results(tmp_path):
     run = make_run(tmp_path / "first", summary=None)
-    assert hparams.write(run)
+    assert hparams.write(RunFolder(run))
     assert set(parts(run)) == {"experiment", "session_start_info"}
     assert scalars(run) == {}
 
@@ -233,30 +222,33 @@ def test_run_under_way_has_row_without_results(tmp_path):
 def test_news_is_written_under_a_later_name(tmp_path):
     """Written once and again under a later name when something is new."""
     run = make_run(tmp_path / "first")
-    assert hparams.write(run)
+    assert hparams.write(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000001.hparams"]
     before = (run / "logs" / "events.out.tfevents.000001.hparams").stat().st_mtime_ns
-    assert not hparams.write(run)
+    assert not hparams.write(RunFolder(run))
     assert (run / "logs" / "events.out.tfevents.000001.hparams").stat().st_mtime_ns == before
     write_text(run / "evaluations.csv", EVALUATIONS + "5,test,1.2,0.57,100,1,x\n")
-    assert hparams.write(run)
+    assert hparams.write(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000002.hparams"]
     assert scalars(run)["result/test_accuracy"][1] == 5
 
 
 def test_what_an_interrupted_replacement_left_is_cleared(tmp_path):
     run = make_run(tmp_path / "first")
-    hparams.write(run)
+    hparams.write(RunFolder(run))
     old = run / "logs" / "events.out.tfevents.000001.hparams"
     (run / "logs" / "events.out.tfevents.000007.hparams").write_bytes(old.read_bytes())
-    assert hparams.write(run)
+    assert hparams.write(RunFolder(run))
     assert [path.name for path in (run / "logs").iterdir() if path.is_file()] == ["events.out.tfevents.000008.hparams"]
 
 
 def test_another_process_writes_the_same_bytes_without_tensorflow(tmp_path):
     mine, theirs = make_run(tmp_path / "a" / "first"), make_run(tmp_path / "b" / "first")
-    hparams.write(mine)
-    script = "import sys, pathlib; from control.runs.results import hparams; hparams.write(pathlib.Path(sys.argv[1])); print(*sys.modules)"
+    hparams.write(RunFolder(mine))
+    script = (
+        "import sys, pathlib; from control.runs.results import hparams, run_folder; "
+        "hparams.write(run_folder.RunFolder(pathlib.Path(sys.argv[1]))); print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", script, str(theirs)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not {"tensorflow", "keras"} & set(done.stdout.split())
     name = "logs/events.out.tfevents.000001.hparams"
@@ -269,8 +261,8 @@ def test_rows_only_for_what_has_begun(tmp_path):
     write_text(tmp_path / "refused" / "config.yml", "seed: 1")
     make_run(tmp_path / "old")
     (tmp_path / "old" / "cluster.json").unlink()
-    assert hparams.write_all(sorted(tmp_path.iterdir())) == (1, [])
-    assert hparams.write_all(sorted(tmp_path.iterdir())) == (0, [])
+    assert hparams.write_all(map(RunFolder, sorted(tmp_path.iterdir()))) == (1, [])
+    assert hparams.write_all(map(RunFolder, sorted(tmp_path.iterdir()))) == (0, [])
     assert [path.parent.parent.name for path in tmp_path.rglob("*.hparams")] == ["whole"]
 
 
@@ -290,7 +282,7 @@ def test_unreadable_run_is_named_and_others_have_rows(tmp_path, file, content, w
     write_text(bad / file, content)
     what = what.format(folder=bad)
     message = f"bad: no row in TensorBoard's HParams table, for its files can't be read ({what}); its curves are shown"
-    assert hparams.write_all([bad, good]) == (1, [message])
+    assert hparams.write_all([RunFolder(bad), RunFolder(good)]) == (1, [message])
     with pytest.raises(LockstepError) as caught:
-        hparams.write(bad)
+        hparams.write(RunFolder(bad))
     assert str(caught.value) == message

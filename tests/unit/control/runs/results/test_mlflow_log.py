@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from control.runs.results import mlflow_log
+from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 
 
@@ -22,7 +23,7 @@ def run(tmp_path, monkeypatch):
     summary = {"state": "SUCCEEDED", "weights_sha256": "ab" * 32, "restarts": 0}
     (folder / "summary.json").write_text(json.dumps(summary))
     write_history(folder, 2)
-    return folder
+    return RunFolder(folder)
 
 
 def write_history(folder, epochs):
@@ -39,7 +40,7 @@ def client(uri):
 def test_continued_run_is_one_run_with_epochs_once(run, tmp_path):
     uri = f"file://{tmp_path}/store"
     assert mlflow_log.log(run, uri) == ""
-    write_history(run, 3)
+    write_history(run.path, 3)
     assert mlflow_log.log(run, uri) == ""
     store = client(uri)
     (there,) = store.search_runs([store.get_experiment_by_name("lockstep").experiment_id])
@@ -61,7 +62,7 @@ def test_silent_server_is_no_fault_of_the_run(run, monkeypatch):
     complaint = mlflow_log.log(run, "http://127.0.0.1:9")
     assert complaint.startswith("telemetry.mlflow=http://127.0.0.1:9: mine is not logged there (")
     assert complaint.endswith("Try again: ansible-playbook train.yml -e run=mine")
-    assert not (run / "mlflow.json").exists()
+    assert not (run.path / "mlflow.json").exists()
 
 
 def test_a_password_and_a_missing_client_are_refused(monkeypatch):

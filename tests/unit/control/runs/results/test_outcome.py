@@ -4,7 +4,7 @@ import pytest
 
 from control.common.task import Task
 from control.runs.results import outcome
-from control.runs.results.outcome import Verdict
+from control.runs.results.outcome import Verdict, Verdicts
 from control.runs.tasks import conclude as concluding
 from trainer.common.errors import DIVERGED, FAILED, PREEMPTED, RESTART
 from trainer.common.files import read_json, write_json
@@ -34,7 +34,7 @@ def test_verdict_survives_its_way_through_ansible():
 def test_stopped_run_failed_only_if_a_worker_erred(code, cancelled, state):
     """A run that was stopped has failed only if a worker reports an error of its own."""
     ends = [Verdict("node01", 0, outcome.of_exit_code(code), exit_code=code), Verdict("node02", 1, "preempted", exit_code=PREEMPTED)]
-    assert outcome.state(ends, "RUNNING", cancelled) == state
+    assert Verdicts(ends).run_state("RUNNING", cancelled) == state
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_stop_that_reached_no_host_leaves_record(stopped_run):
 
 
 def ends(*states):
-    return [Verdict(f"node{rank}", rank, state, at=100.0 + rank, step=7) for rank, state in enumerate(states)]
+    return Verdicts(Verdict(f"node{rank}", rank, state, at=100.0 + rank, step=7) for rank, state in enumerate(states))
 
 
 @pytest.mark.parametrize(
@@ -110,24 +110,24 @@ def ends(*states):
     ],
 )
 def test_host_is_lost_only_if_enough_went_on(states, after):
-    assert tuple(verdict.state for verdict in outcome.without_lost(ends(*states), len(states))) == after
+    assert tuple(verdict.state for verdict in ends(*states).without_lost(len(states))) == after
 
 
 def test_who_waited_in_vain_is_lost_not_failed():
     waited, failed = (Verdict("node2", 2, "failed", exit_code=code) for code in (RESTART, FAILED))
-    assert [outcome.without_lost([*ends("done", "done"), one], 3)[2].state for one in (waited, failed)] == ["lost", "failed"]
+    assert [Verdicts([*ends("done", "done"), one]).without_lost(3)[2].state for one in (waited, failed)] == ["lost", "failed"]
 
 
 def test_a_spare_counts_if_it_has_trained():
     idle = Verdict("spare", 2, "failed", exit_code=RESTART, step=0)
-    assert [one.host for one in outcome.without_lost([*ends("done", "done"), idle], 2)] == ["node0", "node1"]
+    assert [one.host for one in Verdicts([*ends("done", "done"), idle]).without_lost(2)] == ["node0", "node1"]
     trained = Verdict("spare", 2, "done", exit_code=0, step=7)
-    assert [one.state for one in outcome.without_lost([*ends("done", "gone"), trained], 2)] == ["done", "lost", "done"]
-    assert [one.state for one in outcome.without_lost([*ends("gone", "done"), trained], 2)] == ["gone", "done", "done"], "no majority"
+    assert [one.state for one in Verdicts([*ends("done", "gone"), trained]).without_lost(2)] == ["done", "lost", "done"]
+    assert [one.state for one in Verdicts([*ends("gone", "done"), trained]).without_lost(2)] == ["gone", "done", "done"], "no majority"
 
 
 def test_an_elastic_run_without_a_host_has_succeeded():
-    verdicts = outcome.without_lost(ends("done", "unreachable", "done"), 3)
-    assert outcome.root_cause(verdicts) is None
-    assert outcome.state(verdicts, "SUCCEEDED", False) == "SUCCEEDED"
-    assert outcome.lost(verdicts) == [{"host": "node1", "rank": 1, "step": 7, "at": 101.0}]
+    verdicts = ends("done", "unreachable", "done").without_lost(3)
+    assert verdicts.root_cause is None
+    assert verdicts.run_state("SUCCEEDED", False) == "SUCCEEDED"
+    assert verdicts.lost == [{"host": "node1", "rank": 1, "step": 7, "at": 101.0}]

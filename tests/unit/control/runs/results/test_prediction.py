@@ -9,10 +9,6 @@ from control.runs.results import expected_speed
 from control.runs.results.step_model import Prediction
 
 
-def test_bytes_of_a_step():
-    assert expected_speed.bytes_per_step(3_700_000) == 14_800_000
-
-
 def test_table():
     rows = [
         Prediction(1, "", 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 256.0, 1.0),
@@ -69,22 +65,16 @@ def test_run_on_hosts_as_they_were_predicted(saved, workers):
     assert expected_speed.expected(CONFIG, record(workers), [64] * workers) == saved[workers - 1].images_per_s
 
 
-@pytest.mark.parametrize("changed", [{"cpus": 0.19}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"}])
-def test_prediction_for_other_hosts_or_shares_is_dropped(saved, changed):
-    """A prediction for other hosts or shares of a processor is not quoted."""
-    assert expected_speed.expected(CONFIG, record(**changed)) is None
+@pytest.mark.parametrize(
+    ("changed", "shares"),
+    [
+        *((changed, None) for changed in ({"cpus": 0.19}, {"cpus": None}, {"threads": 2}, {"address": "10.0.0.9"}, {"name": "d"})),
+        *(({}, shares) for shares in ([80, 80, 32], [0, 0, 0], [96, 96])),
+    ],
+)
+def test_prediction_for_other_hosts_or_shares_is_dropped(saved, changed, shares):
+    assert expected_speed.expected(CONFIG, record(**changed), shares) is None
     assert expected_speed.expected(CONFIG, record(2)) == saved[1].images_per_s, "the changed one does not train"
-
-
-@pytest.mark.parametrize("shares", [[80, 80, 32], [0, 0, 0], [96, 96]])
-def test_prediction_for_other_parts_is_not_quoted(saved, shares):
-    assert expected_speed.expected(CONFIG, record(), shares) is None
-
-
-def test_a_run_whose_hosts_facts_are_unknown(saved):
-    old = record()
-    del old["hosts"][0]["cpus"]
-    assert expected_speed.expected(CONFIG, old) is None
 
 
 def test_prediction_of_earlier_version_is_not_quoted(saved):

@@ -99,52 +99,33 @@ def test_own_seconds_are_of_the_slowest_without_waiting():
 # --- words
 
 
-@pytest.mark.parametrize("hosts", [{}, {"a": phases(60)}])
-def test_one_host_has_no_sentence(hosts):
-    assert step_profile.sentence(hosts) == ""
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ([], ""),
+        ([60], ""),
+        (
+            [70, 71, 92, 69],
+            "c is the slowest: 92 ms of its own work per step, 1.31 times the others' median; the others wait for it in the all-reduce.",
+        ),
+        ([9.26, 7.5], "a is the slowest: 9.3 ms of its own work per step, 1.23 times that of b; b waits for it in the all-reduce."),
+        ([100, 110], "b is the slowest: 110 ms of its own work per step, 1.10 times that of a; a waits for it in the all-reduce."),
+        ([100, 100, 100], "No host is slower than the others by more than 10%: the slowest, a, by 0%."),
+        ([100, 109, 100], "No host is slower than the others by more than 10%: the slowest, b, by 9%."),
+    ],
+)
+def test_sentence_names_the_slowest_of_several(own, sentence):
+    assert step_profile.sentence({host: phases(each) for host, each in zip("abcd", own, strict=False)}) == sentence
 
 
-def test_sentence_names_the_slowest_of_several():
-    hosts = {"node1": phases(70), "node2": phases(71), "node3": phases(92), "node4": phases(69)}
-    assert step_profile.sentence(hosts) == (
-        "node3 is the slowest: 92 ms of its own work per step, 1.31 times the others' median; the others wait for it in the all-reduce."
-    )
-
-
-def test_sentence_of_two():
-    assert step_profile.sentence({"node1": phases(9.26), "node2": phases(7.5)}) == (
-        "node1 is the slowest: 9.3 ms of its own work per step, 1.23 times that of node2; node2 waits for it in the all-reduce."
-    )
-
-
-@pytest.mark.parametrize(("own", "shown"), [(100.0, "0%"), (109.0, "9%")])
-def test_sentence_when_all_are_about_as_fast(own, shown):
-    message = step_profile.sentence({"a": phases(100), "b": phases(own), "c": phases(100)})
-    assert message == f"No host is slower than the others by more than 10%: the slowest, {'b' if own > 100 else 'a'}, by {shown}."
-
-
-def test_ten_percent_is_slow():
-    assert step_profile.sentence({"a": phases(100), "b": phases(110)}).startswith(
-        "b is the slowest: 110 ms of its own work per step, 1.10 times"
-    )
-
-
-def test_table_has_a_row_a_host():
-    assert step_profile._table({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines() == [
+def test_shown_is_heading_table_and_sentence():
+    assert step_profile.shown({}) == ""
+    lines = step_profile.shown({"a": phases(57), "long-name": phases(1057, 1234.5)}).splitlines()
+    assert lines[:4] == [
+        "A step in milliseconds (median of the profiled steps)",
         "  host       input  forward/backward  compression  all-reduce  apply  own work     step",
         "  a            1.0              50.0          2.0        30.0    4.0      57.0     87.0",
         "  long-name    1.0           1,050.0          2.0     1,234.5    4.0   1,057.0  2,291.5",
     ]
-
-
-def test_shown_is_heading_table_and_sentence():
-    lines = step_profile.shown({"a": phases(57), "b": phases(57)}).splitlines()
-    assert lines[0] == "A step in milliseconds (median of the profiled steps)"
-    assert [line.split()[0] for line in lines[1:4]] == ["host", "a", "b"]
-    assert lines[4] == "  No host is slower than the others by more than 10%: the slowest, a, by 0%."
-
-
-def test_one_host_shows_no_sentence():
-    """Shown of one host has no sentence and of none is empty."""
-    assert len(step_profile.shown({"a": phases(57)}).splitlines()) == 3
-    assert step_profile.shown({}) == ""
+    assert lines[4].startswith("  long-name is the slowest: ")
+    assert len(step_profile.shown({"a": phases(57)}).splitlines()) == 3, "one host has no sentence"

@@ -1,9 +1,11 @@
 """What the files of a run's workers say of it."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from trainer.rundir.phases import Phase
@@ -14,8 +16,12 @@ def seen(host: str, ended: int | None = None, alive: bool = False, records: bool
     return WorkerSeen.of(host, phases, None if ended is None else {"exit_code": ended}, alive, 1.0)
 
 
+def looks(actual, launched, workers: int = 3) -> status.Looks:
+    return status.Looks(list(actual), list(launched), workers)
+
+
 def left_alone(*actual: WorkerSeen) -> tuple[list[str], list[str]]:
-    return status.left_alone(list(actual), [one.host for one in actual])
+    return looks(actual, [one.host for one in actual]).left_alone()
 
 
 def test_workers_survive_one_that_ended_early():
@@ -36,7 +42,7 @@ def test_departing_or_unasked_worker_leaves_none_alone():
 @pytest.mark.parametrize("launched", [[], ["a"], ["b", "a"], ["a", "c"], ["a", "b", "c"]])
 def test_host_of_an_older_launch_leaves_none_alone(launched):
     """None is left alone by a host whose files are of an older launch."""
-    assert status.left_alone([seen("a", alive=True), seen("b", ended=137)], launched) == ([], [])
+    assert looks([seen("a", alive=True), seen("b", ended=137)], launched).left_alone() == ([], [])
 
 
 def member(host: str, number: int, hosts: list[str], alive: bool = True) -> WorkerSeen:
@@ -49,7 +55,7 @@ def test_lost_host_and_new_chief_are_named():
     """A lost host is named and the new chief says how far the run is."""
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
     seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
-    shown = status.table("run", None, hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    shown = status.table(RunFolder(Path("run")), hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     assert "step 12/30" in shown
     (line,) = [line for line in shown.splitlines() if "lost: the others go on without it" in line]
     assert line.split()[:3] == ["0", "a", "gone"]
@@ -64,20 +70,20 @@ def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
 
 def test_a_spare_stands_by():
     hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
-    looks = [member(host, 1, ["a", "b"]) for host in "ab"] + [dataclasses.replace(seen("c"), phase=Phase.STANDING_BY)]
-    shown = status.table("run", None, hosts, looks, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
+    actual = [member(host, 1, ["a", "b"]) for host in "ab"] + [dataclasses.replace(seen("c"), phase=Phase.STANDING_BY)]
+    shown = status.table(RunFolder(Path("run")), hosts, actual, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]
     assert line.split()[:2] == ["2", "c"]
     assert "lost:" not in shown
-    assert not status.goes_on([seen("a", alive=False), seen("b"), seen("c")], ["a", "b", "c"], 2), "the half without the first"
+    assert not looks([seen("a", alive=False), seen("b"), seen("c")], "abc", 2).goes_on(), "the half without the first"
 
 
 @pytest.mark.parametrize(("alive", "expected"), [("abc", False), ("ab", True), ("bc", True), ("a", False), ("c", False), ("", False)])
 def test_run_goes_on_with_enough_workers_alive(alive, expected):
     """A run goes on without a host if enough workers are alive."""
-    looks = [seen(host, alive=host in alive) for host in "abc"]
-    assert status.goes_on(looks, ["a", "b", "c"], 3) is expected
-    assert not status.goes_on(looks, ["a", "b", "d"], 3), "of an older launch"
+    actual = [seen(host, alive=host in alive) for host in "abc"]
+    assert looks(actual, "abc").goes_on() is expected
+    assert not looks(actual, "abd").goes_on(), "of an older launch"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +100,11 @@ def test_run_goes_on_with_enough_workers_alive(alive, expected):
     ],
 )
 def test_workers_wait_for_one_that_may_come_back(states, expected):
-    looks = [WorkerSeen(host, state) for host, state in zip("abc", states, strict=False)]
-    launched = [one.host for one in looks]
-    away = [one.host for one in looks if one.state in ("gone", "unreachable")]
-    assert status.waits(looks, launched) == (away if expected else [])
-    assert not status.waits(looks, [*launched, "d"]), "of an older launch"
+    actual = [WorkerSeen(host, state) for host, state in zip("abc", states, strict=False)]
+    launched = [one.host for one in actual]
+    away = [one.host for one in actual if one.state in ("gone", "unreachable")]
+    assert looks(actual, launched).waits_for() == (away if expected else [])
+    assert not looks(actual, [*launched, "d"]).waits_for(), "of an older launch"
 
 
 def done(host: str, step: int = 30) -> WorkerSeen:
@@ -121,4 +127,4 @@ def done(host: str, step: int = 30) -> WorkerSeen:
     ],
 )
 def test_run_ended_if_its_workers_made_all_steps(last, elastic, expected):
-    assert status.has_ended([done("a"), done("b"), last], ["a", "b", "c"], 3, 30, elastic) is expected
+    assert looks([done("a"), done("b"), last], "abc").has_ended(30, elastic) is expected

@@ -9,8 +9,11 @@ import pytest
 from control.common import command_line, progress_line, project, text
 from control.common.plan import Plan
 from control.common.terminal_lines import wrapped
-from control.runs.results import failure_text, metric_text, next_steps, outcome, time_left
-from control.runs.show import plan_text, result_text, run_result, status
+from control.runs.results import next_steps, outcome
+from control.runs.results.outcome import Verdicts
+from control.runs.results.run_folder import RunFolder
+from control.runs.results.summary import Summary
+from control.runs.show import plan_text, result_text, status
 from control.runs.show.status import WorkerSeen
 from tests.unit.samples import HISTORY
 from trainer.common.errors import DIVERGED
@@ -35,17 +38,16 @@ def row(epoch, val_accuracy=0.5):
 # --- tables and fields
 
 
-def test_table_aligns_text_left_and_numbers_right():
-    assert text.table(["name", "n"], [["a", 5], ["long name", 1000]]) == "  name          n\n  a             5\n  long name  1000"
-
-
-def test_table_widens_to_its_header_without_trailing_blanks():
-    lines = text.table(["a", "much longer"], [["x", "y"]]).splitlines()
-    assert lines == ["  a  much longer", "  x  y"]
-
-
-def test_table_without_rows_is_its_header():
-    assert text.table(["a", "b"], []) == "  a  b"
+@pytest.mark.parametrize(
+    ("header", "rows", "lines"),
+    [
+        (["name", "n"], [["a", 5], ["long name", 1000]], ["  name          n", "  a             5", "  long name  1000"]),
+        (["a", "much longer"], [["x", "y"]], ["  a  much longer", "  x  y"]),
+        (["a", "b"], [], ["  a  b"]),
+    ],
+)
+def test_table_aligns_text_left_and_numbers_right(header, rows, lines):
+    assert text.table(header, rows).splitlines() == lines
 
 
 def test_fields_align_their_values():
@@ -144,37 +146,47 @@ def test_plan_says_how_many_parameters_train(last, layers):
 # --- progress
 
 
+def progress(*epochs, width=None, **counts):
+    """The progress of a run after these epochs."""
+    made = result_text.RunProgress({**COUNTS, **counts}, width=width)
+    for epoch in epochs:
+        made.end_epoch(epoch)
+    return made
+
+
 def test_progress_line_before_the_first_validation():
-    assert result_text.progress(STEPS, {**COUNTS, "total_steps": 2100}, None, None) == (
-        "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA -  loss 0.5123  accuracy 0.8000  val accuracy -"
+    assert progress(total_steps=2100).line(STEPS) == (
+        "epoch 2/3  step 1,400/2,100  1,234 images/s  ETA 1:13  loss 0.5123  accuracy 0.8000  val accuracy -"
     )
+    assert "  ETA -  " in progress().line({**STEPS, "images_per_s": 0.0})
 
 
 def test_progress_line_later():
-    shown = result_text.progress(STEPS, COUNTS, row(1, 0.75), 75.0)
-    assert "  ETA 1:15  loss" in shown
-    assert shown.endswith("val accuracy 0.7500")
+    assert progress(row(1, 0.75)).line(STEPS).endswith("val accuracy 0.7500")
 
 
 def test_epochs_are_a_table_while_they_end():
     """With a header again where the columns change."""
-    table = result_text.EpochTable(3)
-    assert [*table.lines(row(1, 0.5), None), *table.lines(row(2, 0.75), 3700)] == [
+    table, lines = progress(), []
+    for epoch in ({**row(1, 0.5), "t": 0.0}, {**row(2, 0.75), "t": 3700.0}, {**row(3, 0.75), "t": 7400.0, "top_5": 0.5}):
+        table.end_epoch(epoch)
+        lines += table.epoch_lines()
+    assert lines[:3] == [
         "    epoch     loss  accuracy  val loss  val accuracy  seconds  images/s     left",
-        "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234        -",
+        "      1/3   0.2500    0.2500    0.2500        0.5000      0.2     1,234     0:15",
         "      2/3   0.2500    0.2500    0.2500        0.7500      0.2     1,234  1:01:40",
     ]
-    assert len(table.lines({**row(3, 0.75), "top_5": 0.5}, None)) == 2
+    assert len(lines) == 5
 
 
 def test_narrow_table_keeps_the_first_metrics():
-    (header, _) = result_text.EpochTable(3, width=50).lines(row(1, 0.5), None)
+    (header, _) = progress(row(1, 0.5), width=50).epoch_lines()
     assert header == "    epoch     loss  seconds  images/s     left"
 
 
 def test_epochs_that_were_told_are_no_table_again():
     shown = [
-        result_text.result("a", "runs/a", {"state": "SUCCEEDED"}, [row(1, 0.5)], printed=printed, commands=False)
+        result_text.result("a", "runs/a", Summary(state="SUCCEEDED"), [row(1, 0.5)], printed=printed, commands=False)
         for printed in ([1, 2], [2])
     ]
     assert ["val accuracy" in one for one in shown] == [False, True]
@@ -242,18 +254,15 @@ def test_line_elsewhere_is_written_in_its_time():
     assert display.shown == [("0123456789" * 30, True)]
 
 
-def test_estimate_from_the_current_speed():
-    estimate = time_left.Estimate(COUNTS)
-    estimate.epoch(100.0, 1)
+def test_time_left_from_the_current_speed():
+    estimate = progress({"t": 100.0, "epoch": 1})
     assert estimate.left(110, 1280.0) == 10.0
     assert estimate.left(210, 1280.0) == 0.0
     assert estimate.left(110, 0.0) is None
 
 
-def test_estimate_from_finished_epochs_counts_validation_and_saving():
-    estimate = time_left.Estimate(COUNTS)
-    for at, epoch in ((100.0, 1), (170.0, 2)):
-        estimate.epoch(at, epoch)
+def test_time_left_from_finished_epochs_counts_validation_and_saving():
+    estimate = progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 2})
     assert estimate.left(140, 1e9) == 70.0
     assert estimate.left(175, 1e9) == 35.0
 
@@ -274,8 +283,16 @@ SUMMARY = {
 }
 
 
+def summary(**more):
+    return Summary.of({**SUMMARY, **more})
+
+
+def result(rows, name="r", **more):
+    return result_text.result(name, f"runs/{name}", summary(**more), rows).splitlines()
+
+
 def test_result_of_a_run_that_succeeded():
-    shown = result_text.result("my-run", "runs/my-run", SUMMARY, [row(1), row(2, 0.8765)]).splitlines()
+    shown = result([row(1), row(2, 0.8765)], "my-run")
     assert shown[0] == "my-run: SUCCEEDED"
     assert "  best epoch  2 (validation accuracy 0.8765)" in shown
     assert "  time        1:15 of the chief's process, 1:00 of it training" in shown
@@ -296,7 +313,7 @@ def test_a_run_on_columns_counts_examples(tmp_path, monkeypatch):
     write_json(tmp_path / "r" / "summary.json", SUMMARY)
     write_rows(tmp_path / "r" / "history.csv", HISTORY, [row(1)])
     monkeypatch.setattr(project, "RUNS", tmp_path)
-    shown = run_result.shown_result(tmp_path / "r", {**SUMMARY, "predicted_images_per_s": 1234.0, "steps": 100})
+    shown = result_text.shown_result(RunFolder(tmp_path / "r"), summary(predicted_images_per_s=1234.0, steps=100))
     assert (shown.count("examples/s"), status.all_runs().count("examples/s")) == (3, 1)
     assert "images/s" not in shown + status.all_runs()
 
@@ -313,18 +330,16 @@ def test_lost_snapshots_are_named(here, state, said, tmp_path):
     for epoch in here:
         (run / "checkpoints" / f"epoch-000{epoch}.keras").touch()
     words = "  snapshots   none here of epoch 1-2: removed, or lost with the chief's disk before they were collected"
-    assert (words in run_result.shown_result(run, {**SUMMARY, "state": state}).splitlines()) == said
+    assert (words in result_text.shown_result(RunFolder(run), summary(state=state)).splitlines()) == said
 
 
 def test_model_without_validation_shows_each_metric_once():
     """A model without validation shows no metric twice and has nothing to evaluate."""
     own = {"epoch": 1, "generator": 0.5, "near": 0.25, "learning_rate": 0.1, "seconds": 1.0, "images_per_s": 10.0}
     steps = {**own, "step": 1, "metrics": {"generator": 0.5, "near": 0.25}}
-    assert result_text.progress(steps, COUNTS, own, None).count("generator 0.5000") == 1
-    assert "evaluate.yml" not in result_text.result("r", "runs/r", SUMMARY, [own])
-    assert "metrics on the test examples  ansible-playbook evaluate.yml" in result_text.result(
-        "r", "runs/r", SUMMARY, [{**own, "val_mae": 1.0}]
-    )
+    assert progress(own).line(steps).count("generator 0.5000") == 1
+    assert not any("evaluate.yml" in line for line in result([own]))
+    assert any("metrics on the test examples  ansible-playbook evaluate.yml" in line for line in result([{**own, "val_mae": 1.0}]))
 
 
 def test_incomplete_result_says_so():
@@ -334,7 +349,7 @@ def test_incomplete_result_says_so():
         "inexact_because": ["what was not sent at step 8 started anew"],
         "unsaved": {"the snapshot of epoch 1": "/d: full"},
     }
-    shown = result_text.result("r", "runs/r", {**SUMMARY, **more}, [row(1)]).splitlines()
+    shown = result([row(1)], **more)
     assert "  not exact   what was not sent at step 8 started anew; the weights differ a little from those without interruption" in shown
     assert "  not saved   the snapshot of epoch 1 (/d: full)" in shown
 
@@ -349,12 +364,15 @@ def test_plan_says_what_run_takes_of_disk():
 
 def test_unfinished_epoch_is_left_out_of_the_mean():
     rows = [{**row(epoch), "seconds": seconds} for epoch, seconds in ((1, 10.0), (2, 20.0), (3, 1.0))]
-    assert "  mean epoch  15.0 s of training steps" in result_text.result("r", "runs/r", {**SUMMARY, "epochs_done": 2}, rows).splitlines()
+    assert "  mean epoch  15.0 s of training steps" in result(rows, epochs_done=2)
 
 
 def commands(state, best=True):
-    summary = {**SUMMARY, "state": state, "best": SUMMARY["best"] if best else None}
-    return [command for _, command in next_steps.after_run("r", summary)]
+    return commands_after(state=state, best=SUMMARY["best"] if best else None)
+
+
+def commands_after(**more):
+    return [command for _, command in next_steps.after_run("r", summary(**more))]
 
 
 CONTINUE, LOGS = "ansible-playbook train.yml -e run=r", "ansible-playbook logs.yml -e run=r"
@@ -376,8 +394,7 @@ def test_next_commands_by_state(state, best, expected):
 
 
 def test_slurm_run_is_continued_by_slurm():
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "started_by": "playbooks/slurm.yml"}
-    assert [command for _, command in next_steps.after_run("r", summary)] == ["ansible-playbook playbooks/slurm.yml -e run=r"]
+    assert commands_after(state="FAILED", best=None, started_by="playbooks/slurm.yml") == ["ansible-playbook playbooks/slurm.yml -e run=r"]
 
 
 @pytest.mark.parametrize(
@@ -389,13 +406,13 @@ def test_slurm_run_is_continued_by_slurm():
     ],
 )
 def test_early_end_says_who_ended_it(more, why):
-    summary = {"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more}
-    assert result_text.early(summary) == [("ended early", f"{why}, after 3 epochs of 9")]
+    ended = Summary.of({"ended_early": True, "epochs_done": 3, "epochs": 9, "best": {"epoch": 1}, **more})
+    assert result_text.early(ended) == [("ended early", f"{why}, after 3 epochs of 9")]
 
 
 def test_result_of_a_run_without_an_epoch():
     """Result of a run that failed before its first epoch."""
-    shown = result_text.result("r", "runs/r", {"state": "FAILED", "workers": 2}, [])
+    shown = result_text.result("r", "runs/r", Summary(state="FAILED", workers=2), [])
     assert shown == (f"r: FAILED\n  results  runs/r\n\nNext\n  continue where it stopped  {CONTINUE}\n  all logs                   {LOGS}")
 
 
@@ -424,7 +441,7 @@ def test_failure_shows_the_cause_and_the_others():
     """Failure shows the first cause its last lines and the others."""
     cause = verdict("node02", 1, exit_code=1, message="out of memory", last_lines=["Traceback", "MemoryError"])
     others = [verdict("node01", 0, exit_code=75), verdict("node03", 2, "unreachable")]
-    assert failure_text.failure([cause, *others]).splitlines() == [
+    assert Verdicts([cause, *others]).failure_text.splitlines() == [
         "First failure: node02 (rank 1) ended with exit code 1",
         "  out of memory",
         "  last lines of node02/worker.log:",
@@ -435,13 +452,16 @@ def test_failure_shows_the_cause_and_the_others():
     ]
 
 
-def test_failure_without_an_exit_code_shows_the_state():
-    assert failure_text.failure([verdict("a", 0, "silent")]) == "First failure: a (rank 0), silent"
-
-
-def test_failure_of_the_others_with_exit_code_zero():
-    shown = failure_text.failure([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)])
-    assert shown.endswith("  b (rank 1) ended with exit code 0")
+@pytest.mark.parametrize(
+    ("ends", "last"),
+    [
+        ([verdict("a", 0, "silent")], "First failure: a (rank 0), silent"),
+        ([verdict("a", 0, exit_code=137)], "First failure: a (rank 0) was killed by SIGKILL"),
+        ([verdict("a", 0, exit_code=1), verdict("b", 1, "done", exit_code=0)], "  b (rank 1) ended with exit code 0"),
+    ],
+)
+def test_failure_shows_how_each_worker_ended(ends, last):
+    assert Verdicts(ends).failure_text.splitlines()[-1] == last
 
 
 @pytest.mark.parametrize(
@@ -449,7 +469,7 @@ def test_failure_of_the_others_with_exit_code_zero():
     [(137, " (killed by SIGKILL)"), (139, " (killed by SIGSEGV)"), (143, " (killed by SIGTERM)"), (1, ""), (128, ""), (255, "")],
 )
 def test_signal_names(code, shown):
-    assert failure_text.signal_name(code) == shown
+    assert outcome.signal_name(code) == shown
 
 
 def crash(code=139, **more):
@@ -457,7 +477,7 @@ def crash(code=139, **more):
 
 
 def test_crash_of_native_code_names_phase_and_mend():
-    assert failure_text.failure([crash(), verdict("b", 1, exit_code=75)]).splitlines() == [
+    assert Verdicts([crash(), verdict("b", 1, exit_code=75)]).failure_text.splitlines() == [
         "First failure: a (rank 0) was killed by SIGSEGV while tracing",
         "  Native code crashed. oneDNN, TensorFlow's library for CPUs, crashes with some layers (strided 1x1 convolutions).",
         "  Fix: train without it: -e set=train.environment.TF_ENABLE_ONEDNN_OPTS=0, "
@@ -467,7 +487,7 @@ def test_crash_of_native_code_names_phase_and_mend():
 
 
 def test_a_crash_without_onednn_says_something_else():
-    lines = failure_text.failure([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).splitlines()
+    lines = Verdicts([crash(-4, again=True, environment={"TF_ENABLE_ONEDNN_OPTS": "0"})]).failure_text.splitlines()
     assert lines == [
         "First failure: a (rank 0) was killed by SIGILL while tracing",
         "  The previous launch ended the same way; continued as it is, the run will end like that again.",
@@ -486,8 +506,7 @@ def test_a_crash_without_onednn_says_something_else():
     ],
 )
 def test_next_commands_after_a_crash(failure, expected):
-    summary = {**SUMMARY, "state": "FAILED", "best": None, "failure": failure.to_dict()}
-    assert [command for _, command in next_steps.after_run("r", summary)] == expected
+    assert commands_after(state="FAILED", best=None, failure=failure.in_summary) == expected
 
 
 @pytest.mark.parametrize(
@@ -505,11 +524,7 @@ def test_next_commands_after_a_crash(failure, expected):
 )
 def test_the_same_crash_twice(now, before, again):
     previous = None if before is None else crash().to_dict() | before
-    assert outcome.crashed_again(dataclasses.replace(crash(), **now), previous) is again
-
-
-def test_failure_by_a_signal_names_it():
-    assert failure_text.failure([verdict("a", 0, exit_code=137)]) == "First failure: a (rank 0) was killed by SIGKILL"
+    assert dataclasses.replace(crash(), **now).crashed_again(previous) is again
 
 
 # --- weights, models
@@ -522,11 +537,6 @@ def test_only_equal_weights_of_several_workers_are_equal():
     assert result_text._weights(["a" * 64, "b" * 64], 2) == f"DIFFERENT on 2 workers, which must not happen: sha256 {'a' * 16}, {'b' * 16}"
 
 
-def test_own_model_is_named_by_its_function():
-    assert metric_text.model_name({"name": "own", "file": "mine.py", "function": "build", "source": "..."}) == "mine.py:build"
-    assert metric_text.model_name({"name": "task_cnn"}) == "task_cnn"
-
-
 # --- times
 
 
@@ -535,11 +545,11 @@ BEGAN = {"starting": 1012.0, "training": 1031.0, "validating": 1050.0, "ended": 
 
 
 def ended(at, **phases):
-    return [verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)]
+    return Verdicts([verdict("a", 0, "done", at=at, phases_began=phases), verdict("b", 1, "done", at=at + 1)])
 
 
 def test_launch_is_timed_from_enter_to_result():
-    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), 1086.4)
+    launch = ended(1080.0, **BEGAN).launch_times(ENTERED, 1086.4)
     assert launch == {
         "until": "result",
         "seconds_from_enter": 86.4,
@@ -547,30 +557,30 @@ def test_launch_is_timed_from_enter_to_result():
         "seconds_training": 44.0,
         "seconds_after_training": 11.4,
     }
-    assert result_text._times({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0}) == (
+    assert result_text._times(Summary.of({"launch": launch, "seconds_total": 50.0, "seconds_training": 44.0})) == (
         "1:26 from Enter to this result, 0:44 of it training with validation and saving (0:31 before, 0:11 after)"
     )
 
 
 def test_resumed_command_counts_to_its_last_worker():
     """A command that came back to a run counts to the end of its last worker."""
-    launch = outcome.launch_times(ENTERED, ended(1080.0, **BEGAN), None)
+    launch = ended(1080.0, **BEGAN).launch_times(ENTERED, None)
     assert launch["until"] == "last worker's end"
     assert (launch["seconds_from_enter"], launch["seconds_after_training"]) == (81.0, 6.0)
-    line = result_text._times({"launch": launch, "restarts": 2, "seconds_training": 131.0})
+    line = result_text._times(Summary.of({"launch": launch, "restarts": 2, "seconds_training": 131.0}))
     assert line.startswith("1:21 from Enter to the end of the last worker, 0:44 of it training ")
     assert line.endswith("; all 3 launches trained 2:11")
 
 
 def test_launch_that_never_trained_or_is_unknown():
     """A launch that never trained and one of which nothing is known."""
-    assert result_text._times({"launch": outcome.launch_times(ENTERED, ended(1030.0, starting=1012.0), 1040.0)}) == (
+    assert result_text._times(Summary.of({"launch": ended(1030.0, starting=1012.0).launch_times(ENTERED, 1040.0)})) == (
         "0:40 from Enter to this result, no step was trained"
     )
-    of_slurm = [verdict("a", 0, "done", at=5.0)]
-    assert outcome.launch_times(ENTERED, of_slurm, 1040.0) is None
-    assert outcome.launch_times(None, ended(1080.0, **BEGAN), 1090.0) is None
-    assert result_text._times({"launch": None, "state": "FAILED"}) == ""
+    of_slurm = Verdicts([verdict("a", 0, "done", at=5.0)])
+    assert of_slurm.launch_times(ENTERED, 1040.0) is None
+    assert ended(1080.0, **BEGAN).launch_times(None, 1090.0) is None
+    assert result_text._times(Summary.of({"launch": None, "state": "FAILED"})) == ""
 
 
 # --- who is to blame, and the run's state
@@ -597,7 +607,7 @@ GONE = {"state": "ended", "ended_by_us": True, "at": 1.0}
 )
 def test_first_cause_is_blamed(ends, host):
     """The earliest failure, before the loss of a peer, before what this command has ended itself."""
-    cause = outcome.root_cause([verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)])
+    cause = Verdicts(verdict("abc"[rank], rank, **end) for rank, end in enumerate(ends)).root_cause
     assert (cause and cause.host) == host
 
 
@@ -615,12 +625,7 @@ def test_first_cause_is_blamed(ends, host):
     ],
 )
 def test_state_of_a_run(states, chief, cancelled, expected):
-    assert outcome.state([verdict("h", rank, state) for rank, state in enumerate(states)], chief, cancelled) == expected
-
-
-@pytest.mark.parametrize(("code", "state"), [(0, "done"), (42, "preempted"), (75, "failed"), (1, "failed"), (137, "failed")])
-def test_state_of_an_exit_code(code, state):
-    assert outcome.of_exit_code(code) == state
+    assert Verdicts(verdict("h", rank, state) for rank, state in enumerate(states)).run_state(chief, cancelled) == expected
 
 
 # --- status
@@ -664,6 +669,7 @@ def test_a_worker_without_steps_has_no_share():
 
 
 HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
+RUN = RunFolder(Path("my-run"))
 
 
 def test_status_table_has_a_line_for_every_host():
@@ -672,7 +678,7 @@ def test_status_table_has_a_line_for_every_host():
         WorkerSeen.of("pi1", [PHASE, STEPS], None, True, 20.0),
         WorkerSeen.of("pi2", [PHASE], {"exit_code": 137}, False, 99.0),
     ]
-    lines = status.table("my-run", None, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
+    lines = status.table(RUN, HOSTS, seen, {**COUNTS, "total_steps": 2100}).splitlines()
     assert lines[0] == "my-run: RUNNING"
     assert lines[1].startswith("  epoch 2/3  step 1,400/2,100")
     assert lines[3].split() == ["rank", "host", "state", "phase", "step", "waits", "for", "input", "heard", "note"]
@@ -685,9 +691,9 @@ def test_status_table_has_a_line_for_every_host():
 def test_status_says_how_often_workers_were_started_again():
     started = {"kind": "generation", "number": 3, "rank": 1, "hosts": ["pi0", "pi1"]}
     seen = [WorkerSeen.of(f"pi{rank}", [PHASE, STEPS], None, True, 2.4) for rank in (0, 1)]
-    assert "restarts" not in status.table("my-run", None, HOSTS[:2], seen, COUNTS)
+    assert "restarts" not in status.table(RUN, HOSTS[:2], seen, COUNTS)
     seen[1] = WorkerSeen.of("pi1", [PHASE, started, STEPS], None, True, 2.4)
-    lines = status.table("my-run", None, HOSTS[:2], seen, COUNTS).splitlines()
+    lines = status.table(RUN, HOSTS[:2], seen, COUNTS).splitlines()
     assert lines[0] == "my-run: RUNNING; workers started again 2 times in this launch"
     assert lines[3].split()[-3:] == ["heard", "restarts", "note"]
     assert [line.split()[-1] for line in lines[4:6]] == ["0", "2"]
@@ -705,7 +711,7 @@ def test_status_shows_parts_of_a_known_step():
         WorkerSeen.of("pi2", [PHASE], None, True, 2.0),
         WorkerSeen("pi3", "unreachable"),
     ]
-    assert status.table("my-run", None, HOSTS, seen, COUNTS).splitlines()[8:] == [
+    assert status.table(RUN, HOSTS, seen, COUNTS).splitlines()[8:] == [
         "",
         "A step in milliseconds (median of the profiled steps)",
         "  host  input  forward/backward  compression  all-reduce  apply  own work   step",
@@ -719,7 +725,7 @@ def test_status_without_parts_ends_with_workers():
     """Status before any step was taken apart ends with the workers."""
     seen = [WorkerSeen.of("pi0", [PHASE, STEPS], None, True, 2.4)]
     assert seen[0].split == {}
-    assert status.table("my-run", None, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
+    assert status.table(RUN, HOSTS[:1], seen, COUNTS).splitlines()[-1].split()[:2] == ["0", "pi0"]
 
 
 @pytest.mark.parametrize(
@@ -739,17 +745,9 @@ def test_overall_state(recorded, states, shown):
 
 
 def test_a_run_among_others_is_a_line():
-    summary = {
-        "state": "CANCELLED",
-        "workers": 5,
-        "epochs_done": 2,
-        "steps": 1500,
-        "seconds_total": 105.0,
-        "seconds_training": 75.2,
-        "images_per_s": 2310.4,
-        "best": {"epoch": 2, "val_accuracy": 0.51234},
-    }
-    row = status._run_row("job", summary, 1_800_000_000.0)
+    best = {"epoch": 2, "val_accuracy": 0.51234}
+    ended = Summary(state="CANCELLED", workers=5, epochs_done=2, steps=1500, seconds_training=75.2, images_per_s=2310.4, best=best)
+    row = status._run_row("job", ended, 1_800_000_000.0)
     assert [str(cell) for cell in (*row[:2], *row[3:])] == [
         "job",
         "CANCELLED",
@@ -762,7 +760,7 @@ def test_a_run_among_others_is_a_line():
     ]
     assert str(row[2]).startswith("2027-01-1")
     assert len(row) == len(status._run_columns("image"))
-    assert status._run_row("new", {"state": None}, None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert status._run_row("new", Summary(), None) == ["new", "-", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_result_names_hosts_without_which_run_went_on():

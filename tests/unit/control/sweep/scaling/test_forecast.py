@@ -3,6 +3,7 @@
 import pytest
 
 from control.campaign.timings import Timing, Trial
+from control.runs.results.summary import Summary
 from control.sweep.scaling import forecast
 from control.sweep.scaling.forecast import Speed
 
@@ -32,12 +33,12 @@ def test_the_warm_ups_extra_work_is_left_out():
     """13 s end to end, 4 s of it training; the 3 s of choosing the method do not recur in the trials."""
     phases = [phase(1.0, "building"), phase(2.0, "choosing how to send gradients"), phase(5.0, "tracing")]
     records = [*phases, steps(10.0, 2.0), steps(90.0, 1.0)]
-    summary = {"workers": 3, "seconds_end_to_end": 13.0, "seconds_training": 4.0}
+    summary = Summary(workers=3, seconds_end_to_end=13.0, seconds_training=4.0)
     assert Speed.of_warm_up(summary, records, False) == Speed(3, 90.0, 13.0 - 4.0 - 3.0 + forecast.COMMAND_S, 1.0)
 
 
 def test_a_warm_up_of_one_call_shows_nothing():
-    summary = {"workers": 3, "seconds_end_to_end": 13.0, "seconds_training": 4.0}
+    summary = Summary(workers=3, seconds_end_to_end=13.0, seconds_training=4.0)
     assert Speed.of_warm_up(summary, [steps(10.0, 2.0)], False) is None
     assert forecast.warmed_up(TRIALS, None, 4000, "image") == "warm-up done"
 

@@ -12,6 +12,7 @@ from control.campaign import timings
 from control.campaign.store import alone
 from control.campaign.timings import Trial
 from control.common.child_playbooks import Interrupted, Playbook
+from control.runs.results.summary import Summary
 from control.sweep.scaling import timing_trials
 from control.sweep.scaling.timing_trials import TimingBench
 from control.sweep.scaling.trials import PlannedTrial
@@ -219,7 +220,7 @@ def test_energy_is_written_beside_trial_where_meter_answered(bench, monkeypatch,
 
     def launched(self, run):
         write_json(self.local(run) / "cluster.json", {"launched_at": 100.0, "hosts": [{"name": "node1"}]})
-        return GOOD
+        return Summary.of(GOOD)
 
     bench.meter = "http://plug"
     assert bench.measure(planned(TRIAL), NODES, never).measured

@@ -269,7 +269,11 @@ def test_a_trial_trains_its_configuration_on_its_hosts(bench, folder):
     ],
 )
 def test_trial_that_fails_is_recorded_with_its_reason(bench, failure, output, state, reason):
-    bench.code, bench.output, bench.summary = 2, output, {"state": "FAILED", "failure": failure}
+    bench.code, bench.output, bench.summary = (
+        2,
+        output,
+        {"state": "FAILED", "failure": failure and {"rank": 0, "state": "failed", **failure}},
+    )
     run = bench.bench.trials[0]
     result = bench.bench.measure(run, ["node3", "node4"], lambda: False)
     assert (result.state, result.reason) == (state, reason)
