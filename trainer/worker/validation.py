@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainer.data.partition import part_bounds
 from trainer.engine.job import Job
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Validation:
         elif first == 0:
             # The last batch may show what all before it have left in the metrics.
             alone = int(results.follow_states)
-            part = share(count - alone, self._engine.shares, self._cluster.member.rank)
+            part = part_bounds(count - alone, self._engine.shares, self._cluster.member.rank)
             self._sums = self._cluster.sum(self._evaluated(*part, count - 1).astype(np.float32))
             if alone:
                 self._add(count - 1, count)
