@@ -264,6 +264,13 @@ def test_a_claim_that_no_module_writes_is_none(claim, place, worker_claim):
     assert place.asked("query")["holder"]["run"] == "old"
 
 
+def test_a_claim_of_another_user_is_none(place, worker_claim, monkeypatch):
+    place.held("old")
+    place.sessions.append("old-w0")
+    monkeypatch.setattr(worker_claim.files.os, "geteuid", lambda: os.getuid() + 1)
+    assert place.asked("query")["holder"] is None
+
+
 def test_claim_that_is_no_file_is_none(place, worker_claim, tmp_path):
     """A claim that is no file is none and nothing waits for it."""
     place.path.parent.mkdir(parents=True)

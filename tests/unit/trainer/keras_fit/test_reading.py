@@ -65,8 +65,6 @@ def test_what_does_not_race_stays_parallel(data):
 
 @pytest.mark.parametrize("name", ["random numbers", "Python", "a layer", "in any order"])
 def test_what_races_is_read_in_order(name):
-    iterate = dataset_reading._iterating(tf.data.Dataset.__iter__)
-
     def numbers():
         random.seed(1)
         tf.random.set_seed(1)
@@ -76,7 +74,7 @@ def test_what_races_is_read_in_order(name):
         next(iter(data))
         random.seed(1)
         FLIP.generator.state.assign([1, 0])
-        return np.concatenate([np.ravel(one) for one in iterate(data)])
+        return np.concatenate([np.ravel(one) for one in dataset_reading._iterating(tf.data.Dataset.__iter__, data)])
 
     np.testing.assert_array_equal(numbers(), numbers())
 
@@ -84,7 +82,7 @@ def test_what_races_is_read_in_order(name):
 def test_numbers_without_a_seed_are_read():
     """They have no order; TensorFlow refuses to give them one."""
     tf.random.set_seed(None)
-    assert len(list(dataset_reading._iterating(tf.data.Dataset.__iter__)(RACING["random numbers"]()))) == 500
+    assert len(list(dataset_reading._iterating(tf.data.Dataset.__iter__, RACING["random numbers"]()))) == 500
 
 
 def test_a_long_chain_is_looked_through():
