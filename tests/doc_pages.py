@@ -26,8 +26,8 @@ class Section:
 
 
 def pages() -> list[Path]:
-    """README.md, docs/, and the pages about the peers and the dependencies."""
-    apart = [ROOT / "benchmarks/peers/README.md", ROOT / "requirements/README.md"]
+    """README.md, docs/, and the pages of the benchmarks."""
+    apart = [ROOT / "benchmarks/README.md", ROOT / "benchmarks/peers/README.md"]
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *apart]
 
 

@@ -1,6 +1,6 @@
 """Keras programs on two workers that share each batch unevenly, against Keras' own `fit` on one worker with the whole batch.
 
-python -m tests.follow_fit    prints the table of docs/reference/benchmarks.md: the largest difference of a weight after 50 steps
+python -m tests.follow_fit    prints the table of benchmarks/README.md: the largest difference of a weight after 50 steps
 """
 
 import os

@@ -2,7 +2,7 @@
 
 The published files are NumPy's own format. Per split, `rows` has a record per example with all columns of fixed size, so an example is
 read in one place; a column whose shape varies, or of strings, has files of its own.
-requirements/README.md has measurements of other formats.
+docs/dependencies.md has measurements of other formats.
 
 Write access to the shared folder must not be enough to change what is trained. So the manifest is checked against the digest from the
 control node, and each file against the manifest's digest while it is copied to the node's own disk. Only the copy is mapped.
