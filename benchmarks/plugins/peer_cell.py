@@ -12,7 +12,7 @@ from control.runs.hosts import inventory_hosts
 from plugins.shared.base_action import Action
 from trainer.common.files import write_json
 from trainer.host.claims import SOCKET
-from trainer.network.launched_hosts import endpoint
+from trainer.rundir.launch_record import Host
 
 TMUX = f"tmux -L {SOCKET}"
 MARK = "=====lockstep====="
@@ -54,7 +54,7 @@ def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str
     """Input of `peer_trials.start_script`: a cell's program with its arguments."""
     cell, common = peer_trials.Cell(**job["cell"]), peer_trials.Settings(**job["settings"])
     threads = int(job["threads"][host])
-    argv = peer_trials.arguments(cell, rank, [endpoint(one) for one in job["hosts"]], common, threads)
+    argv = peer_trials.arguments(cell, rank, [Host.of(one).endpoint() for one in job["hosts"]], common, threads)
     environment = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": 1,

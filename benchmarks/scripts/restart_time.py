@@ -20,7 +20,7 @@ from benchmarks.scripts.launch_time import delete, inventory, play
 from benchmarks.shared import script
 from benchmarks.shared.script import ROOT
 from control.remote.worker_files import read_records
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.phases import Phase
 
 ANSIBLE = str(Path(sys.executable).parent / "ansible")
@@ -73,7 +73,7 @@ def measured(run: str, standby: bool, given: Any, more: list[str]) -> dict[str, 
     delete(ROOT, run, more)
     settings = ["recovery.max_restarts=3", f"recovery.standby={str(standby).lower()}", *([given.set] if given.set else [])]
     play(ROOT, "train.yml", run, [*more, "-e", f"set={','.join(settings)}", "-e", "detach=true"])
-    host = given.host or recorded(folder)["hosts"][-1]["name"]
+    host = given.host or LaunchRecord.read(folder).hosts[-1].name
     time.sleep(given.after)
     at = killed(run, host, more)
     time.sleep(given.wait)

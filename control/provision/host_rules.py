@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from control.runs.hosts import inventory_hosts
 from trainer.common.errors import ConfigError
-from trainer.network import launched_hosts
+from trainer.rundir.launch_record import Host
 
 KINDS = ("glusterfs", "mounted", "local")
 LAYOUTS = ("replica", "distributed")
@@ -95,7 +95,7 @@ def _own_certificate(host: str, text: str) -> str:
 
 def firewall_ports(hosts: list[dict[str, Any]], kind: str) -> list[str]:
     """TCP ports that only members may reach: those of every worker, with a parameter server beside it, and those of GlusterFS."""
-    numbers = {port for host in hosts for port in launched_hosts.ports(inventory_hosts.with_server(host))}
+    numbers = {port for host in hosts for port in inventory_hosts.with_server(Host.of(host)).ports}
     ports = [str(port) for port in sorted(numbers) if port <= inventory_hosts.LAST]
     return [*ports, GLUSTER_PORTS, f"{BRICK_PORTS[0]}-{BRICK_PORTS[1]}"] if kind == "glusterfs" else ports
 
@@ -172,8 +172,8 @@ def check_workers(hosts: list[dict[str, Any]]) -> None:
         AnsibleFilterError: the first one.
     """
     for host in hosts:
-        if inventory_hosts.CHOSEN not in host:
-            inventory_hosts.check_hosts([host])
+        if "port_chosen" not in host:
+            inventory_hosts.check_hosts([Host.of(host)])
 
 
 def check_apart(host: str, root: str, others: dict[str, str]) -> None:

@@ -8,10 +8,10 @@ from control.report import settings
 from control.report.accuracy import margin
 from control.report.blocks import Picture, Section, Table, Text, code, percent, points, spent
 from control.report.facts import Run
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results.metric_text import metric_name
 from trainer.data.spec import noun
 from trainer.rundir.best_epoch import Monitor
+from trainer.rundir.launch_record import LaunchRecord, training
 from trainer.rundir.schemas import VALIDATION
 
 
@@ -133,7 +133,7 @@ def _row(run: Run, compared: bool) -> list[str]:
         code(run.name),
         code(run.model),
         f"{run.cluster['parameters']['total']:,}",
-        str(len(trains(run.cluster["hosts"]))),
+        str(len(training(LaunchRecord.of(run.cluster).hosts))),
         str(run.last["epoch"]),
         f"{cell(run.best, decides.metric)} (epoch {run.best['epoch']})",
         cell(test, _of_test(decides)),

@@ -11,8 +11,8 @@ from control.common import configurations
 from control.common.text import count, listed
 from control.report.blocks import code, plain
 from control.report.facts import Run
-from control.runs.hosts.inventory_hosts import trains
 from trainer.config import schema as configs
+from trainer.rundir.launch_record import LaunchRecord, training
 
 ONLY_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "optimizer": {"momentum": ("sgd",), **dict.fromkeys(("beta_1", "beta_2", "epsilon"), ("adam", "adamw"))},
@@ -74,7 +74,7 @@ def _beside(run: Run) -> dict[str, str]:
         "training images": f"{counts['train_images']:,}",
         "validation images": f"{counts['validation_images']:,}",
         "finished epochs": str(run.last["epoch"]),
-        "workers": str(len(trains(cluster["hosts"]))),
+        "workers": str(len(training(LaunchRecord.of(cluster).hosts))),
         "trainer's code": str(cluster["code"]),
     }
 

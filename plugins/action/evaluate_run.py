@@ -20,6 +20,7 @@ from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
 from trainer.data.spec import noun
 from trainer.rundir import layout
+from trainer.rundir.launch_record import LaunchRecord
 
 
 class ActionModule(Action):
@@ -43,7 +44,8 @@ class ActionModule(Action):
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
         epochs = snapshot_choice.choose_epochs(str(epoch), into)
         if self._task.check_mode:
-            return {"changed": True}
+            chosen = f"epoch{'s' if len(epochs) > 1 else ''} {snapshot_choice.ranges(sorted(epochs))}"
+            return {"changed": True, "show_last": f"{run}: would evaluate {chosen} on {host}; with --check nothing was started"}
         if not published:
             published = published_for(plan, Path(packs))
             distribute(self, published, path, host)
@@ -95,7 +97,7 @@ def _results(run: str, into: Path, epochs: list[int]) -> str:
     evaluated = [_read(layout.record_path(into / "evaluate", epoch)) for epoch in epochs]
     pictures = [{key: project.relative(path) for key, path in evaluations.draw(into, row).items()} for row in evaluated]
     evaluations.append(into / "evaluations.csv", evaluated)
-    what = f"{noun(layout.recorded(into)['dataset'].get('spec'))}s"
+    what = f"{noun(LaunchRecord.read(into).dataset.get('spec'))}s"
     over = run_summary.has_ended(run_summary.read_summary(into))
     return evaluations.show(run, evaluated, pictures, snapshot_choice.marks(into), what, over)
 

@@ -15,8 +15,7 @@ from control.runs.hosts import run_recovery
 from control.runs.results import generations, run_summary
 from control.runs.show import status
 from plugins.shared.base_action import Action
-from trainer.network.launched_hosts import posts
-from trainer.rundir import layout
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.metrics_log import WORKER_LOG
 
 AGAIN_S = 1.0
@@ -35,8 +34,8 @@ def _is_chief(folder: Path, rank: int, host: str, seen: dict[str, Any]) -> bool:
     marks = project.PRIVATE / "watch" / folder.name
     if seen["generation"]:
         generations.note(marks, host, seen["generation"])
-    record = layout.recorded(folder)
-    return generations.chief(marks, [one["name"] for one in posts(record)], len(record["hosts"])) == host
+    record = LaunchRecord.read(folder)
+    return generations.chief(marks, [one.name for one in record.posts], len(record.hosts)) == host
 
 
 class ActionModule(Action):

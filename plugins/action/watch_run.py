@@ -27,6 +27,7 @@ from trainer.common.errors import DONE
 from trainer.data.spec import noun
 from trainer.parameter_server.roles import EVALUATOR
 from trainer.rundir import layout
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.phases import WAITING, Phase
 from trainer.supervision.failure import silent
 from trainer.supervision.restart_policy import FINAL
@@ -86,7 +87,7 @@ class ActionModule(Action):
         self.marks = project.PRIVATE / "watch" / arguments["run"]
         self.line = Line(every=1e9)
         self.worker.say = self.line.print if self.rank == 0 else None
-        called = noun(layout.recorded(self.local).get("dataset", {}).get("spec"))
+        called = noun(LaunchRecord.read(self.local).dataset.get("spec"))
         self.progress = Progress(
             self.line, arguments["counts"], self.quiet, arguments["hosts"], called, layout.snapshots_policy(self.local)[1]
         )

@@ -16,6 +16,7 @@ from control.doctor.checks.host import loopback
 from control.provision import host_rules
 from control.runs.hosts.inventory_hosts import check_absolute, cluster_hosts
 from trainer.common.errors import ConfigError
+from trainer.rundir.launch_record import host_facts
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
@@ -24,7 +25,7 @@ def plan(task: Task) -> dict[str, Any]:
     """Refuse what can be refused without a host. Returns the fact `provision`: state, firewall, the members with their addresses."""
     options = command_line.operator_options("provision", task.task_vars)
     names, hostvars = task.task_vars["groups"].get("workers", []), task.task_vars["hostvars"]
-    members = cluster_hosts(hostvars, names)
+    members = host_facts(cluster_hosts(hostvars, names))
     state, firewall = check_state(options), boolean("firewall", options.get("firewall", True))
     here = bool(names) and all(hostvars[name].get("ansible_connection") == "local" for name in names)
     planned = {

@@ -1,11 +1,13 @@
 """How a run recovers from faults, from its configuration."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from control.common import configurations
 from trainer.common.errors import ConfigError
 from trainer.config import schema as configs
+from trainer.rundir.launch_record import Host
 
 
 def check_job(config: dict[str, Any]) -> None:
@@ -18,14 +20,14 @@ def check_job(config: dict[str, Any]) -> None:
         raise ConfigError("recovery.elastic=true: Slurm ends a job that loses a node. Fix: leave it out, and continue the run afterwards")
 
 
-def shown(config: dict[str, Any], hosts: list[dict[str, Any]], spares: list[dict[str, Any]]) -> str:
+def shown(config: dict[str, Any], hosts: Sequence[Host], spares: Sequence[Host]) -> str:
     """With how many workers a run goes on when hosts are lost, and with which spares, in words; empty if only with all."""
     if not config.get("recovery", {}).get("elastic"):
         return ""
     workers = len(hosts)
     number = max(config["recovery"]["min_workers"], (workers + 1) // 2)
-    first = f" ({hosts[0]['name']} among them)" if 2 * number == workers else ""
-    names = f"; {', '.join(host['name'] for host in spares)} can take the place of one" if spares else ""
+    first = f" ({hosts[0].name} among them)" if 2 * number == workers else ""
+    names = f"; {', '.join(host.name for host in spares)} can take the place of one" if spares else ""
     return f"goes on without lost hosts, with at least {number} of {workers} workers{first}{names}"
 
 

@@ -36,11 +36,11 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from control.common import configurations
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results import metric_text
 from control.runs.results.evaluations import accuracy_by_epoch
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, replacing
+from trainer.rundir.launch_record import LaunchRecord, training
 
 FIRST = ("model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers")
 """TensorBoard shows the first five columns until the user selects others, and sorts: columns that differ first, then by name."""
@@ -116,10 +116,10 @@ def row(run: Path) -> list[Event]:
 
 def _row(run: Path) -> list[Event]:
     config = configurations.load(run / "config.yml")
-    cluster = read_json(run / "cluster.json")
+    record = LaunchRecord.read(run)
     summary = read_json(run / "summary.json") if (run / "summary.json").is_file() else {}
-    at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
-    values = hyperparameters(config, len(trains(cluster["hosts"])), cluster.get("compiled"))
+    at = datetime.datetime.fromisoformat(record.created_at).timestamp()
+    values = hyperparameters(config, len(training(record.hosts)), record.compiled)
     if "reduction" in summary:
         values["reduction.name"] = summary["reduction"]["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=_experiment(values))]

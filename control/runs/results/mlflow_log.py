@@ -11,10 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from control.common import configurations
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results.hparams import hyperparameters
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
+from trainer.rundir.launch_record import LaunchRecord, training
 from trainer.rundir.schemas import read_history
 
 EXPERIMENT = "lockstep"
@@ -100,9 +100,9 @@ def _begun(client: Any, run: Path, config: dict[str, Any]) -> str:
 
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
-    hosts = read_json(run / "cluster.json")["hosts"]
-    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host["name"] for host in hosts)})
-    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(trains(hosts))).items()]
+    hosts = LaunchRecord.read(run).hosts
+    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host.name for host in hosts)})
+    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(config, len(training(hosts))).items()]
     for begin in range(0, len(values), AT_ONCE):
         client.log_batch(created.info.run_id, params=values[begin : begin + AT_ONCE])
     return str(created.info.run_id)

@@ -10,7 +10,8 @@ from control.runs.results import outcome
 from control.runs.results.outcome import Verdict
 from control.runs.results.snapshot_choice import ranges
 from trainer.common.files import read_json
-from trainer.rundir.layout import existing_epochs, kept, part_of, recorded, snapshot_path, snapshots_policy
+from trainer.rundir.launch_record import Host, LaunchRecord
+from trainer.rundir.layout import existing_epochs, kept, part_of, snapshot_path, snapshots_policy
 from trainer.rundir.schemas import read_history
 
 
@@ -25,10 +26,10 @@ def has_ended(summary: dict[str, Any]) -> bool:
     return summary.get("state") not in (None, "RUNNING")
 
 
-def remaining(folder: Path, hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def remaining(folder: Path, hosts: Sequence[Host]) -> list[Host]:
     """A run's workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
     lost = {one["host"] for one in read_summary(folder).get("lost") or ()}
-    return [host for host in hosts if host["name"] not in lost]
+    return [host for host in hosts if host.name not in lost]
 
 
 def _missing_epochs(folder: Path) -> list[int]:
@@ -54,34 +55,34 @@ def lost_snapshots(folder: Path, summary: dict[str, Any]) -> str:
 
 def judged(folder: Path, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a run's workers; evaluators, and hosts without which an elastic run went on, have not failed."""
-    launch = recorded(folder)
-    needed = outcome.without(verdicts, host_roles.evaluators(launch))
-    return outcome.without_lost(needed, len(launch["hosts"])) if run_recovery.is_elastic(folder) else needed
+    launch = LaunchRecord.read(folder)
+    needed = outcome.without(verdicts, host_roles.evaluators(launch.hosts))
+    return outcome.without_lost(needed, len(launch.hosts)) if run_recovery.is_elastic(folder) else needed
 
 
 def concluded(folder: Path, verdicts: Sequence[Verdict], cancelled: bool = False) -> dict[str, Any]:
     """summary.json of a run directory, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
     summary = {"workers": len(verdicts), **read_summary(folder)}
-    script = recorded(folder).get("script")
-    summary["state"] = outcome.state(verdicts, summary["state"], cancelled, script is not None)
-    if script is not None:
-        summary |= _of_script(folder, script)
-    if "job" in recorded(folder).get("slurm", {}):
+    record = LaunchRecord.read(folder)
+    summary["state"] = outcome.state(verdicts, summary["state"], cancelled, bool(record.script))
+    if record.script:
+        summary |= _of_script(folder, record)
+    if "job" in record.slurm:
         summary["started_by"] = "playbooks/slurm.yml"
     summary.pop("failure", None)
     summary |= {"lost": lost} if (lost := outcome.lost(verdicts)) else {}
-    spares = {host["name"] for host in recorded(folder).get("spares", [])}
+    spares = {host.name for host in record.spares}
     summary |= {"took_places": names} if (names := [verdict.host for verdict in verdicts if verdict.host in spares]) else {}
     cause = outcome.root_cause(verdicts)
     return summary | ({"failure": outcome.failure(cause)} if cause and summary["state"] == "FAILED" else {})
 
 
-def _of_script(folder: Path, script: dict[str, Any]) -> dict[str, Any]:
+def _of_script(folder: Path, record: LaunchRecord) -> dict[str, Any]:
     """A script's part of its run's summary: the file, the number of restarts, the seconds of the chief's process."""
-    path = part_of(folder, recorded(folder)["hosts"][0]["name"]) / "exit.json"
+    path = part_of(folder, record.hosts[0].name) / "exit.json"
     ended = worker_files.end(path.read_text(encoding="utf-8")) if path.is_file() else {}
     seconds = {"seconds_total": round(ended["ended_at"] - ended["started_at"], 3)} if ended else {}
-    return {"script": script["main"], "restarts": script["restarts"], **seconds}
+    return {"script": record.script["main"], "restarts": record.script["restarts"], **seconds}
 
 
 def output(folder: Path) -> list[str]:

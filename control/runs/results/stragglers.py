@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from control.remote.worker_files import chief_records
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.straggler import LINK
 
 AUTO = "or give it a smaller batch: -e set=train.batch_sizes=auto"
@@ -47,7 +47,7 @@ def sentence(record: dict[str, Any], hosts: Sequence[str]) -> str:
 
 def of_run(folder: Path) -> str:
     """The straggler of a run's last epochs, as a sentence; empty if there is none."""
-    hosts = [host["name"] for host in recorded(folder).get("hosts", [])]
+    hosts = [host.name for host in LaunchRecord.read(folder).hosts]
     record = last(chief_records(folder)) if hosts else None
     return sentence(record, hosts) if record else ""
 

@@ -10,7 +10,7 @@ from control.runs.results import expected_speed, mlflow_log, stragglers
 from control.runs.results.run_summary import lost_snapshots, output
 from control.runs.show import parameter_server_text, result_text
 from trainer.data.spec import noun
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.schemas import read_history
 
 FAIR_STEPS = 100
@@ -22,7 +22,7 @@ def shown_result(folder: Path, summary: dict[str, Any], commands: bool = True, p
     expected = summary.get("predicted_images_per_s")
     # A run of a few steps is mostly start-up, so it is not compared with a prediction.
     fair = rows and summary.get("steps", 0) >= FAIR_STEPS
-    called = noun(recorded(folder).get("dataset", {}).get("spec"))
+    called = noun(LaunchRecord.read(folder).dataset.get("spec"))
     predicted = expected_speed.sentence(expected, rows[-1]["images_per_s"], called) if expected is not None and fair else ""
     if "script" in summary:
         return result_text.script_result(folder.name, relative(folder), summary, output(folder))

@@ -14,8 +14,8 @@ from control.runs.results import failure_text, metric_text, outcome, run_summary
 from control.runs.results.time_left import Estimate
 from control.runs.show import result_text
 from trainer.data.spec import noun
-from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded, snapshots_policy
+from trainer.rundir.launch_record import Host, LaunchRecord
+from trainer.rundir.layout import snapshots_policy
 from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
@@ -120,13 +120,13 @@ def _run_row(name: str, summary: dict[str, Any], launched: float | None) -> list
 
 def listed(names: list[str]) -> str:
     """Runs as a table, with the last state that is known here."""
-    records = {name: recorded(project.RUNS / name) for name in names}
-    rows = [_run_row(name, run_summary.read_summary(project.RUNS / name), records[name].get("launched_at")) for name in names]
+    records = {name: LaunchRecord.read(project.RUNS / name) for name in names}
+    rows = [_run_row(name, run_summary.read_summary(project.RUNS / name), records[name].launched_at) for name in names]
     return text.table(_run_columns(_called(records.values())), rows)
 
 
-def _called(records: Iterable[dict[str, Any]]) -> str:
-    return noun(*(record.get("dataset", {}).get("spec") for record in records))
+def _called(records: Iterable[LaunchRecord]) -> str:
+    return noun(*(record.dataset.get("spec") for record in records))
 
 
 def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
@@ -135,8 +135,8 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     `jobs`: what hosts say of their runs.
     """
     folders = {path.parent for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
-    records = {folder: recorded(folder) for folder in folders}
-    begun = {folder: record.get("launched_at") for folder, record in records.items()}
+    records = {folder: LaunchRecord.read(folder) for folder in folders}
+    begun = {folder: record.launched_at for folder, record in records.items()}
     when = {folder: begun[folder] or (folder / "summary.json").stat().st_mtime for folder in folders}
     latest_first = sorted(folders, key=lambda folder: (when[folder], folder.name), reverse=True)
     elsewhere = [run for run in jobs.states if project.RUNS / run not in begun and not _is_ours(run)]
@@ -167,12 +167,12 @@ def _is_ours(run: str) -> bool:
 
 def _last_known(folder: Path, jobs: Jobs) -> dict[str, object]:
     """The summary of a run. An unwatched run goes on, or ends, without reporting to this machine."""
-    summary, record = run_summary.read_summary(folder), recorded(folder)
+    summary, record = run_summary.read_summary(folder), LaunchRecord.read(folder)
     if folder.name in jobs.states:
         return summary | {"state": jobs.states[folder.name]}
     if job := launches.uncollected_job(record):
         return summary | {"state": f"job {job} of Slurm, not collected"}
-    ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host["name"] for host in posts(record)])
+    ended = record and not launches.is_begun(folder) and jobs.has_ended(folder.name, [host.name for host in record.posts])
     if summary["state"] in (None, "RUNNING") and ended:
         return summary | {"state": UNCOLLECTED}
     if summary["state"] is None:
@@ -190,7 +190,7 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
 def table(
     run: str,
     state: str | None,
-    hosts: list[dict[str, Any]],
+    hosts: list[Host],
     seen: list[dict[str, Any]],
     counts: dict[str, Any],
     called: str = "image",
@@ -201,12 +201,12 @@ def table(
     `called`: what an example is called; `jobs`: what the hosts say of their runs.
     """
     by_host, row = {look["host"]: look for look in seen if look}, _row if counts else _script_row
-    members = _members(seen) or [host["name"] for host in hosts]
-    looks = {host["name"]: by_host.get(host["name"], {"state": "unreachable"}) for host in hosts}
+    members = _members(seen) or [host.name for host in hosts]
+    looks = {host.name: by_host.get(host.name, {"state": "unreachable"}) for host in hosts}
     if not counts:
         # A script has no records that say it.
         looks = {name: {**look, "note": jobs.note(run, name) or look.get("note", "")} for name, look in looks.items()}
-    rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
+    rows = [row(host, looks[host.name] if host.name in members else _lost(looks[host.name])) for host in hosts]
     chief = by_host.get(members[0], {})
     restarts, columns = [look.get("restarts", 0) for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
     if any(restarts):
@@ -222,8 +222,8 @@ def table(
         "",
         text.table(columns, rows),
     ]
-    phases = step_profile.shown({host["name"]: split for host in hosts if (split := by_host.get(host["name"], {}).get("split"))})
-    slow = stragglers.sentence(chief["straggler"], [host["name"] for host in hosts]) if chief.get("straggler") else ""
+    phases = step_profile.shown({host.name: split for host in hosts if (split := by_host.get(host.name, {}).get("split"))})
+    slow = stragglers.sentence(chief["straggler"], [host.name for host in hosts]) if chief.get("straggler") else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 
 
@@ -255,13 +255,13 @@ def _overall(recorded: str | None, seen: list[dict[str, Any]], alive: str = "RUN
     return "ended without being watched; continue it with train.yml"
 
 
-def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
+def _row(host: Host, look: dict[str, Any]) -> list[Any]:
     steps, heard, wait = look.get("steps"), look.get("heard"), look.get("input_wait")
     alive = look["state"] == "running"
     note = _note(look) or ("silent" if alive and heard is not None and heard > 15 else "")
     return [
-        host["rank"],
-        host["name"],
+        host.rank,
+        host.name,
         look["state"],
         look.get("phase", "-") if alive else "-",
         f"{steps['step']:,}" if steps else "-",
@@ -271,9 +271,9 @@ def _row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _script_row(host: dict[str, Any], look: dict[str, Any]) -> list[Any]:
+def _script_row(host: Host, look: dict[str, Any]) -> list[Any]:
     heard = look.get("heard")
-    return [host["rank"], host["name"], look["state"], f"{text.duration(heard)} ago" if heard is not None else "-", _note(look)]
+    return [host.rank, host.name, look["state"], f"{text.duration(heard)} ago" if heard is not None else "-", _note(look)]
 
 
 def _note(look: dict[str, Any]) -> str:

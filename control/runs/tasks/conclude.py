@@ -14,8 +14,8 @@ from control.runs.planning import kept_choices
 from control.runs.results import evaluations, expected_speed, failure_text, hparams, mlflow_log, next_steps, outcome, run_summary
 from control.runs.results.outcome import Verdict
 from control.runs.show import run_result
-from trainer.common.files import read_json, write_json
-from trainer.rundir.layout import recorded
+from trainer.common.files import write_json
+from trainer.rundir.launch_record import LaunchRecord, host_facts
 
 
 def conclude(task: Task) -> dict[str, Any]:
@@ -25,7 +25,8 @@ def conclude(task: Task) -> dict[str, Any]:
     if project.is_users(folder):
         task.warn([under_way.restore(name)])
     returned = run_summary.judged(folder, [Verdict(**one) for one in task.arguments["verdicts"]])
-    verdicts = _with_launch(recorded(folder), returned)
+    record = LaunchRecord.read(folder)
+    verdicts = _with_launch(record, returned)
     if all(verdict.state == "unreachable" for verdict in verdicts):
         message = (
             f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{next_steps.under_way(name)}"
@@ -41,11 +42,13 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"run_under_way": None, "show_last": f"{name} {waiting_runs.progress(verdicts)}\n{next_steps.under_way(name)}"}
     if not scripted:
         summary |= _end_to_end(folder, verdicts) if project.is_trial(folder) else _forecast(folder, summary)
-    summary["launch"] = outcome.launch_times(recorded(folder).get("entered_at"), verdicts, time.time() if _launched_here(folder) else None)
+    summary["launch"] = outcome.launch_times(
+        record.entered_at, verdicts, time.time() if record.entered_at == command_line.entered() else None
+    )
     write_json(folder / "summary.json", summary)
     under_way.forget(folder)
     if not scripted and project.is_users(folder):
-        task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
+        task.warn(evaluations.take(folder, host_roles.evaluators(LaunchRecord.read(folder).hosts)))
         task.warn([mlflow_log.log(folder, configurations.value_at(configurations.load(folder / "config.yml"), "telemetry.mlflow"))])
     follows = summary["state"] == "SUCCEEDED" and boolean("evaluate", task.arguments.get("evaluates", False))
     shown = run_result.shown_result(folder, summary, commands=not follows, printed=task.arguments.get("printed", ()))
@@ -58,24 +61,22 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": run_summary.remaining(folder, recorded(folder)["hosts"])}
+    facts = {
+        "plan": dataclasses.replace(plan, complete=True).fact,
+        "cluster": host_facts(run_summary.remaining(folder, record.hosts)),
+    }
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
-def _launched_here(folder: Path) -> bool:
-    """Return whether this command launched the run itself, rather than found it launched."""
-    return recorded(folder).get("entered_at") == command_line.entered()
-
-
-def _with_launch(record: dict[str, Any], verdicts: list[Verdict]) -> list[Verdict]:
+def _with_launch(record: LaunchRecord, verdicts: list[Verdict]) -> list[Verdict]:
     """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
     cause = outcome.root_cause(verdicts)
     if cause is None:
         return verdicts
-    environments = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
+    environments = {host.name: host.environment for host in record.hosts}
     # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
     environment = environments.get(cause.host, next(iter(environments.values()), {}))
-    again = outcome.crashed_again(cause, record.get("failed_before"))
+    again = outcome.crashed_again(cause, record.failed_before)
     return [dataclasses.replace(verdict, environment=environment, again=again) if verdict is cause else verdict for verdict in verdicts]
 
 
@@ -96,13 +97,13 @@ def _trial(folder: Path, summary: dict[str, Any], verdicts: list[Verdict]) -> st
 def _forecast(folder: Path, summary: dict[str, Any]) -> dict[str, float]:
     """The doctor's prediction for this run, if any."""
     config = configurations.load(folder / "config.yml")
-    expected = expected_speed.expected(config, read_json(folder / "cluster.json"), summary.get("shares"))
+    expected = expected_speed.expected(config, LaunchRecord.read(folder), summary.get("shares"))
     return {"predicted_images_per_s": expected} if expected is not None else {}
 
 
 def _end_to_end(folder: Path, verdicts: list[Verdict]) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
-    return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - read_json(folder / "cluster.json")["launched_at"], 3)}
+    return {"seconds_end_to_end": round(max(verdict.at for verdict in verdicts) - LaunchRecord.read(folder).launched_at, 3)}
 
 
 def conclude_stop(task: Task) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def conclude_stop(task: Task) -> dict[str, Any]:
         write_json(folder / "summary.json", summary)
     if not away:
         under_way.forget(folder)
-    task.warn(evaluations.take(folder, host_roles.evaluators(recorded(folder))))
+    task.warn(evaluations.take(folder, host_roles.evaluators(LaunchRecord.read(folder).hosts)))
     shown = run_result.shown_result(folder, summary)
     if away:
         return {"failed": True, "msg": f"{_away(name, folder, away)}\n\n{shown}"}

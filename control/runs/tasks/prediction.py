@@ -15,7 +15,7 @@ from control.runs.predict import predictions
 from control.runs.predict.predictions import FOLDER, Prediction
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import sha256_file
-from trainer.rundir import layout
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[dict[str, Any]], packs: str, check: bool) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": layout.recorded(run)["dataset"]["classes"]}
+    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": LaunchRecord.read(run).dataset["classes"]}
     if check:
         shutil.rmtree(folder)
         prediction = Prediction.of(planned)
@@ -78,7 +78,7 @@ def write(task: Task) -> dict[str, Any]:
 
 
 def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[], bool]) -> dict[str, Any]:
-    hosts, output = [host["name"] for host in task.arguments["hosts"]], Path(planned["output"]) if planned["output"] else None
+    hosts, output = [host.name for host in task.hosts], Path(planned["output"]) if planned["output"] else None
     prediction = Prediction.of(planned, predictions.names_of(folder))
     arrays = predictions.collected(prediction, folder, hosts)
     blocks, bad = predictions.tables(prediction, arrays), 0

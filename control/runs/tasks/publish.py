@@ -11,13 +11,13 @@ from control.common.task import Task
 from control.datasets.publishing import class_counts
 from control.datasets.publishing.publish import place_of
 from control.remote import trainer_package, trainer_process
-from control.runs.hosts.inventory_hosts import trains
 from trainer.common.errors import LockstepError
 from trainer.common.files import replacing, sha256_file
 from trainer.common.safe_text import printable
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.data import manifest
+from trainer.rundir.launch_record import training
 
 
 def publish(task: Task) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _recounted(plan: Plan, record: dict[str, Any], packs: Path) -> Plan:
 
 def without(plan: Plan, record: dict[str, Any]) -> Plan:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
-    config, workers = configurations.build(plan.config), len(trains(plan.hosts))
+    config, workers = configurations.build(plan.config), len(training(plan.hosts))
     sizes = schedule.counts(config, workers, record["train"], record["held_out"])
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     kept = {"train": record["train"], "test": record["test"], "left_out": len(record["excluded"])}

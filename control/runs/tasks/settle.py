@@ -10,8 +10,7 @@ from control.runs.launch import launches, reservations
 from control.runs.planning import plan_command
 from control.runs.show import status
 from control.runs.tasks.plan import waits
-from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def settle(task: Task) -> dict[str, Any]:
@@ -25,11 +24,11 @@ def settle(task: Task) -> dict[str, Any]:
     """
     plan, seen = task.plan, task.arguments["seen"]
     folder = plan.folder
-    record = recorded(folder)
-    evaluators = host_roles.evaluators(record)
+    record = LaunchRecord.read(folder)
+    evaluators = host_roles.evaluators(record.hosts)
     without = [one["host"] for one in seen if one["host"] in evaluators and one["state"] != "running"]
     seen = [one for one in seen if one["host"] not in evaluators]
-    launched, workers = [host["name"] for host in posts(record) if host["name"] not in evaluators], len(record.get("hosts", []))
+    launched, workers = [host.name for host in record.posts if host.name not in evaluators], len(record.hosts)
     elastic = run_recovery.is_elastic(folder)
     goes_on = elastic and status.goes_on(seen, launched, workers)
     waits_for = [] if goes_on or not run_recovery.rejoin_wait(folder) else status.waits(seen, launched)
@@ -39,7 +38,7 @@ def settle(task: Task) -> dict[str, Any]:
     waiting = bool(waits_for) and "gone" not in {one["state"] for one in seen}
     lost, alone = ([], []) if goes_on or waiting else status.left_alone(seen, launched)
     alive = [one["host"] for one in seen if one["state"] == "running" and one["host"] not in alone]
-    launches.refuse_changes(plan, alive, status.far(seen, record.get("counts", {})))
+    launches.refuse_changes(plan, alive, status.far(seen, record.counts))
     shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         away = [one["host"] for one in seen if one["state"] != "running"]

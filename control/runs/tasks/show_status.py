@@ -11,7 +11,7 @@ from control.runs.tasks import several
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.safe_text import printable
 from trainer.data.spec import noun
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.schemas import read_history
 
 
@@ -30,8 +30,8 @@ def show_status(task: Task) -> dict[str, Any]:
     jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in looked.items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
     summary = run_summary.read_summary(project.RUNS / name)
-    called = noun(recorded(project.RUNS / name).get("dataset", {}).get("spec"))
-    shown = status.table(name, summary["state"], task.arguments["hosts"], seen, task.arguments["counts"], called, jobs)
+    called = noun(LaunchRecord.read(project.RUNS / name).dataset.get("spec"))
+    shown = status.table(name, summary["state"], task.hosts, seen, task.arguments["counts"], called, jobs)
     rows = read_history(project.RUNS / name / "history.csv")
     running = any(look.get("state") == "running" for look in seen)
     commands = (

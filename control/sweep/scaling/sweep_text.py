@@ -30,7 +30,7 @@ def plan(
         ("trials", f"{len(trials)}: {shape}{kept}"),
         ("scaling", strong if wanted.scaling == STRONG else weak),
         ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
-        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan.hosts)),
+        ("hosts", ", ".join(f"{host.label}:{host.port}" for host in run_plan.hosts)),
         ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
         ("time", time),

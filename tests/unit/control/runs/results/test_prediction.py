@@ -7,6 +7,7 @@ import pytest
 from control.common.plan import Plan
 from control.runs.results import expected_speed
 from control.runs.results.step_model import Prediction
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 def test_bytes_of_a_step():
@@ -44,7 +45,7 @@ def test_sentence(predicted, measured, sentence):
 HOSTS = ["a", "b", "c"]
 CONFIG = {"model": {"name": "task_cnn"}, "data": {"image_size": [32, 32, 3]}, "reduction": {"name": "auto"}}
 COUNTS = {"global_batch": 192, "workers": 3}
-PLACES = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(HOSTS)]
+PLACES = [Host(name=name, address=f"10.0.0.{number}") for number, name in enumerate(HOSTS)]
 
 
 @pytest.fixture
@@ -59,8 +60,9 @@ def saved(tmp_path, monkeypatch):
 
 def record(workers=3, **changed):
     """cluster.json of a run on the first hosts, with facts of the last one changed."""
-    hosts = [{**place, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
-    return {"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": {"global_batch": 64 * workers, "workers": workers}}
+    hosts = [{**place.fact, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
+    counts = {"global_batch": 64 * workers, "workers": workers}
+    return LaunchRecord.of({"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": counts})
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -83,7 +85,7 @@ def test_prediction_for_other_parts_is_not_quoted(saved, shares):
 
 def test_a_run_whose_hosts_facts_are_unknown(saved):
     old = record()
-    del old["hosts"][0]["cpus"]
+    del old.hosts[0].reported["cpus"]
     assert expected_speed.expected(CONFIG, old) is None
 
 
