@@ -23,49 +23,37 @@ from control.runs.planning.plan_request import Inventory, OperatorRequest, Reque
 from control.runs.results.run_names import check_run_name
 from control.runs.show import parameter_server_text, plan_text
 from trainer.config.schema import PARAMETER_SERVER
-from trainer.parameter_server.roles import ROLES, SERVER
+from trainer.parameter_server.roles import EVALUATOR, SERVER
 from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 def hosts(task_vars: dict[str, Any]) -> list[Host]:
-    """The inventory's workers without its spares, and without hosts that do something else in asynchronous runs.
-
-    Their folders mean the same for every user and tool.
-
-    Raises:
-        AnsibleFilterError: a relative folder, or a host of another group that is no worker.
-    """
-    return _hosts(task_vars, _members(task_vars, spare=False))
+    """The inventory's workers that train. Raises as `inventory`."""
+    return list(inventory(task_vars).hosts)
 
 
 def inventory(task_vars: dict[str, Any]) -> Inventory:
-    """All workers of the inventory, by what they do; the spares are also in the group `spares`. Raises as `hosts`."""
-    return Inventory(
-        hosts=hosts(task_vars),
-        spares=_hosts(task_vars, _members(task_vars, spare=True)),
-        servers=_group(task_vars, GROUPS[SERVER]),
-        apart=[replace(host, role=role) for role in ROLES for host in _hosts(task_vars, _apart(task_vars, role))],
-    )
-
-
-def _apart(task_vars: dict[str, Any], role: str) -> list[str]:
-    """Names of those of one role.
+    """The inventory's workers, by what they do. Their folders mean the same for every user and tool.
 
     Raises:
-        AnsibleFilterError: a host has another role, too.
+        AnsibleFilterError: a relative folder, a host of another group that is no worker, or an evaluator with another role, too.
     """
-    if role not in GROUPS:
-        return []
-    names = _group(task_vars, GROUPS[role])
-    if role == SERVER:
-        return [name for name in names if task_vars["hostvars"][name].get("worker_role") == SERVER]
-    for other in ("spares", GROUPS[SERVER]):
-        if both := [name for name in names if name in _group(task_vars, other)]:
+    spares, servers, evaluators = (_group(task_vars, group) for group in ("spares", GROUPS[SERVER], GROUPS[EVALUATOR]))
+    for group, members in (("spares", spares), (GROUPS[SERVER], servers)):
+        if both := [name for name in evaluators if name in members]:
             raise AnsibleFilterError(
-                f"{', '.join(both)}: in the inventory's groups {GROUPS[role]} and {other}, but an evaluator does nothing else. "
+                f"{', '.join(both)}: in the inventory's groups {GROUPS[EVALUATOR]} and {group}, but an evaluator does nothing else. "
                 "Fix: take it out of one of them"
             )
-    return names
+    roles = {name: SERVER for name in servers if task_vars["hostvars"][name].get("worker_role") == SERVER}
+    roles |= dict.fromkeys(evaluators, EVALUATOR)
+    free = [name for name in task_vars["groups"].get("workers", []) if name not in roles]
+    return Inventory(
+        hosts=_hosts(task_vars, [name for name in free if name not in spares]),
+        spares=_hosts(task_vars, [name for name in free if name in spares]),
+        servers=servers,
+        apart=[replace(host, role=roles[host.name]) for host in _hosts(task_vars, list(roles))],
+    )
 
 
 def _group(task_vars: dict[str, Any], group: str) -> list[str]:
@@ -81,12 +69,6 @@ def _group(task_vars: dict[str, Any], group: str) -> list[str]:
             "prepared as any worker is"
         )
     return list(names)
-
-
-def _members(task_vars: dict[str, Any], spare: bool) -> list[str]:
-    spares = _group(task_vars, "spares")
-    others = [name for role in ROLES for name in _apart(task_vars, role)]
-    return [name for name in task_vars["groups"].get("workers", []) if (name in spares) == spare and name not in others]
 
 
 def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[Host]:
