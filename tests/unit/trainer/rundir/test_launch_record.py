@@ -60,7 +60,7 @@ def test_an_older_file_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("run", [None, "none"])
-def test_a_run_that_was_never_launched_has_an_empty_record(run, tmp_path):
+def test_never_launched_has_empty_record(run, tmp_path):
     record = LaunchRecord.read(run and tmp_path / run)
     assert not record
     assert record.posts == []
