@@ -66,7 +66,7 @@ class Host:
 
     @property
     def label(self) -> str:
-        """Its name and address."""
+        """Its name and address, for records that outlive an inventory: two inventories may both have a node01."""
         return f"{self.name} {self.address}"
 
     @property
