@@ -88,7 +88,7 @@ def test_lost_host_is_tried_again_after_a_pause(watcher, clock):
     assert (verdict.state, verdict.message) == ("unreachable", "pi1 can't be reached: gone")
 
 
-def test_a_following_program_that_fails_is_quoted_at_once(watcher):
+def test_a_failing_following_program_is_quoted_at_once(watcher):
     """Once: its host is tried again every second, and counts as unreachable when its silence is over."""
     watch = watcher(see=failing(FollowingFailed("what reads the worker's files there ended with exit code 1: no module trainer")))
     assert (watch._once(), watch._once()) == (None, None)

@@ -262,7 +262,7 @@ def test_time_left_from_the_current_speed():
     assert estimate.left(110, 0.0) is None
 
 
-def test_time_left_from_finished_epochs_counts_validation_and_saving():
+def test_time_left_from_epochs_counts_validation_and_saving():
     estimate = progress({"t": 100.0, "epoch": 1}, {"t": 170.0, "epoch": 2})
     assert estimate.left(140, 1e9) == 70.0
     assert estimate.left(175, 1e9) == 35.0
