@@ -14,12 +14,12 @@ from control.lab.tasks import command as lab_command
 from control.lab.tasks import files as lab_files
 from control.lab.tasks import plan as lab_plan
 from control.lab.tasks import ready as lab_ready
-from plugins.action.control import function
+from plugins.action.control import task_in
 from trainer.common.errors import LockstepError
 
 
 def action(module, **arguments):
-    return function(module.__name__)(Task(arguments))
+    return task_in(*module.__name__.rsplit(".", 1))(Task(arguments))
 
 
 @pytest.fixture
