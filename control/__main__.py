@@ -60,7 +60,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     def progress(checked: int, total: int) -> None:
         print(f"checking the dataset: {checked:,} of {total:,} images", flush=True)
 
-    print(json.dumps(planning.make(plan_request.Request.parsed(json.load(sys.stdin)), progress).fact))
+    print(json.dumps(planning.make(plan_request.Request.of(json.load(sys.stdin)), progress).fact))
     return DONE
 
 

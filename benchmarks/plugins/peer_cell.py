@@ -13,7 +13,7 @@ from control.runs.hosts import inventory_hosts
 from plugins.shared.base_action import Action
 from trainer.common.files import write_json
 from trainer.host.claims import SOCKET
-from trainer.network.launched_hosts import endpoint
+from trainer.rundir.launch_record import Host
 
 TMUX = f"tmux -L {SOCKET}"
 MARK = "=====lockstep====="
@@ -70,7 +70,7 @@ def _job(job: dict[str, Any], rank: int, host: str, folder: str, paths: dict[str
     """Input of `start_script`: a cell's program with its arguments."""
     cell, common = peer_trials.Cell(**job["cell"]), peer_trials.Settings(**job["settings"])
     threads, system = int(job["threads"][host]), peer_trials.SYSTEMS[cell.system]
-    argv = cell.arguments(rank, [endpoint(one) for one in job["hosts"]], common, threads)
+    argv = cell.arguments(rank, [Host.of(one).endpoint() for one in job["hosts"]], common, threads)
     environment = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": 1,

@@ -25,7 +25,7 @@ from control.campaign.store import Store
 from control.common import project, text
 from control.remote.worker_files import chief_records
 from trainer.common.errors import LockstepError
-from trainer.common.files import read_json
+from trainer.rundir.launch_record import LaunchRecord
 
 FILE = project.PRIVATE / "stragglers.csv"
 EVEN, RUN = "even", "straggler"
@@ -164,7 +164,7 @@ def _train(case: Case, lab: Lab, host: str, commands: script.Commands) -> None:
 
 def named(run: Path, case: str) -> tuple[str, str]:
     """Host and cause of the last comparison; of equal hosts, of any that names one."""
-    hosts = [host["name"] for host in read_json(run / "cluster.json")["hosts"]]
+    hosts = [host.name for host in LaunchRecord.read(run).hosts]
     compared = [record for record in chief_records(run) if record["kind"] == "straggler"]
     if not compared:
         raise LockstepError(f"{run.name}: the workers were not compared; train for more steps (telemetry.profile_every)")

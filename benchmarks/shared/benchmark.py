@@ -10,6 +10,7 @@ from control.common import project, text
 from control.common.command_line import as_typed
 from control.remote import trainer_package
 from trainer.common.files import read_json
+from trainer.rundir.launch_record import Host
 
 CODE = trainer_package.Archive("benchmarks", ("benchmarks/node", "trainer"))
 RESULTS = project.ROOT / "benchmarks" / "results"
@@ -54,11 +55,11 @@ def earlier(variable: str, plan: dict[str, Any], alike: Sequence[str]) -> dict[s
     return before
 
 
-def planned(bench: dict[str, Any], options: dict[str, Any], host: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def planned(bench: dict[str, Any], options: dict[str, Any], host: Host, pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The result of a task that planned it: the plan for display, and the facts `bench`, `cluster` and `run_options`."""
-    first = ("host", f"{host['name']} {host['address']} (the first of the inventory)")
+    first = ("host", f"{host.label} (the first of the inventory)")
     shown = text.fields([first, *pairs, ("results", project.relative(RESULTS / bench["name"]))])
-    return {"show": f"Plan\n{shown}", "ansible_facts": {"bench": bench, "cluster": [host], "run_options": options}}
+    return {"show": f"Plan\n{shown}", "ansible_facts": {"bench": bench, "cluster": [host.fact], "run_options": options}}
 
 
 def command(playbook: str, options: dict[str, Any]) -> str:

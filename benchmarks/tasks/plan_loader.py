@@ -12,6 +12,7 @@ from control.common.progress_line import Line
 from control.common.task import Task
 from control.datasets.listing.registry import detect
 from control.runs.planning import plan_command
+from control.runs.planning.plan_request import Inventory, OperatorRequest
 from control.sweep.scaling import design
 from trainer.common.errors import ConfigError
 
@@ -33,7 +34,9 @@ def plan_loader(task: Task) -> dict[str, Any]:
         return {"show": f"Plan\n  would make {limit or PICTURES:,} pictures, and time passes over them"}
     # The plan of a training run on that folder; only its dataset and configuration are used.
     asked = {"run": "loader", "config": str(options.get("config", "task_cnn")), "dataset": dataset, "set": str(options.get("set", ""))}
-    plan = plan_command.make(asked, hosts, "benchmarks", 1, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make(
+        OperatorRequest.of(asked), Inventory(hosts=hosts), "benchmarks", 1, task.arguments["packs"], not task.check_mode
+    )
     bench = benchmark.new(
         "loader",
         options,

@@ -13,19 +13,19 @@ from benchmarks.accuracy.accuracy_results import Row, Training
 from benchmarks.shared import benchmark
 from benchmarks.shared.benchmark import PLAN, ROWS
 from control.campaign.store import SUMMARY, Pace, check_name, measure, remaining
-from control.common import command_line, configurations, host_names, project, text
+from control.common import command_line, configurations, project, text
 from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.common.operator_variables import integer
 from control.common.progress_line import Line
 from control.common.task import Task
 from control.remote import trainer_package
 from control.runs.planning import plan_command
-from control.runs.planning.plan_request import overrides
+from control.runs.planning.plan_request import OperatorRequest
 from control.runs.results.run_folder import RunFolder
 from control.sweep.scaling import design
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.schemas import read_history
 
 COMMAND = "benchmarks/accuracy"
@@ -99,13 +99,15 @@ class RunAccuracy(Task):
             raise LockstepError(f"{run}: {command}.yml failed (exit code {code}):\n{end}\n-e accuracy={self.comparison['name']} continues")
 
 
-def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def plan(options: dict[str, Any], hosts: list[Host]) -> dict[str, Any]:
     """Plan of the trainings to compare."""
     name = str(options.get("accuracy", f"accuracy-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_name("accuracy", name)
     named = str(options.get("configs", "task_cnn,deep_cnn")).split(",")
     for config in named:
-        configurations.build(configurations.override(configurations.load(configurations.find(config)), overrides(options)))
+        configurations.build(
+            configurations.override(configurations.load(configurations.find(config)), OperatorRequest.of(options).overrides)
+        )
     _refuse_compared(str(options.get("set", "")))
     methods = accuracy_results.methods(str(options.get("methods", "packed,powersgd")))
     seeds = design.numbers("seeds", options.get("seeds", "1-3"))
@@ -120,7 +122,7 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "seeds": list(seeds),
         "epochs": integer("epochs", options.get("epochs", 10)),
         "workers": workers,
-        "hosts": [host_names.label(host) for host in hosts[:workers]],
+        "hosts": [host.label for host in hosts[:workers]],
         "dataset": options.get("dataset"),
         "set": str(options.get("set", "")),
         "code": trainer_package.TRAINER.sha256()[:16],
@@ -155,10 +157,10 @@ def conclude(folder: Path, comparison: dict[str, Any]) -> str:
     rows = accuracy_results.STORE.read(folder / ROWS)
     table = accuracy_results.table(rows)
     write_text(folder / "table.md", f"# {comparison['name']}\n\n    {comparison['command']}\n\n```\n{table}\n```\n")
-    clusters = (recorded(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
+    clusters = (LaunchRecord.read(project.RUNS / row.trial.run(comparison["name"])) for row in reversed(rows))
     # A deleted run still has its row, but its machines are no longer known.
-    cluster = next(filter(None, clusters), {"hosts": comparison["hosts"]})
-    summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": cluster["hosts"]}
+    hosts = next((one.fact["hosts"] for one in clusters if one), comparison["hosts"])
+    summary = {**{key: comparison[key] for key in (*KEPT, "command")}, "hosts": hosts}
     write_json(folder / SUMMARY, {**summary, "compared": accuracy_results.compared(rows)})
     draw(rows, _curves(rows, comparison["name"]), folder / "accuracy.png")
     pairs = [

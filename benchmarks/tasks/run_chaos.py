@@ -18,7 +18,7 @@ from benchmarks.chaos.injection import CHECKPOINT_EVERY, FIRST, STEPS_PER_CALL, 
 from benchmarks.shared import benchmark, lab_nodes
 from benchmarks.shared.benchmark import PLAN, ROWS
 from control.campaign.store import SUMMARY, check_name, remaining
-from control.common import command_line, host_names, project, text
+from control.common import command_line, project, text
 from control.common.child_playbooks import Interrupted, Playbook, heeding_signals, last_lines, refuse_questions
 from control.common.operator_variables import integer
 from control.common.progress_line import Line
@@ -29,7 +29,7 @@ from control.runs.planning import plan_command
 from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import write_json, write_text
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 COMMAND = "benchmarks/chaos"
 TRAINED = ("config", "model", "dataset")
@@ -188,7 +188,7 @@ def _read_all(path: Path) -> list[dict[str, Any]]:
     return read_records(path) if path.is_file() else []
 
 
-def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def plan(options: dict[str, Any], hosts: list[Host]) -> dict[str, Any]:
     """Plan of the training and of its faults."""
     name = str(options.get("chaos", f"chaos-{datetime.datetime.now(tz=datetime.UTC):%Y%m%d-%H%M%S}"))
     check_name("chaos", name)
@@ -206,8 +206,8 @@ def plan(options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]
         "spacing": integer("spacing", options.get("spacing", 100)),
         **{key: options.get(key) for key in TRAINED},
         "set": str(options.get("set", "")),
-        "hosts": [host_names.label(host) for host in hosts],
-        "names": [host["name"] for host in hosts],
+        "hosts": [host.label for host in hosts],
+        "names": [host.name for host in hosts],
         "cpus": float(options.get("cpus", 0.3)),
         "code": trainer_package.TRAINER.sha256()[:16],
     }
@@ -233,7 +233,8 @@ def conclude(folder: Path, made: dict[str, Any]) -> str:
     report = Report(rows)
     table = report.text()
     write_text(folder / "table.md", f"# {made['name']}\n\n    {made['command']}\n\n```\n{table}\n```\n")
-    hosts = recorded(project.RUNS / f"{made['name']}-undisturbed").get("hosts", made["hosts"])
+    undisturbed = LaunchRecord.read(project.RUNS / f"{made['name']}-undisturbed")
+    hosts = undisturbed.fact["hosts"] if undisturbed else made["hosts"]
     write_json(folder / SUMMARY, {**made, "hosts": hosts, "by_fault": report.by_fault()})
     report.draw(folder / "chaos.png")
     pairs = [("table", project.relative(folder / "table.md")), ("picture", project.relative(folder / "chaos.png"))]

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from trainer.rundir.launch_record import Host, host_facts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -40,9 +42,9 @@ class Plan:
     asked_yaml: str = ""
     """The configuration before hosts and dataset fill in its sizes."""
 
-    hosts: list[dict[str, Any]] = field(default_factory=list)
+    hosts: Sequence[Host] = ()
     """The hosts that train, by rank."""
-    spares: list[dict[str, Any]] = field(default_factory=list)
+    spares: Sequence[Host] = ()
     counts: dict[str, Any] = field(default_factory=dict)
     """Sizes (`schedule.Counts`); empty for a script."""
     parameters: dict[str, int] = field(default_factory=dict)
@@ -83,14 +85,16 @@ class Plan:
     @classmethod
     def of(cls, fact: Mapping[str, Any]) -> "Plan":
         """The plan in a fact, or in JSON."""
-        return cls(**{**fact, "folder": Path(fact["folder"])})
+        hosts = {name: [Host.of(host) for host in fact[name]] for name in ("hosts", "spares")}
+        return cls(**{**fact, "folder": Path(fact["folder"]), **hosts})
 
     @property
     def fact(self) -> dict[str, Any]:
         """The plan as a fact; every key is always there."""
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {"folder": str(self.folder)}
+        hosts = {name: host_facts(getattr(self, name)) for name in ("hosts", "spares")}
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {"folder": str(self.folder), **hosts}
 
     @property
-    def posts(self) -> list[dict[str, Any]]:
+    def posts(self) -> list[Host]:
         """The hosts that train, by rank, then the spares."""
         return [*self.hosts, *self.spares]

@@ -12,6 +12,7 @@ from typing import Any
 from ansible.utils.display import Display
 
 from control.common.plan import Plan
+from trainer.rundir.launch_record import Host
 
 
 @dataclass
@@ -31,6 +32,11 @@ class Task:
     def plan(self) -> Plan:
         """The task's argument `plan`."""
         return Plan.of(self.arguments["plan"])
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The task's argument `hosts`."""
+        return [Host.of(host) for host in self.arguments["hosts"]]
 
     def warn(self, complaints: Iterable[str]) -> None:
         """Show warnings; empty ones are left out."""

@@ -17,7 +17,7 @@ from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 from trainer.host import sealed_files
 from trainer.rundir import schemas
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 
 ANY_HOST = "[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 MB = 2**20
@@ -195,7 +195,7 @@ def room(into: Path) -> int:
 
 def parameters(into: Path) -> int | None:
     """Parameter count of the model of a run directory on the control node; None if not recorded."""
-    total = recorded(into).get("parameters", {}).get("total")
+    total = LaunchRecord.read(into).parameters.get("total")
     return int(total) if isinstance(total, int) else None
 
 

@@ -24,7 +24,8 @@ from trainer.common import files, limits
 from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 from trainer.host import sealed_files
-from trainer.rundir.layout import prune, recorded, snapshots_policy
+from trainer.rundir.launch_record import LaunchRecord
+from trainer.rundir.layout import prune, snapshots_policy
 from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 from trainer.rundir.schemas import read_history
 
@@ -239,7 +240,7 @@ class Worker:
         quoted = shlex.quote(self.run)
         taken, refused = admission.admit(self._shell(admission.listing(quoted, only, allowed)), allowed, only, admission.room(into))
         # A script's output is the chief's, and that of others only where the user named it.
-        script = recorded(into).get("script")
+        script = LaunchRecord.read(into).script
         without += ("output",) if only and script and not script["outputs"] else ()
         begin, fetched = len(f"{only}/") if only else 0, []
         for file in taken:

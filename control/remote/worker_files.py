@@ -12,8 +12,8 @@ from typing import Any
 
 from control.common.terminal_lines import printable_lines
 from trainer.common.errors import LockstepError
-from trainer.common.files import read_json
 from trainer.common.safe_text import printable
+from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.layout import part_of
 from trainer.rundir.metrics_log import METRICS
 from trainer.rundir.schemas import EPOCH, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
@@ -356,5 +356,5 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def chief_records(run: Path) -> list[dict[str, Any]]:
     """The chief's records of a run's last launch."""
-    chief = read_json(run / "cluster.json")["hosts"][0]["name"]
+    chief = LaunchRecord.read(run).hosts[0].name
     return read_records(part_of(run, chief) / METRICS)

@@ -12,11 +12,11 @@ from control.report.blocks import Picture, Section, Table, Text, code, percent, 
 from control.report.epochs import margin
 from control.report.facts import Run
 from control.report.settings import ONLY_OF, Settings
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results.metric_text import metric_name
 from trainer.config import schema as configs
 from trainer.data.spec import noun
 from trainer.rundir.best_epoch import Monitor
+from trainer.rundir.launch_record import LaunchRecord, training
 from trainer.rundir.schemas import VALIDATION
 
 SECTIONS = {"augment": "augmentation", "schedule": "learning rate", "checkpoint": "saved states", "telemetry": "telemetry"}
@@ -159,7 +159,7 @@ def _row(run: Run, compared: bool) -> list[str]:
         code(run.name),
         code(run.model),
         f"{run.cluster['parameters']['total']:,}",
-        str(len(trains(run.cluster["hosts"]))),
+        str(len(training(LaunchRecord.of(run.cluster).hosts))),
         str(run.last["epoch"]),
         f"{cell(run.best, decides.metric)} (epoch {run.best['epoch']})",
         cell(test, _of_test(decides)),
@@ -192,7 +192,7 @@ def _facts(run: Run) -> dict[str, str]:
         "training images": f"{counts['train_images']:,}",
         "validation images": f"{counts['validation_images']:,}",
         "finished epochs": str(run.last["epoch"]),
-        "workers": str(len(trains(cluster["hosts"]))),
+        "workers": str(len(training(LaunchRecord.of(cluster).hosts))),
         "trainer's code": str(cluster["code"]),
     }
 

@@ -10,13 +10,13 @@ from control.report.blocks import File, Picture, Section, Table, Text, code, per
 from control.report.facts import Run
 from control.report.own_files import OwnFiles
 from control.report.settings import Settings
-from control.runs.hosts import inventory_hosts
 from control.runs.results import step_profile
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show import result_text
 from trainer.data.spec import Spec
 from trainer.rundir.best_epoch import RESTORED
+from trainer.rundir.launch_record import LaunchRecord, training
 
 SHOWN_CLASSES = 20
 LONGEST_FILE = 50_000
@@ -132,11 +132,11 @@ def _weights(summary: Summary) -> list[str]:
 def _place(run: Run) -> str:
     """Where it trained: `5 hosts`, or `2 workers of one machine`."""
     hosts = run.cluster["hosts"]
-    return f"{len(inventory_hosts.trains(hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
+    return f"{len(training(LaunchRecord.of(run.cluster).hosts))} workers of one machine" if _here(run) else count(len(hosts), "host")
 
 
 def _here(run: Run) -> bool:
-    return host_names.on_one_machine([host_names.label(host) for host in run.cluster["hosts"]])
+    return host_names.on_one_machine([host.label for host in LaunchRecord.of(run.cluster).hosts])
 
 
 def _together(run: Run) -> str:

@@ -16,7 +16,7 @@ from control.remote.shared_folder import Item, SharedFolder
 from control.remote.worker_access import Worker
 from control.remote.worker_files import evaluation
 from control.runs.results import evaluations
-from control.runs.results.run_folder import RunFolder
+from control.runs.results.run_folder import RunFolder, ranges
 from plugins.action.distribute import distribute
 from plugins.shared.base_action import Action
 from trainer.common.errors import DONE
@@ -44,7 +44,8 @@ class ActionModule(Action):
         run, into, folder = plan["run"], Path(plan["folder"]), f"{run_folder}/evaluate"
         epochs = RunFolder(into).choose_epochs(epoch)
         if self._task.check_mode:
-            return {"changed": True}
+            chosen = f"epoch{'s' if len(epochs) > 1 else ''} {ranges(sorted(epochs))}"
+            return {"changed": True, "show_last": f"{run}: would evaluate {chosen} on {host}; with --check nothing was started"}
         if not published:
             launched = Published.launched(plan, Path(packs))
             distribute(self, launched, path, host)

@@ -17,7 +17,6 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from plugins.shared.base_action import Action
-from trainer.network.launched_hosts import posts
 from trainer.rundir.metrics_log import WORKER_LOG
 
 AGAIN_S = 1.0
@@ -31,8 +30,9 @@ def _is_chief(run: RunFolder, rank: int, seen: WorkerSeen) -> bool:
     marks = project.PRIVATE / "watch" / run.name
     if seen.generation:
         generations.note(marks, seen.host, seen.generation)
-    names = [one["name"] for one in posts(run.record)]
-    return generations.chief(generations.noted(marks, names), names, len(run.record["hosts"])) == seen.host
+    record = run.record
+    names = [one.name for one in record.posts]
+    return generations.chief(generations.noted(marks, names), names, len(record.hosts)) == seen.host
 
 
 class ActionModule(Action):

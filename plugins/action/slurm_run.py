@@ -5,6 +5,7 @@ import re
 import secrets
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from trainer.common.errors import DONE, FAILED, PREEMPTED, LockstepError
 from trainer.common.safe_text import printable
 from trainer.data.spec import noun
 from trainer.launch.slurm import RUN
-from trainer.rundir.layout import part_of, recorded, snapshots_policy
+from trainer.rundir.launch_record import LaunchRecord
+from trainer.rundir.layout import part_of, snapshots_policy
 from trainer.rundir.metrics_log import METRICS, WORKER_LOG
 
 POLL_S = 3.0
@@ -45,13 +47,13 @@ class ActionModule(Action):
         self.line = Line()
         try:
             self._refuse_train()
-            record = recorded(self.local)
+            record = LaunchRecord.read(self.local)
             number, new = self._queued(record), False
             if number and record:
                 self._refuse_others()
                 launches.refuse_changes(self.plan, [f"job {number}"])
             elif not number and (ended := self._later(record) or launches.uncollected_job(record)):
-                if ended != record["slurm"]["job"]:
+                if ended != record.slurm["job"]:
                     self._record(published, ended)
                 verdicts = self._collect(ended)
                 if not self._goes_on(verdicts):
@@ -59,7 +61,7 @@ class ActionModule(Action):
                 self.line.print(f"job {ended} has ended and its results are collected; the run continues")
             if not number:
                 number, new = self._submit(script), True
-            if number != recorded(self.local).get("slurm", {}).get("job"):
+            if number != LaunchRecord.read(self.local).slurm.get("job"):
                 self._record(published, number)
             reservations.release(self.plan.run)
             if detach:
@@ -71,15 +73,15 @@ class ActionModule(Action):
         finally:
             self.line.end()
 
-    def _queued(self, record: dict[str, Any]) -> str:
+    def _queued(self, record: LaunchRecord) -> str:
         # If Slurm was removed, a job's files in its folder are still fetched.
         gone = "command -v squeue > /dev/null || exit 0; " if launches.uncollected_job(record) else ""
         numbers = self._shell(f"{gone}squeue --me --noheader --name {shlex.quote(self.name)} --format %i", "squeue")
         return next((number for number in numbers.split() if number.isdecimal()), "")
 
-    def _later(self, record: dict[str, Any]) -> str:
+    def _later(self, record: LaunchRecord) -> str:
         """The last finished job that the user submitted by hand after the recorded one; empty for none."""
-        recorded_job = record.get("slurm", {}).get("job")
+        recorded_job = record.slurm.get("job")
         if not recorded_job:
             return ""
         jobs = self._shell(f'grep -hoE \'"job": *"[0-9]+"\' {shlex.quote(self.job)}/workers/*/exit.json 2>/dev/null; true', "grep")
@@ -87,7 +89,7 @@ class ActionModule(Action):
 
     def _submit(self, script: str) -> str:
         self._refuse_others()
-        identity = recorded(self.local).get("id") or secrets.token_hex(8)
+        identity = LaunchRecord.read(self.local).id or secrets.token_hex(8)
         record = {"id": identity, "workers": len(self.plan.hosts), "kept": self.plan.kept}
         files = [
             {"path": f"{self.job}/{RUN}", "content": json.dumps(record)},
@@ -108,8 +110,8 @@ class ActionModule(Action):
         return str(worker_files.answer(written, RUN).get("id", "")) if written else ""
 
     def _refuse_train(self) -> None:
-        record = recorded(self.local)
-        if record and "job" not in record.get("slurm", {}):
+        record = LaunchRecord.read(self.local)
+        if record and "job" not in record.slurm:
             raise AnsibleActionFail(
                 f"run={self.plan.run}: it was last trained by train.yml, and its state is on that run's hosts; continue it with "
                 f"ansible-playbook train.yml -e run={self.plan.run}, or give a new run name"
@@ -117,11 +119,11 @@ class ActionModule(Action):
 
     def _refuse_others(self) -> None:
         """Refuse a folder, or a job, of another run with the same name."""
-        record = recorded(self.local)
+        record = LaunchRecord.read(self.local)
         trained = self._shell(f"ls -d {shlex.quote(self.job)}/workers {shlex.quote(self.job)}/state 2>/dev/null; true", "ls")
         # A run of a version without run identities is known by its job.
-        unnamed = "id" not in record and bool(record)
-        if trained and not unnamed and self._identity() != record.get("id"):
+        unnamed = bool(record) and not record.id
+        if trained and not unnamed and self._identity() != record.id:
             raise AnsibleActionFail(
                 f"run={self.plan.run}: {self.job} holds the results of an older run of that name, but this machine has no record of "
                 "it. Fix: choose another run name, or remove that folder"
@@ -134,7 +136,7 @@ class ActionModule(Action):
 
     def _record(self, published: dict[str, Any], number: str) -> None:
         # Hosts of the inventory, for later commands: the job's own may be others, with as many threads as Slurm grants.
-        hosts = [{"rank": rank, **host, "threads": 0} for rank, host in enumerate(self.plan.hosts)]
+        hosts = [replace(host, rank=rank, threads=0) for rank, host in enumerate(self.plan.hosts)]
         job = {"job": number, "folder": self.job}
         launches.write(self.local, self.plan, launches.record(self.plan, Published.of(published), hosts, id=self._identity(), slurm=job))
 
@@ -172,7 +174,7 @@ class ActionModule(Action):
         Worker(self, self.job, self.job, "-").collect(self.local)
         reported = ends(self.local, number)
         verdicts = [self._verdict(ended) for ended in reported]
-        if is_short(reported, len(recorded(self.local)["hosts"])):
+        if is_short(reported, len(LaunchRecord.read(self.local).hosts)):
             verdicts.append(self._lost(number))
         launches.mark_collected(self.local)
         return verdicts

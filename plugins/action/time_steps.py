@@ -43,7 +43,7 @@ def _command(plan: Plan, host: str, threads: int, arguments: dict[str, Any]) -> 
         f"KERAS_HOME={shlex.quote(arguments['keras'])}",
         f"CUDA_VISIBLE_DEVICES={gpu_share(plan.hosts, host)}",
         f"TF_CPP_MIN_LOG_LEVEL=2 OMP_NUM_THREADS={threads}",
-        *assignments(next(one for one in plan.hosts if one["name"] == host).get("environment", {})),
+        *assignments(next(one for one in plan.hosts if one.name == host).environment),
     ]
     start = checked_code.command(*(arguments[name] for name in ("python", "code", "code_sha256", "caches")))
     return f"{' '.join(environment)} {shlex.join(start)} -m trainer steptime {options}"

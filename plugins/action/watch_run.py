@@ -31,6 +31,7 @@ from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import DONE
 from trainer.host import claims
 from trainer.parameter_server.roles import EVALUATOR
+from trainer.rundir.launch_record import Host
 from trainer.rundir.phases import WAITING, Phase
 from trainer.supervision.failure import silent
 from trainer.supervision.restart_policy import FINAL
@@ -99,7 +100,7 @@ class ActionModule(Action):
 
     def act(self, **arguments: Any) -> dict[str, Any]:
         """Watch until all workers are done, failed, silent or unreachable (or under way, if detached)."""
-        names = [host["name"] for host in arguments["hosts"]]
+        names = [Host.of(host).name for host in arguments["hosts"]]
         targets = [
             Target.of(arguments, rank, self.task_vars["hostvars"][name]) for rank, name in enumerate(names) if name in arguments["watched"]
         ]
@@ -166,7 +167,7 @@ class Target:
     silence: float
     """Seconds without a heartbeat after which the worker has failed."""
     start_deadline: float
-    role: str | None = None
+    role: str = ""
     script: bool = False
     """True if a user's script is watched."""
     quiet: bool = False
@@ -180,19 +181,19 @@ class Target:
     @classmethod
     def of(cls, arguments: Mapping[str, Any], rank: int, variables: Mapping[str, Any]) -> "Target":
         """One of the action's `hosts`, with that host's variables."""
-        host, root, script = arguments["hosts"][rank], str(variables["worker_root"]), bool(arguments.get("script"))
+        host, root, script = Host.of(arguments["hosts"][rank]), str(variables["worker_root"]), bool(arguments.get("script"))
         recovery = {} if script else arguments.get("recovery") or {}
         again = bool(recovery.get("max_restarts"))
         times = {name: float(variables.get(f"worker_{name}", arguments[name])) for name in ("silence", "start_deadline")}
         return cls(
             run=arguments["run"],
-            host=host["name"],
+            host=host.name,
             rank=rank,
             local=Path(arguments["local"]),
             root=root,
             run_folder=f"{root}/{arguments['run_kind']}/{arguments['run']}",
             session=claims.session_name(arguments["run"], rank, root),
-            role=host.get("role"),
+            role=host.role,
             script=script,
             quiet=bool(arguments.get("quiet")),
             detach=bool(arguments["detach"]),

@@ -11,7 +11,7 @@ from control.remote import checked_code
 from control.runs.hosts import inventory_hosts
 from control.runs.launch import launches
 from trainer.host import claims
-from trainer.network import launched_hosts
+from trainer.rundir.launch_record import Host, host_facts
 
 
 class FilterModule:
@@ -20,10 +20,9 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Name to function."""
         return {
-            "cluster_hosts": inventory_hosts.cluster_hosts,
+            "cluster_hosts": lambda hostvars, names: host_facts(inventory_hosts.cluster_hosts(hostvars, names)),
             "cluster_rank": inventory_hosts.rank,
-            "posts": launched_hosts.posts,
-            "gpu_share": inventory_hosts.gpu_share,
+            "gpu_share": lambda hosts, name: inventory_hosts.gpu_share([Host.of(host) for host in hosts], name),
             "reached_hosts": inventory_hosts.reached_hosts,
             "session_name": claims.session_name,
             "environment_exports": worker_environment.exports,

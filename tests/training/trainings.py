@@ -18,6 +18,7 @@ from tests import launching, preloaded
 from tests.project import SLOWEST
 from trainer.common.files import read_json, write_json
 from trainer.config import loading
+from trainer.rundir.launch_record import Host
 
 SILENCE_S = 60.0
 END_S = 120.0
@@ -103,14 +104,14 @@ class Trainings:
         # What a killed worker leaves there goes with its run.
         temporary = own / "tmp"
         temporary.mkdir(exist_ok=True)
-        more = {"TF_CONFIG": json.dumps(tf_config(hosts, rank)), "TMPDIR": str(temporary)}
+        more = {"TF_CONFIG": json.dumps(tf_config([Host.of(host) for host in hosts], rank)), "TMPDIR": str(temporary)}
         return preloaded.logged(words, own, own / LOG, {**more, **hosts[rank].get("environment", {})})
 
 
 def make_plan(request: dict[str, Any], answer: str) -> None:
     """Plan a run and publish its data set, in a process of its own."""
     subprocess.Popen = preloaded.Fork  # type: ignore[misc]
-    made = plan.make(plan_request.Request.parsed(request))
+    made = plan.make(plan_request.Request.of(request))
     config = loading.build(made.config)
     source, _ = plan_dataset.open_dataset(config.data, True)
     manifest = publish.publish(source, Path(request["packs"]), config.data.allow_bad_images, lambda *_: None)

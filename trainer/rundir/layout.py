@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.common.files import read_json
 from trainer.config.loading import load
 from trainer.rundir.best_epoch import best_row
 
@@ -23,12 +22,6 @@ def part_of(run: Path, host: str) -> Path:
 def output_of(run: Path, host: str, is_chief: bool) -> Path:
     """Where a worker's user code may leave files: the chief's are the run's."""
     return (run if is_chief else part_of(run, host)) / "output"
-
-
-def recorded(run: Path | None) -> dict[str, Any]:
-    """cluster.json of a run that was launched before, else an empty dict."""
-    path = run / "cluster.json" if run else None
-    return dict(read_json(path)) if path is not None and path.is_file() else {}
 
 
 def snapshot_path(run: Path, epoch: int) -> Path:

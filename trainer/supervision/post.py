@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.common.files import read_json, read_secret
+from trainer.common.files import read_secret
 from trainer.host import claims
-from trainer.network.launched_hosts import apart, endpoint, peers, posts, server_endpoints
+from trainer.rundir.launch_record import LaunchRecord, apart, peers, server_endpoints
 from trainer.supervision import rendezvous
 from trainer.supervision.child import Patience
 from trainer.supervision.restart_policy import Elasticity, Limits
@@ -54,26 +54,26 @@ class Post:
     @classmethod
     def read(cls, run: Path, name: str, worker: Sequence[str]) -> "Post":
         """The post of a host's supervisor, from the launch's record in the run directory; `worker`: arguments of its worker."""
-        record = read_json(run / "cluster.json")
-        hosts, recovery = posts(record), record["recovery"]
-        names, folder = [host["name"] for host in hosts], run / "workers" / name
+        record = LaunchRecord.read(run)
+        hosts, recovery = record.posts, record.recovery
+        names, folder = [host.name for host in hosts], run / "workers" / name
         rank, python = names.index(name), [sys.executable, "-m"]
         own = hosts[rank]
         return cls(
             folder=folder,
             rank=rank,
             hosts=names,
-            workers=len(record["hosts"]),
-            endpoints=[endpoint(host) for host in hosts],
+            workers=len(record.hosts),
+            endpoints=[host.endpoint() for host in hosts],
             peers=peers(hosts),
             secret=read_secret(folder),
-            launch=record["launch"],
+            launch=record.launch,
             program=[*python, "trainer"],
             worker=worker,
             standby=[*python, "trainer.supervision.standby_process"] if recovery["standby"] else [],
-            session=claims.session_command(claims.session_name(record["run"], rank, own["root"]), str(folder)),
+            session=claims.session_command(claims.session_name(record.run, rank, own.root), str(folder)),
             limits=Limits(recovery["max_restarts"], recovery["max_restarts_per_hour"]),
-            patience=Patience(float(own["silence"]), recovery["hang"]),
+            patience=Patience(float(own.silence or 0), recovery["hang"]),
             rejoin_wait=recovery["rejoin_wait"],
             elastic=Elasticity(recovery["elastic_wait"], recovery["min_workers"]) if recovery["elastic"] else None,
             servers=server_endpoints(hosts) or None,

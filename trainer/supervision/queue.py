@@ -19,12 +19,11 @@ from typing import Any
 
 from trainer.common.clock import CLOCK, Clock
 from trainer.common.errors import FAILED, PREEMPTED, RESTART, ClusterError
-from trainer.common.files import keep_others_out, read_json, read_secret, sync, write_json
+from trainer.common.files import keep_others_out, read_secret, sync, write_json
 from trainer.host import claims, ports, tmux_socket
 from trainer.host.claims import MARK, SUPERVISED
 from trainer.network import handshake
-from trainer.network.launched_hosts import peers, posts
-from trainer.network.launched_hosts import ports as ports_of
+from trainer.rundir.launch_record import LaunchRecord, peers
 from trainer.rundir.metrics_log import METRICS, Metrics
 from trainer.rundir.phases import Phase
 from trainer.supervision import rendezvous
@@ -77,23 +76,23 @@ class Place:
     @classmethod
     def read(cls, run: Path, name: str) -> "Place":
         """The place of a host's worker, from the launch's record in the run directory."""
-        record = read_json(run / "cluster.json")
-        hosts = posts(record)
-        names = [host["name"] for host in hosts]
+        record = LaunchRecord.read(run)
+        hosts = record.posts
+        names = [host.name for host in hosts]
         rank = names.index(name)
         own = hosts[rank]
         return cls(
-            root=Path(own["root"]),
+            root=Path(own.root),
             folder=run / "workers" / name,
-            run=record["run"],
-            launch=record["launch"],
-            session=claims.session_name(record["run"], rank, own["root"]),
-            ticket=record["ticket"],
+            run=record.run,
+            launch=record.launch,
+            session=claims.session_name(record.run, rank, own.root),
+            ticket=record.ticket,
             rank=rank,
             hosts=names,
             peers=peers(hosts),
-            port=int(own["port"]),
-            ports=ports_of(own),
+            port=int(own.port),
+            ports=own.ports,
         )
 
     @property

@@ -21,7 +21,8 @@ from trainer.host.process import STACKS
 from trainer.network.peer_watch import STOPPED_ANSWERING, PeerWatch
 from trainer.parameter_server.roles import EVALUATOR, SERVER, WORKER, Task
 from trainer.rundir.full_disk import FIX, Log, Reserve
-from trainer.rundir.layout import SERVER_LOG, output_of, part_of, recorded
+from trainer.rundir.launch_record import LaunchRecord
+from trainer.rundir.layout import SERVER_LOG, output_of, part_of
 from trainer.rundir.metrics_log import METRICS, Metrics
 from trainer.rundir.phases import Phase
 from trainer.worker import backend
@@ -154,7 +155,7 @@ def _train(launch: Launch, metrics: Metrics, watchdog: Watchdog, task: Task | No
 
     watch = PeerWatch([rank for rank in range(member.workers) if rank != member.rank], backend.ask, lost)
     watch.start()
-    launched = recorded(run).get("counts", {}).get("workers")
+    launched = LaunchRecord.read(run).counts.get("workers")
     workers = member.workers if task is None else launched or member.workers
     counts = schedule.counts(config, workers, manifest.count("train"), manifest.held_out, launched)
     stop_asked, room_asked, elapsed = watchdog.stop_asked.is_set, watchdog.room_asked.is_set, launch.elapsed

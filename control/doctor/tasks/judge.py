@@ -11,6 +11,7 @@ from control.doctor.checks import report
 from control.doctor.checks.across import examine
 from control.doctor.checks.model import Facts, Requirement
 from trainer.common.files import write_json, write_text
+from trainer.rundir.launch_record import Host
 
 
 def judge(task: Task) -> dict[str, Any]:
@@ -37,11 +38,11 @@ def judge(task: Task) -> dict[str, Any]:
     return {"show": text, "ansible_facts": {"diagnosis": document}}
 
 
-def _host(task: Task, host: dict[str, Any]) -> dict[str, Any]:
+def _host(task: Task, host: Host) -> dict[str, Any]:
     """The host with the SSH details that its fixes name."""
-    variables = task.task_vars["hostvars"][host["name"]]
+    variables = task.task_vars["hostvars"][host.name]
     names = {"ssh": "ansible_host", "user": "ansible_user", "ssh_port": "ansible_port"}
-    return {**host, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
+    return {**host.fact, **{key: variables[variable] for key, variable in names.items() if variable in variables}}
 
 
 def _write(task: Task, plan: Plan, document: dict[str, Any], fast: bool) -> Path | None:

@@ -41,7 +41,7 @@ def predict(task: Task) -> dict[str, Any]:
 
 def _predicted(task: Task, plan: Plan, timed: dict[str, Any], folder: Path, trained: bool) -> str:
     """The tables; the prediction is kept."""
-    hosts = Hosts([host["name"] for host in plan.hosts], timed, task.arguments["diagnosis"]["network"] or {})
+    hosts = Hosts([host.name for host in plan.hosts], timed, task.arguments["diagnosis"]["network"] or {})
     trial = _trial(folder, plan) if trained else None
     predictions = curve(hosts, expected_speed.local_batch(plan.counts), trial)
     threads = {name: one["threads"] for name, one in timed.items()}
@@ -53,7 +53,7 @@ def _predicted(task: Task, plan: Plan, timed: dict[str, Any], folder: Path, trai
 
 def _trial(folder: Path, plan: Plan) -> Trial | None:
     """The short training's steps after the first call, which traces, and after the reduction's warm-up; None if there are none."""
-    metrics = part_of(folder, plan.hosts[0]["name"]) / METRICS
+    metrics = part_of(folder, plan.hosts[0].name) / METRICS
     calls = [record for record in read_records(metrics) if record["kind"] == "steps"][1:]
     calls = [call for call in calls if call["step"] > plan.config["reduction"]["warmup_steps"]]
     if not calls:

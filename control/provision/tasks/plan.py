@@ -15,8 +15,9 @@ from control.common.operator_variables import boolean, check_state
 from control.common.task import Task
 from control.doctor.checks.host import loopback
 from control.provision.host_rules import inside
-from control.runs.hosts.inventory_hosts import CHOSEN, check_absolute, check_hosts, cluster_hosts
+from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts
 from trainer.common.errors import ConfigError
+from trainer.rundir.launch_record import Host, host_facts
 
 PATHS = ("worker_root", "python_env_path", "dfs_brick", "worker_caches")
 
@@ -31,7 +32,7 @@ def plan(task: Task) -> dict[str, Any]:
     planned = {
         "state": "nothing" if here else state,
         "firewall": firewall,
-        "members": members,
+        "members": host_facts(members),
         "addresses": [],
         "kind": "",
         "token": secrets.token_hex(8),
@@ -41,11 +42,11 @@ def plan(task: Task) -> dict[str, Any]:
     _check_members(members, state)
     for name in names:
         _check_paths(name, {path: str(hostvars[name][path]) for path in PATHS if path in hostvars[name]})
-    planned["addresses"] = _addresses(str(member["address"]) for member in members)
+    planned["addresses"] = _addresses(str(member.address) for member in members)
     return {"ansible_facts": {"provision": planned}}
 
 
-def _check_members(hosts: list[dict[str, Any]], state: str) -> None:
+def _check_members(hosts: list[Host], state: str) -> None:
     """Refuse hosts that would be provisioned twice, and a port that no worker can have: the firewall's rules are made of these ports.
 
     Raises:
@@ -54,14 +55,14 @@ def _check_members(hosts: list[dict[str, Any]], state: str) -> None:
     """
     if not hosts:
         raise ConfigError("no hosts; put at least one in the inventory's group `workers`")
-    twice = [address for address, count in Counter(str(host["address"]) for host in hosts).items() if count > 1]
+    twice = [address for address, count in Counter(str(host.address) for host in hosts).items() if count > 1]
     if twice:
-        names = ", ".join(host["name"] for host in hosts if str(host["address"]) == twice[0])
+        names = ", ".join(host.name for host in hosts if str(host.address) == twice[0])
         raise ConfigError(
             f"{names} have one address, {twice[0]}; every host needs its own: fix ansible_host or worker_address in the inventory"
         )
     for host in hosts if state == "present" else ():
-        if CHOSEN not in host:
+        if not host.port_chosen:
             check_hosts([host])
 
 

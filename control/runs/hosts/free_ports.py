@@ -4,27 +4,27 @@ import contextlib
 import fcntl
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from control.common import project
-from control.runs.hosts.inventory_hosts import CHOSEN, DIRECT, SERVER
+from control.runs.hosts.inventory_hosts import DIRECT, SERVER
 from trainer.common.files import read_json, write_json
 from trainer.host import claims
 from trainer.host.claims import session_name
 from trainer.host.ports import taken
-from trainer.network.launched_hosts import ports as ports_of
+from trainer.rundir.launch_record import Host
 
 RANGE = range(20000, 30000)
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 RESERVED_S = 900.0
 """Other commands respect a choice for this long, until its worker listens."""
 RESERVED = project.PRIVATE / "ports.json"
-Hosts = list[dict[str, Any]]
 
 
-def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bool = False) -> Hosts:
+def choose(hosts: Sequence[Host], run: str = "", before: Sequence[Host] = (), reserve: bool = False) -> list[Host]:
     """The hosts, with a free port for each host with an automatic port.
 
     Args:
@@ -33,23 +33,23 @@ def choose(hosts: Hosts, run: str = "", before: Hosts | None = None, reserve: bo
         before: hosts of the run's last launch: a living worker keeps its port.
         reserve: keep other commands from choosing the same ports.
     """
-    if not any(host.get(CHOSEN) for host in hosts):
-        return hosts
-    previous = {host["name"]: host["port"] for host in before or [] if host.get(CHOSEN)}
+    if not any(host.port_chosen for host in hosts):
+        return list(hosts)
+    previous = {host.name: host.port for host in before if host.port_chosen}
     with _locked() if reserve else contextlib.nullcontext():
         others = {port for port, one in _reserved().items() if one["run"] != run or not run}
-        used = {port for host in hosts if not host.get(CHOSEN) for port in ports_of(host)}
+        used = {port for host in hosts if not host.port_chosen for port in host.ports}
         chosen_hosts = []
         for rank, host in enumerate(hosts):
-            chosen: dict[str, int] = {}
-            if host.get(CHOSEN):
-                port = _kept(previous.get(host["name"]), others, session_name(run, rank)) or _free(others | used)
-                chosen = {"port": port, "direct_port": port + DIRECT}
-                chosen |= {"server_port": port + SERVER} if "server_port" in host else {}
-                used |= set(chosen.values())
-            chosen_hosts.append(host | chosen)
+            if host.port_chosen:
+                port = _kept(previous.get(host.name), others, session_name(run, rank)) or _free(others | used)
+                server = None if host.server_port is None else port + SERVER
+                chosen_hosts.append(replace(host, port=port, direct_port=port + DIRECT, server_port=server))
+                used |= set(chosen_hosts[-1].ports)
+            else:
+                chosen_hosts.append(host)
         if reserve:
-            _reserve([host["port"] for host in chosen_hosts if host.get(CHOSEN)], run)
+            _reserve([host.port for host in chosen_hosts if host.port_chosen], run)
     return chosen_hosts
 
 

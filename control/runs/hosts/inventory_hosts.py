@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -11,14 +12,13 @@ from control.common import worker_environment
 from control.remote.admission import ANY_HOST
 from trainer.common.safe_text import printable
 from trainer.network import member
-from trainer.network.launched_hosts import PORTS, apart, endpoint, server_endpoints
 from trainer.parameter_server import roles
+from trainer.rundir.launch_record import PORTS, Host, apart, server_endpoints
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
 PORT, AUTO = 12345, "auto"
 """`worker_port` of a host whose inventory does not name one, and its word for a free port."""
-CHOSEN = "port_chosen"
 LAST = 65535
 """The highest port."""
 DIRECT = 1000
@@ -27,12 +27,12 @@ SERVER = 500
 """Offset of the port of a host's parameter server."""
 
 
-def _endpoints(host: dict[str, Any]) -> list[str]:
+def _endpoints(host: Host) -> list[str]:
     """All addresses on which a host's worker listens."""
-    return [endpoint(host, kind) for kind in PORTS if kind in host]
+    return [host.endpoint(kind) for kind in PORTS if getattr(host, kind) is not None]
 
 
-def check_hosts(hosts: list[dict[str, Any]]) -> None:
+def check_hosts(hosts: Sequence[Host]) -> None:
     """Refuse hosts that can't form a cluster."""
     if not hosts:
         raise AnsibleFilterError("TF_CONFIG: no hosts; put at least one in the inventory's group `workers`")
@@ -40,34 +40,29 @@ def check_hosts(hosts: list[dict[str, Any]]) -> None:
         _check_host(host)
     twice = [where for where, count in Counter(where for host in hosts for where in _endpoints(host)).items() if count > 1]
     if twice:
-        names = ", ".join(host["name"] for host in hosts if twice[0] in _endpoints(host))
-        kinds = "worker_port" if [endpoint(host) for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
+        names = ", ".join(host.name for host in hosts if twice[0] in _endpoints(host))
+        kinds = "worker_port" if [host.endpoint() for host in hosts].count(twice[0]) > 1 else "worker_port and worker_direct_port"
         raise AnsibleFilterError(f"TF_CONFIG: {names} share {twice[0]}; give each a worker_address or {kinds} of its own")
 
 
-def _check_host(host: dict[str, Any]) -> None:
-    if not host.get("address"):
-        raise AnsibleFilterError(f"TF_CONFIG: {host['name']} has no address; set ansible_host or worker_address in the inventory")
+def _check_host(host: Host) -> None:
+    if not host.address:
+        raise AnsibleFilterError(f"TF_CONFIG: {host.name} has no address; set ansible_host or worker_address in the inventory")
     for kind in PORTS:
-        port: Any = host.get(kind)
-        if (kind == "port" or kind in host) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
+        port: Any = getattr(host, kind)
+        if (kind == "port" or port is not None) and (not str(port).isdecimal() or not 0 < int(port) < 65536):
             words, setting = kind.replace("_", " "), "worker_port at most 65035" if kind == "server_port" else f"worker_{kind}"
-            raise AnsibleFilterError(f"TF_CONFIG: {host['name']}: {words} {port!r} is not a number from 1 to 65535; set {setting}")
+            raise AnsibleFilterError(f"TF_CONFIG: {host.name}: {words} {port!r} is not a number from 1 to 65535; set {setting}")
 
 
-def with_server(host: dict[str, Any]) -> dict[str, Any]:
+def with_server(host: Host) -> Host:
     """A host that also has a parameter server."""
-    return host | {"server_port": int(host["port"]) + SERVER}
+    return replace(host, server_port=int(host.port) + SERVER)
 
 
-def trains(hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The hosts of an asynchronous run that train: the chief, and all that compute steps."""
-    return [host for host in hosts if "role" not in host]
-
-
-def tf_config(hosts: Sequence[dict[str, Any]], rank: int) -> dict[str, Any]:
+def tf_config(hosts: Sequence[Host], rank: int) -> dict[str, Any]:
     """TF_CONFIG of a host: that of its worker or, where a run has parameter servers, of its first process."""
-    endpoints, servers = [endpoint(host) for host in hosts], server_endpoints(hosts)
+    endpoints, servers = [host.endpoint() for host in hosts], server_endpoints(hosts)
     return roles.of_host(endpoints, servers, apart(hosts), rank) if servers else member.tf_config(endpoints, rank)
 
 
@@ -89,10 +84,8 @@ def check_absolute(variables: dict[str, str]) -> None:
             )
 
 
-def cluster_hosts(hostvars: Any, names: list[str]) -> list[dict[str, Any]]:
-    """Inventory hosts, in order: `name`, `address`, `port`, `direct_port` (and `role`, `batch_size`, `gpus`, `environment`).
-
-    With `worker_port: auto` the port is 0, to be chosen later, and `port_chosen` is true.
+def cluster_hosts(hostvars: Any, names: list[str]) -> list[Host]:
+    """Inventory hosts, in order. With `worker_port: auto` the port is 0, to be chosen later.
 
     Raises:
         AnsibleFilterError: `gpus` is not a number, or a port can't be chosen here.
@@ -115,19 +108,19 @@ def _check_named(name: str, address: str) -> None:
         )
 
 
-def _host(variables: Any, name: str) -> dict[str, Any]:
+def _host(variables: Any, name: str) -> Host:
     address = variables.get("worker_address") or variables.get("ansible_host") or name
     _check_named(name, str(address))
-    host = {"name": name, "address": address, **_ports(variables, name)}
-    if variables.get("worker_batch_size") is not None:
-        host["batch_size"] = variables["worker_batch_size"]
-    if variables.get("worker_role", roles.WORKER) != roles.WORKER:
-        host["role"] = variables["worker_role"]
-    if variables.get("worker_environment"):
-        host["environment"] = worker_environment.of_host(variables["worker_environment"], name)
-    if _gpus(variables, name):
-        host["gpus"] = _gpus(variables, name)
-    return host
+    role, environment = variables.get("worker_role", roles.WORKER), variables.get("worker_environment")
+    return Host(
+        name=name,
+        address=address,
+        **_ports(variables, name),
+        batch_size=variables.get("worker_batch_size"),
+        role="" if role == roles.WORKER else role,
+        environment=worker_environment.of_host(environment, name) if environment else {},
+        gpus=_gpus(variables, name),
+    )
 
 
 def _ports(variables: Any, name: str) -> dict[str, Any]:
@@ -143,7 +136,7 @@ def _ports(variables: Any, name: str) -> dict[str, Any]:
         raise AnsibleFilterError(
             f"worker_direct_port={direct} of {name}: with worker_port={AUTO} both are chosen. Fix: leave it out, or give both a number"
         )
-    return {"port": 0, "direct_port": 0, CHOSEN: True}
+    return {"port": 0, "direct_port": 0, "port_chosen": True}
 
 
 def _direct_port(given: Any, port: Any) -> Any:
@@ -168,15 +161,14 @@ def reached_hosts(hosts: list[dict[str, Any]], results: dict[str, dict[str, Any]
     return [host for host in hosts if not results.get(host["name"], {}).get("unreachable")]
 
 
-def thread_share(hosts: list[dict[str, Any]], name: str, cores: int) -> int:
+def thread_share(hosts: Sequence[Host], name: str, cores: int) -> int:
     """Threads for one worker: the machine's cores divided by the workers on its address, at least 1."""
-    address = next(host["address"] for host in hosts if host["name"] == name)
-    return max(1, int(cores) // sum(host["address"] == address for host in hosts))
+    address = next(host.address for host in hosts if host.name == name)
+    return max(1, int(cores) // sum(host.address == address for host in hosts))
 
 
-def gpu_share(hosts: list[dict[str, Any]], name: str) -> str:
+def gpu_share(hosts: Sequence[Host], name: str) -> str:
     """CUDA_VISIBLE_DEVICES of one worker: as many as it has, after those of earlier workers on its address; empty for none."""
-    own = next(host for host in hosts if host["name"] == name)
-    before = hosts[: hosts.index(own)]
-    first = sum(host.get("gpus", 0) for host in before if host["address"] == own["address"])
-    return ",".join(str(number) for number in range(first, first + own.get("gpus", 0)))
+    place = [host.name for host in hosts].index(name)
+    first = sum(host.gpus for host in hosts[:place] if host.address == hosts[place].address)
+    return ",".join(str(number) for number in range(first, first + hosts[place].gpus))

@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json, write_text
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import RECORD, Host, LaunchRecord
 
 BEGUN = project.PRIVATE / "launches"
 """One file per launch in progress, with the launching process: it shows what a killed command left half done."""
@@ -28,8 +29,8 @@ TAKE_BACK_S = 90.0
 TAKE_BACK_LOG = project.PRIVATE / "take_back.log"
 
 
-def record(plan: Plan, published: Published, hosts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """The content of `cluster.json`.
+def record(plan: Plan, published: Published, hosts: Sequence[Host], **more: Any) -> LaunchRecord:
+    """The record of a launch now.
 
     Args:
         plan: the run's plan, from `plan_run`.
@@ -38,39 +39,32 @@ def record(plan: Plan, published: Published, hosts: list[dict[str, Any]], **more
         more: further entries.
     """
     folder = plan.folder
-    failure = Summary.read(folder).written.get("failure")
-    return {
-        "run": plan.run,
-        # Constant through all launches of a run; a later run of the same name has another.
-        "id": recorded(folder).get("id") or secrets.token_hex(8),
-        # The plan, the look at the hosts and the copies come before `launched_at`.
-        "entered_at": command_line.entered(),
-        "launched_at": time.time(),
-        "created_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "revision": _revision(),
+    entries: dict[str, Any] = {
+        "id": LaunchRecord.read(folder).id or secrets.token_hex(8),
         "dataset": {**plan.dataset, "digest": published.digest, "folder_name": published.name, "manifest": published.manifest},
-        "code": published.code_name,
-        "code_sha256": published.code_sha256,
-        "counts": plan.counts,
-        "parameters": plan.parameters,
-        "compiled": plan.compiled,
-        "kept": plan.kept,
-        **({"recovery": plan.config["recovery"]} if plan.config else {}),
-        **({"script": plan.script} if plan.script else {}),
-        **({"ticket": plan.ticket} if plan.ticket else {}),
-        "hosts": hosts[: len(plan.hosts)],
-        **({"spares": spares} if (spares := hosts[len(plan.hosts) :]) else {}),
-        # A worker's own summary.json replaces the one that says how the previous launch ended.
-        **({"failed_before": failure} if failure else {}),
+        **{key: getattr(plan, key) for key in ("run", "counts", "parameters", "compiled", "kept", "script", "ticket")},
         **more,
     }
+    return LaunchRecord(
+        **entries,
+        entered_at=command_line.entered(),
+        launched_at=time.time(),
+        created_at=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        revision=_revision(),
+        code=published.code_name,
+        code_sha256=published.code_sha256,
+        recovery=plan.config.get("recovery", {}),
+        hosts=hosts[: len(plan.hosts)],
+        spares=hosts[len(plan.hosts) :],
+        failed_before=Summary.read(folder).written.get("failure"),
+    )
 
 
-def write(folder: Path, plan: Plan, written: dict[str, Any]) -> None:
+def write(folder: Path, plan: Plan, written: LaunchRecord) -> None:
     """Write both files into the run's directory on the control node, and forget the records of an unfinished epoch."""
     run = RunFolder(folder)
     run.evaluations.forget(run.summary.epochs_done or 0)
-    write_json(folder / "cluster.json", written)
+    write_json(folder / RECORD, written.fact)
     write_text(folder / "config.yml", plan.config_yaml)
     under_way.keep(folder)
 
@@ -81,7 +75,7 @@ def begin(plan: Plan) -> dict[str, Any]:
         "id": plan.nonce,
         "run": plan.run,
         "folder": str(plan.folder),
-        "hosts": [host["name"] for host in plan.posts],
+        "hosts": [host.name for host in plan.posts],
         "inventory": _inventory(),
         # A run that never ran has fixed nothing: treat it as only planned.
         "asked_yaml": None if plan.resume else plan.asked_yaml,
@@ -130,11 +124,11 @@ def _note(launch: str) -> Path:
 def forget_start(launch: dict[str, Any]) -> None:
     """Forget that a run started: if its only launch was taken back, only the request remains. Another launch's record stays."""
     folder = Path(launch["folder"])
-    if recorded(folder).get("launch", launch["id"]) != launch["id"]:
+    if LaunchRecord.read(folder).launch not in ("", launch["id"]):
         return
     if launch["asked_yaml"] is not None and Summary.read(folder).state in (None, "FAILED_PREFLIGHT"):
         under_way.forget(folder)
-        (folder / "cluster.json").unlink(missing_ok=True)
+        (folder / RECORD).unlink(missing_ok=True)
         write_text(folder / "config.yml", launch["asked_yaml"])
         write_json(folder / "summary.json", {"state": launch["state"], "workers": len(launch["hosts"])})
 
@@ -172,21 +166,16 @@ def _inventory() -> list[str]:
 
 def mark_collected(folder: Path) -> None:
     """Record that the end of a run's job has been reported."""
-    record = recorded(folder)
-    write_json(folder / "cluster.json", record | {"slurm": record["slurm"] | {"told": True}})
+    record = LaunchRecord.read(folder)
+    write_json(folder / RECORD, replace(record, slurm=record.slurm | {"told": True}).fact)
 
 
-def uncollected_job(record: dict[str, Any]) -> str:
-    """Number of a run's last job if its end was never reported.
-
-    Args:
-        record: content of its cluster.json; empty if there is none.
-    """
-    job = record.get("slurm", {})
-    return "" if job.get("told") else job.get("job", "")
+def uncollected_job(record: LaunchRecord) -> str:
+    """Number of a run's last job if its end was never reported."""
+    return "" if record.slurm.get("told") else record.slurm.get("job", "")
 
 
-def check_job(run: str, before: dict[str, Any]) -> None:
+def check_job(run: str, before: LaunchRecord) -> None:
     """Refuse to resume a run whose job was not collected: this launch would begin where that job did.
 
     Raises:
@@ -227,7 +216,7 @@ def refuse_changes(plan: Plan, where: Sequence[str], doing: str = "") -> None:
 
 def launched_at(folder: str) -> float:
     """When a run directory on the control node was last launched, in seconds since 1970; 0 before the first launch."""
-    return float(recorded(Path(folder)).get("launched_at", 0))
+    return LaunchRecord.read(Path(folder)).launched_at
 
 
 def _revision() -> str | None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from control.common import project
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.run_names import check_run_name
+from trainer.rundir.launch_record import RECORD
 
 COPIES = project.PRIVATE / "under_way"
 """A folder per run that was launched from here and whose end was not seen."""
-FILES = ("config.yml", "cluster.json")
+FILES = ("config.yml", RECORD)
 """The second makes a run one that was started, so it comes last."""
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from control.common import configurations, user_files
-from control.common.operator_variables import boolean
 from control.datasets.listing.registry import Listing
 from control.datasets.sources import python_function
 from trainer.common.errors import ConfigError
@@ -16,7 +15,7 @@ from trainer.data import class_weight
 from trainer.data.spec import noun
 from trainer.models import user_model as own_model
 from trainer.rundir import best_epoch
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def warnings(asked: Config, sizes: schedule.Counts, given: dict[str, Any], listing: Listing) -> list[str]:
@@ -83,19 +82,6 @@ def check_model(config: Config, listing: Listing) -> None:
             f"model {config.model['name']} takes images with classes, and {listing.name} has columns ({printable(inputs, 200)}). "
             "Fix: your own model, -e model=FILE.py:FUNCTION"
         )
-
-
-def check_switches(options: dict[str, Any]) -> None:
-    """Refuse `-e` switches that exclude each other.
-
-    Raises:
-        ConfigError: one is not true or false, or which of them is to be left out.
-    """
-    switches = {name: boolean(name, options.get(name, False)) for name in ("detach", "queue", "quick", "evaluate", "show_config")}
-    if switches["queue"] and switches["evaluate"] and "detach" not in options:
-        raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
-    if switches["detach"] and switches["evaluate"]:
-        raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
 
 
 def check_compiled(compiled: dict[str, Any] | None, evaluates: bool, given: dict[str, Any], config: Config) -> None:
@@ -184,7 +170,7 @@ def check_classes(listing: Listing, takes: int | None, config: Config) -> None:
 
 def check_scaling(config: Config, workers: int, existing: Path | None) -> None:
     """Refuse to resume on another number of hosts if that would change the learning rate."""
-    before = len(recorded(existing)["hosts"]) if recorded(existing) else workers
+    before = len(LaunchRecord.read(existing).hosts) or workers
     if config.schedule.scaling != "none" and workers != before:
         raise ConfigError(
             f"workers={workers}: this run began with {before}, and schedule.scaling={config.schedule.scaling} makes its learning rate "

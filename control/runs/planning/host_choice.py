@@ -1,67 +1,68 @@
 """The hosts of a run: which of the inventory's train, with which batch size and environment."""
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from control.common.operator_variables import integer
 from control.runs.hosts import host_roles
-from control.runs.hosts.inventory_hosts import trains
-from control.runs.planning.plan_request import Request
+from control.runs.planning.plan_request import Inventory
 from control.runs.planning.resolve import with_keys
 from control.runs.results.summary import Summary
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
 from trainer.config import schema as configs
 from trainer.config.schema import Config
-from trainer.rundir.layout import recorded
-
-NUMBER = re.compile(r"-?[\d.]+")
-"""`workers` as a number, right or wrong; anything else names hosts."""
+from trainer.rundir.launch_record import Host, LaunchRecord, training
 
 
-def with_batch_sizes(config: Config, hosts: list[dict[str, Any]]) -> Config:
+def with_batch_sizes(config: Config, hosts: Sequence[Host]) -> Config:
     """Take batch sizes from the inventory (`worker_batch_size`), unless the configuration has its own.
 
     Raises:
         ConfigError: an invalid size, or a list whose length is not the number of hosts.
     """
     listed = config.train.batch_sizes
-    if listed is None and any(host.get("batch_size") is not None for host in hosts):
-        sizes = [integer(f"worker_batch_size of {host['name']}", host.get("batch_size") or config.train.batch_size) for host in hosts]
+    if listed is None and any(host.batch_size is not None for host in hosts):
+        sizes = [integer(f"worker_batch_size of {host.name}", host.batch_size or config.train.batch_size) for host in hosts]
         return with_keys(config, {"train.batch_sizes": sizes})
     if isinstance(listed, tuple) and (misfit := configs.sizes_misfit(listed, len(hosts))):
         raise ConfigError(f"{misfit}, or null (-e set=train.batch_sizes=null) for equal ones")
     return config
 
 
-def with_environment(host: dict[str, Any], config: Config) -> dict[str, Any]:
+def with_environment(host: Host, config: Config) -> Host:
     """A host with all environment variables of its worker: the inventory's and the run's, which win."""
-    both = host.get("environment", {}) | config.train.environment
-    return host | {"environment": both} if both else host
+    return replace(host, environment=host.environment | config.train.environment)
 
 
-def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]]:
+def choose_hosts(inventory: Inventory, workers: int | str | None, default: int, existing: Path | None) -> list[Host]:
     """The hosts that train: those named, or the first N in the inventory, a resumed run's own before others.
+
+    Args:
+        inventory: where the run may train.
+        workers: how many, or names, as `node2,node3`; None: as many as before, or the `default`.
+        default: how many hosts train a new run.
+        existing: the run's directory, if it was launched.
 
     Raises:
         ConfigError: there are no such hosts, or not that many, or a run that may be training would train elsewhere, too.
     """
-    by_name, asked = {host["name"]: host for host in [*request.hosts, *request.spares]}, request.options.get("workers")
-    before = [host["name"] for host in trains(recorded(existing).get("hosts", []))]
-    if asked is not None and not NUMBER.fullmatch(str(asked)):
-        names = _named_hosts(str(asked), list(by_name), request.apart)
-        _refuse_elsewhere(str(asked), existing, before, names)
+    by_name = {host.name: host for host in [*inventory.hosts, *inventory.spares]}
+    record = LaunchRecord.read(existing)
+    before = [host.name for host in training(record.hosts)]
+    if isinstance(workers, str):
+        names = _named_hosts(workers, list(by_name), inventory.apart)
+        _refuse_elsewhere(workers, existing, before, names)
     else:
-        number = integer("workers", asked) if asked is not None else len(before) or request.default_workers
+        number = workers or len(before) or default
         # Of a job, Slurm chose the hosts.
-        own = [name for name in before if name in by_name and "slurm" not in recorded(existing)]
-        others = [host["name"] for host in request.hosts if host["name"] not in own]
+        own = [name for name in before if name in by_name and not record.slurm]
+        others = [host.name for host in inventory.hosts if host.name not in own]
         names = [*own, *others][:number]
         if number > len(names):
-            spares = f", and as spares {', '.join(host['name'] for host in request.spares)}" if request.spares else ""
-            apart = f", and {', '.join(host['name'] for host in request.apart)}, which train nothing" if request.apart else ""
+            spares = f", and as spares {', '.join(host.name for host in inventory.spares)}" if inventory.spares else ""
+            apart = f", and {', '.join(host.name for host in inventory.apart)}, which train nothing" if inventory.apart else ""
             there = f"{len(names)} ({', '.join(names)}){spares}{apart}"
             raise ConfigError(f"workers={number}: the inventory has {there}; add hosts or ask for fewer")
     hosts = [by_name[name] for name in names]
@@ -70,28 +71,27 @@ def choose_hosts(request: Request, existing: Path | None) -> list[dict[str, Any]
     return hosts
 
 
-def choose_spares(request: Request, config: Config, hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def choose_spares(spares: Sequence[Host], hosts: Sequence[Host]) -> list[Host]:
     """The spares of a run that may go on without a host.
 
     Raises:
         ConfigError: a spare that could not take the place of one of the `hosts`.
     """
-    if not config.recovery.elastic or request.options.get("selftest"):
-        return []
-    spares = [host for host in request.spares if host not in hosts]
-    check_roles(spares)
-    check_gpus([*hosts, *spares])
-    return spares
+    names = [host.name for host in hosts]
+    free = [host for host in spares if host.name not in names]
+    check_roles(free)
+    check_gpus([*hosts, *free])
+    return free
 
 
-def _named_hosts(asked: str, known: list[str], apart: Sequence[dict[str, Any]] = ()) -> list[str]:
+def _named_hosts(asked: str, known: list[str], apart: Sequence[Host] = ()) -> list[str]:
     """The hosts in a list such as `node2,node3`, by rank.
 
     Raises:
         ConfigError: one is not in the inventory, with the nearest, or appears twice, or is one that trains nothing.
     """
     names = [name.strip() for name in asked.split(",")]
-    roles = {host["name"]: host["role"] for host in apart}
+    roles = {host.name: host.role for host in apart}
     for name in names:
         if name in roles:
             group = host_roles.GROUPS[roles[name]]
@@ -119,31 +119,31 @@ def _refuse_elsewhere(asked: str, existing: Path | None, before: list[str], name
     )
 
 
-def check_roles(hosts: list[dict[str, Any]]) -> None:
+def check_roles(hosts: Sequence[Host]) -> None:
     """Refuse hosts with a role that none of those that train can have.
 
     Raises:
         ConfigError: which host, and its role.
     """
     for host in hosts:
-        if "role" in host:
+        if host.role:
             raise ConfigError(
-                f"worker_role={host['role']} of {host['name']}: expected ps, and only for a host in the groups workers and "
-                f"parameter_servers. Fix: put {host['name']} into parameter_servers, too; an evaluator into evaluators, without "
+                f"worker_role={host.role} of {host.name}: expected ps, and only for a host in the groups workers and "
+                f"parameter_servers. Fix: put {host.name} into parameter_servers, too; an evaluator into evaluators, without "
                 "worker_role; or take worker_role out of the inventory"
             )
 
 
-def check_gpus(hosts: list[dict[str, Any]]) -> None:
+def check_gpus(hosts: Sequence[Host]) -> None:
     """Refuse workers with different numbers of GPUs: TensorFlow's collectives need the same number on each.
 
     Raises:
         ConfigError: which host has another number than the first.
     """
-    usual = hosts[0].get("gpus", 0)
+    usual = hosts[0].gpus
     for host in hosts:
-        if host.get("gpus", 0) != usual:
+        if host.gpus != usual:
             raise ConfigError(
-                f"gpus={host.get('gpus', 0)} of {host['name']}: {hosts[0]['name']} has {usual}, but all workers of a run need the same "
+                f"gpus={host.gpus} of {host.name}: {hosts[0].name} has {usual}, but all workers of a run need the same "
                 "number; set the smallest number for all, or leave hosts out (-e workers=N takes the first N)"
             )

@@ -10,8 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from control.common import host_names, project, text
-from control.common.operator_variables import boolean
+from control.common import project, text
 from control.common.plan import Plan
 from control.remote.worker_files import read_records
 from control.runs.results.summary import Summary
@@ -20,7 +19,7 @@ from trainer.common.files import read_json, write_json
 from trainer.config.schema import Reduction
 from trainer.engine import measured_choices
 from trainer.host import sealed_files
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 
 FOLDER = project.PRIVATE / "choices"
 MODEL = 1
@@ -28,13 +27,12 @@ MODEL = 1
 AUTO = "auto"
 
 
-def of(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+def of(plan: Plan, remeasure: bool) -> dict[str, Any]:
     """Choices that the plan's run is given: `method` and `shares` if kept, `told` (when and by which run), `key`, `remeasure`.
 
     Raises:
-        ConfigError: `remeasure` is not true or false, or is set for a run that keeps what it began with.
+        ConfigError: `remeasure` is set for a run that keeps what it began with.
     """
-    remeasure = boolean("remeasure", options.get("remeasure", False))
     if remeasure and _has_begun(plan):
         raise ConfigError(
             f"remeasure=true: run={plan.run} continues as it began. Fix: leave it out, or give a new run name, which measures again"
@@ -60,18 +58,18 @@ def _keep(run: Path, measured: dict[str, Any]) -> None:
         run: the run's directory on the control node.
         measured: `method`, `shares`, or both.
     """
-    record = recorded(run)
-    given = record.get("kept") or {}
+    record = LaunchRecord.read(run)
+    given = record.kept or {}
     # A node's values are not trusted: shares with another sum do not divide this batch.
     shares = measured.get("shares")
-    divides = shares is None or (len(shares) == len(record["hosts"]) and sum(shares) == record["counts"]["global_batch"])
+    divides = shares is None or (len(shares) == len(record.hosts) and sum(shares) == record.counts["global_batch"])
     if not measured or "key" not in given or not divides:
         return
-    path, at = FOLDER / f"{given['key']}.json", record["launched_at"]
+    path, at = FOLDER / f"{given['key']}.json", record.launched_at
     stored = read_json(path) if path.is_file() else {}
     renews = given["remeasure"] and at > stored.get("at", 0)
     if renews or set(measured) - stored.keys():
-        origin = {"run": run.name, "at": at, "hosts": [host_names.label(host) for host in record["hosts"]]}
+        origin = {"run": run.name, "at": at, "hosts": [host.label for host in record.hosts]}
         write_json(path, {**measured, **({} if renews else stored)} | (origin if renews or not stored else {}))
 
 
@@ -96,7 +94,7 @@ def shown(plan: Plan) -> str:
     if len(plan.hosts) == 1:
         return ""
     scaled = bool((plan.compiled or {}).get("scales_loss"))
-    predicted = measured_choices.unmeasured(reduction, [str(host["address"]) for host in plan.hosts], before, given, scaled)
+    predicted = measured_choices.unmeasured(reduction, [str(host.address) for host in plan.hosts], before, given, scaled)
     if predicted is None:
         return "auto: measured at the start of this training, and kept for later ones on these hosts"
     name, reason = predicted
@@ -120,11 +118,11 @@ def _key(plan: Plan) -> str:
         "size": config["data"]["image_size"],
         "parameters": plan.parameters,
         "precision": config["train"]["precision"],
-        "environment": [config["train"].get("environment"), [host.get("environment") for host in plan.hosts]],
+        "environment": [config["train"].get("environment"), [host.environment or None for host in plan.hosts]],
         "optimizer": config["optimizer"]["name"],
         "reduction": config["reduction"],
         "batch": [plan.counts["global_batch"], config["train"]["batch_sizes"]],
-        "hosts": [[host["name"], str(host["address"]), host.get("gpus", 0)] for host in plan.hosts],
+        "hosts": [[host.name, str(host.address), host.gpus] for host in plan.hosts],
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -21,8 +21,8 @@ from trainer.data import transform
 from trainer.data.spec import Spec, of_images
 
 
-def initial_weights(config: Config, request: Request, started: Path | None) -> dict[str, Any] | None:
-    """Where the file of `train.weights` is here, and its name in the shared folder; None if no worker will read it.
+def initial_weights(config: Config, asked: str | None, code: Path, started: Path | None) -> dict[str, Any] | None:
+    """Where the file of `train.weights` is here: as `asked` for, or in the folder `code`; None if no worker will read it.
 
     Raises:
         ConfigError: it is gone before the run has a state of its own.
@@ -31,8 +31,7 @@ def initial_weights(config: Config, request: Request, started: Path | None) -> d
     if given is None:
         return None
     name = f"weights-{given['sha256'][:16]}{starting_weights.suffix(given['file'])}"
-    asked = request.options.get("weights")
-    local = Path(str(asked)).expanduser() if asked else request.packs.parent / "code" / name
+    local = Path(asked).expanduser() if asked else code / name
     if local.is_file():
         return {"local": str(local.resolve()), "name": name, "file": given["file"], "sha256": given["sha256"]}
     if started is None:

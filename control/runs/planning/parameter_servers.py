@@ -8,27 +8,25 @@ from control.runs.hosts.inventory_hosts import with_server
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Config
 from trainer.parameter_server.roles import EVALUATOR, SERVER
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord
 
-KEYS = ("name", "address", "port", "direct_port", "port_chosen", "environment", "role")
-"""Inventory keys that are kept of a host that takes no steps."""
 FEWEST = 2
 """Hosts of an asynchronous run: the chief, and one that computes."""
 
 
-def with_roles(hosts: Sequence[dict[str, Any]], servers: Collection[str], apart: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_roles(hosts: Sequence[Host], servers: Collection[str], apart: Sequence[Host]) -> list[Host]:
     """All hosts of a run, given those that train: some of these also have a parameter server, and those that are `apart` follow.
 
     Servers are those of the inventory's group. Without any, the first host has one.
     """
-    names = {host["name"] for host in hosts} & set(servers)
-    if not names and all(host["role"] != SERVER for host in apart):
-        names = {hosts[0]["name"]}
-    keeping = [with_server(host) if host["name"] in names else host for host in hosts]
-    return [*keeping, *(with_server(host) if host["role"] == SERVER else host for host in apart)]
+    names = {host.name for host in hosts} & set(servers)
+    if not names and all(host.role != SERVER for host in apart):
+        names = {hosts[0].name}
+    keeping = [with_server(host) if host.name in names else host for host in hosts]
+    return [*keeping, *(with_server(host) if host.role == SERVER else host for host in apart)]
 
 
-def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
+def check(config: Config, hosts: Sequence[Host]) -> None:
     """Refuse settings that an asynchronous run could not follow.
 
     Raises:
@@ -40,9 +38,9 @@ def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
             f"{asked}, workers={len(hosts)}: the first host hands out steps and computes none, so at least {FEWEST} are needed. "
             "Fix: more workers (-e workers=N), or leave it out"
         )
-    if gpus := [host for host in hosts if host.get("gpus")]:
+    if gpus := [host for host in hosts if host.gpus]:
         raise ConfigError(
-            f"{asked}: {gpus[0]['name']} has gpus={gpus[0]['gpus']} in the inventory, and an asynchronous run trains on processors only. "
+            f"{asked}: {gpus[0].name} has gpus={gpus[0].gpus} in the inventory, and an asynchronous run trains on processors only. "
             "Fix: hosts without gpus (-e workers=A,B,C), or another strategy.name"
         )
     others = {
@@ -62,19 +60,20 @@ def check(config: Config, hosts: Sequence[dict[str, Any]]) -> None:
         raise ConfigError(f"recovery.max_restarts=0 leaves out the supervisors, which {asked} needs. Fix: a larger number")
 
 
-def useful(apart: Sequence[dict[str, Any]], test_examples: int, compiled: dict[str, Any] | None) -> tuple[list[dict[str, Any]], list[str]]:
+def useful(apart: Sequence[Host], test_examples: int, compiled: dict[str, Any] | None) -> tuple[list[Host], list[str]]:
     """The hosts that a run can use of those that train nothing, and a warning if it can't use its evaluators."""
-    evaluators = [host for host in apart if host["role"] == EVALUATOR]
+    evaluators = [host for host in apart if host.role == EVALUATOR]
     if not evaluators or (test_examples and (not compiled or compiled["validates"])):
         return list(apart), []
     why = "the model has no loss, nor a test_step of its own" if test_examples else "the dataset has no test examples"
-    names = ", ".join(host["name"] for host in evaluators)
+    names = ", ".join(host.name for host in evaluators)
     return [host for host in apart if host not in evaluators], [f"{why}, so {names} (evaluators) take no part in this run"]
 
 
-def of_launch(run: Path | None) -> list[dict[str, Any]]:
+def of_launch(run: Path | None) -> list[Host]:
     """The hosts of a run that train nothing, as the inventory would give them."""
-    return [{key: host[key] for key in KEYS if key in host} for host in recorded(run).get("hosts", []) if "role" in host]
+    kept = ("name", "address", "port", "direct_port", "port_chosen", "environment", "role")
+    return [Host(**{key: getattr(host, key) for key in kept}) for host in LaunchRecord.read(run).hosts if host.role]
 
 
 def check_model(compiled: dict[str, Any] | None) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from control.common import configurations
-from control.common.operator_variables import boolean
 from control.common.plan import Plan
 from control.datasets.listing.kept_columns import ColumnFolder
 from control.datasets.listing.registry import Listing, Source
@@ -16,15 +15,15 @@ from control.datasets.publishing import publish, try_augment
 from control.datasets.publishing.image_check import ImageCheck, Progress
 from control.datasets.publishing.publish import PublishedData
 from control.remote import trainer_package
-from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, parameter_servers, plan_dataset, preset, resolve
-from control.runs.planning.plan_request import Request
+from control.runs.planning import checks, host_choice, host_needs, model_size, parameter_servers, plan_dataset, preset, resolve
+from control.runs.planning.plan_request import DEFAULT, Request
 from control.runs.results.summary import Summary
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.config.schema import Config
 from trainer.data.manifest import SPLITS
 from trainer.rundir import best_epoch
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.schemas import read_history
 
 
@@ -40,7 +39,7 @@ class Selection:
     asked: Config
     config_name: str
     choice: preset.Choice | None
-    hosts: list[dict[str, Any]]
+    hosts: list[Host]
     source: Source
     listing: Listing
 
@@ -63,7 +62,7 @@ class Checked:
     size: dict[str, int]
     compiled: dict[str, Any] | None
     weights: dict[str, Any] | None
-    hosts: list[dict[str, Any]]
+    hosts: list[Host]
     warnings: list[str]
 
 
@@ -77,12 +76,11 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    checks.check_switches(request.options)
     selected = _select(request)
     resolved = _resolve(request, selected, progress)
     checked = _check(request, selected, resolved)
     config, code = resolved.config, trainer_package.TRAINER.sha256()
-    new, sizes, given = selected.existing is None, resolved.sizes, str(request.options.get("set", ""))
+    asked, sizes = request.asked, resolved.sizes
     images, columns = sum(map(resolved.listing.count, SPLITS)), resolved.listing.folder
     copied = ColumnFolder(columns).size if columns else None
     resumes = selected.started is not None
@@ -92,13 +90,13 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
         resume=resumes,
         complete=_complete(selected.started, sizes, config.train),
         config_name=selected.config_name,
-        differing=resolve.differing(selected.config_name, selected.asked, configurations.parse_set(given)) if new else [],
+        differing=[] if selected.existing else resolve.differing(selected.config_name, selected.asked, asked.settings),
         choice=vars(selected.choice) if selected.choice else None,
         config=configurations.to_dict(config),
         config_yaml=configurations.dump(config),
         asked_yaml=configurations.dump(selected.asked),
         hosts=[host_choice.with_environment(host, config) for host in checked.hosts],
-        spares=[host_choice.with_environment(host, config) for host in host_choice.choose_spares(request, config, checked.hosts)],
+        spares=[host_choice.with_environment(host, config) for host in _spares(request, config, checked.hosts)],
         counts=vars(sizes),
         parameters=checked.size,
         compiled=checked.compiled,
@@ -108,20 +106,20 @@ def make(request: Request, progress: Progress = lambda *_: None) -> Plan:
         dataset=resolved.dataset,
         code=code[:16],
         code_sha256=code,
-        expected_digest=recorded(selected.started).get("dataset", {}).get("digest"),
+        expected_digest=LaunchRecord.read(selected.started).dataset.get("digest"),
         changes=resolve.changes(selected.started, selected.asked, config, sizes.workers),
-        warnings=[] if resumes else [*checks.warnings(selected.asked, sizes, request.overrides, resolved.listing), *checked.warnings],
+        warnings=[] if resumes else [*checks.warnings(selected.asked, sizes, asked.overrides, resolved.listing), *checked.warnings],
     )
 
 
 def _select(request: Request) -> Selection:
-    name, existing = new_name.run_name(request)
-    choice, opened = _chosen(request) if existing is None and "config" not in request.options else (None, None)
-    if choice and "run" not in request.options:
-        name = new_name.free_name(request, choice.config)
-    asked, config_name = resolve.resolve(request, existing, choice)
-    started = existing if recorded(existing) else None
-    hosts = host_choice.choose_hosts(request, started)
+    name, existing = request.run_name()
+    choice, opened = _chosen(request) if existing is None and request.asked.config is None else (None, None)
+    if choice and request.asked.run is None:
+        name = request.asked.new_name(choice.config)
+    asked, config_name = resolve.resolve(request.asked, existing, choice)
+    started = existing if LaunchRecord.read(existing) else None
+    hosts = host_choice.choose_hosts(request.inventory, request.asked.workers, request.default_workers, started)
     source, listing = opened or plan_dataset.open_dataset(asked.data, request.write)
     return Selection(name, existing, started, asked, config_name, choice, hosts, source, listing)
 
@@ -147,11 +145,10 @@ def _resolve(request: Request, selected: Selection, progress: Progress) -> Resol
 
 def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked:
     config, listing, hosts = resolved.config, resolved.listing, selected.hosts
-    weights = model_size.initial_weights(config, request, selected.started)
+    weights = model_size.initial_weights(config, request.asked.weights, request.code, selected.started)
     with model_size.warned(listing.warnings):
         model = model_size.examine(config, len(listing.classes), request, resolved.dataset.get("spec"), weights)
-    evaluates = boolean("evaluate", request.options.get("evaluate", False))
-    checks.check_compiled(model.compiled, evaluates, request.overrides, config)
+    checks.check_compiled(model.compiled, request.asked.evaluate, request.asked.overrides, config)
     checks.check_monitor(model.compiled, config.train.monitor)
     warnings = model.warnings
     if config.strategy.asynchronous:
@@ -159,12 +156,17 @@ def _check(request: Request, selected: Selection, resolved: Resolved) -> Checked
         # A run that may be under way keeps its hosts, whatever the inventory says now.
         before = selected.started
         under_way = before is not None and Summary.read(before).under_way
-        apart = parameter_servers.of_launch(before) if before is not None and under_way else request.apart
+        apart = parameter_servers.of_launch(before) if before is not None and under_way else request.inventory.apart
         useful, idle = parameter_servers.useful(apart, resolved.published.test, model.compiled)
-        hosts, warnings = parameter_servers.with_roles(hosts, request.servers, useful), [*warnings, *idle]
+        hosts, warnings = parameter_servers.with_roles(hosts, request.inventory.servers, useful), [*warnings, *idle]
     checks.check_classes(listing, model.takes, config)
     checks.check_uncompiled(model.compiled, config)
     return Checked(model.size, model.compiled, weights and {**weights, "left": model.left}, hosts, warnings)
+
+
+def _spares(request: Request, config: Config, hosts: list[Host]) -> list[Host]:
+    """The spares of a run that may go on without a host."""
+    return host_choice.choose_spares(request.inventory.spares, hosts) if config.recovery.elastic and not request.asked.selftest else []
 
 
 def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
@@ -172,19 +174,19 @@ def _chosen(request: Request) -> tuple[preset.Choice, tuple[Source, Listing]]:
 
     A user's own model keeps the lecture's optimizer and epochs, and gets the images at their usual size.
     """
-    given = request.overrides
+    given = request.asked.overrides
     data = configurations.build(
         configurations.override({}, {key: value for key, value in given.items() if key.partition(".")[0] == "data"})
     ).data
     source, listing = plan_dataset.open_dataset(data, request.write)
     if listing.table is not None:
-        return preset.Choice(new_name.DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
+        return preset.Choice(DEFAULT, {"train.steps_per_epoch": None}, ""), (source, listing)
     choice = preset.choose(source, listing)
-    if "model" not in request.options:
+    if request.asked.model is None:
         return choice, (source, listing)
     kept = {key: value for key, value in choice.overrides.items() if key == "data.image_size"}
     # The lecture's 70 steps per epoch do not apply to another model.
-    return preset.Choice(new_name.DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
+    return preset.Choice(DEFAULT, {"train.steps_per_epoch": None, **kept}, ""), (source, listing)
 
 
 def _complete(existing: Path | None, sizes: schedule.Counts, train: configs.Train) -> bool:

@@ -3,15 +3,15 @@
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleFilterError
 
 from control.common import project
-from control.common.operator_variables import boolean
 from control.common.plan import Plan
 from control.remote import trainer_process
 from control.runs.hosts import free_ports
@@ -19,59 +19,41 @@ from control.runs.hosts.host_roles import GROUPS
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts
 from control.runs.launch import reservations, waiting_runs
 from control.runs.planning import kept_choices, script_plan
-from control.runs.planning.plan_request import Request
+from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
 from control.runs.show import parameter_server_text, plan_text
 from trainer.config.schema import PARAMETER_SERVER
-from trainer.network.launched_hosts import posts
-from trainer.parameter_server.roles import ROLES, SERVER
-from trainer.rundir.layout import recorded
+from trainer.parameter_server.roles import EVALUATOR, SERVER
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 
-def hosts(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inventory's workers without its spares, and without hosts that do something else in asynchronous runs.
-
-    Their folders mean the same for every user and tool.
-
-    Raises:
-        AnsibleFilterError: a relative folder, or a host of another group that is no worker.
-    """
-    return _hosts(task_vars, _members(task_vars, spare=False))
+def hosts(task_vars: dict[str, Any]) -> list[Host]:
+    """The inventory's workers that train. Raises as `inventory`."""
+    return list(inventory(task_vars).hosts)
 
 
-def spares(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inventory's spares: workers that are also in the group `spares`, and train only in the place of another."""
-    return _hosts(task_vars, _members(task_vars, spare=True))
-
-
-def servers(task_vars: dict[str, Any]) -> list[str]:
-    """Names of the inventory's hosts that keep the weights of an asynchronous run."""
-    return _group(task_vars, GROUPS[SERVER])
-
-
-def apart(task_vars: dict[str, Any]) -> list[dict[str, Any]]:
-    """The inventory's hosts that only keep weights, or only evaluate, in asynchronous runs, with their `role`."""
-    return [{**host, "role": role} for role in ROLES for host in _hosts(task_vars, _apart(task_vars, role))]
-
-
-def _apart(task_vars: dict[str, Any], role: str) -> list[str]:
-    """Names of those of one role.
+def inventory(task_vars: dict[str, Any]) -> Inventory:
+    """The inventory's workers, by what they do. Their folders mean the same for every user and tool.
 
     Raises:
-        AnsibleFilterError: a host has another role, too.
+        AnsibleFilterError: a relative folder, a host of another group that is no worker, or an evaluator with another role, too.
     """
-    if role not in GROUPS:
-        return []
-    names = _group(task_vars, GROUPS[role])
-    if role == SERVER:
-        return [name for name in names if task_vars["hostvars"][name].get("worker_role") == SERVER]
-    for other in ("spares", GROUPS[SERVER]):
-        if both := [name for name in names if name in _group(task_vars, other)]:
+    spares, servers, evaluators = (_group(task_vars, group) for group in ("spares", GROUPS[SERVER], GROUPS[EVALUATOR]))
+    for group, members in (("spares", spares), (GROUPS[SERVER], servers)):
+        if both := [name for name in evaluators if name in members]:
             raise AnsibleFilterError(
-                f"{', '.join(both)}: in the inventory's groups {GROUPS[role]} and {other}, but an evaluator does nothing else. "
+                f"{', '.join(both)}: in the inventory's groups {GROUPS[EVALUATOR]} and {group}, but an evaluator does nothing else. "
                 "Fix: take it out of one of them"
             )
-    return names
+    roles = {name: SERVER for name in servers if task_vars["hostvars"][name].get("worker_role") == SERVER}
+    roles |= dict.fromkeys(evaluators, EVALUATOR)
+    free = [name for name in task_vars["groups"].get("workers", []) if name not in roles]
+    return Inventory(
+        hosts=_hosts(task_vars, [name for name in free if name not in spares]),
+        spares=_hosts(task_vars, [name for name in free if name in spares]),
+        servers=servers,
+        apart=[replace(host, role=roles[host.name]) for host in _hosts(task_vars, list(roles))],
+    )
 
 
 def _group(task_vars: dict[str, Any], group: str) -> list[str]:
@@ -89,79 +71,57 @@ def _group(task_vars: dict[str, Any], group: str) -> list[str]:
     return list(names)
 
 
-def _members(task_vars: dict[str, Any], spare: bool) -> list[str]:
-    spares = _group(task_vars, "spares")
-    others = [name for role in ROLES for name in _apart(task_vars, role)]
-    return [name for name in task_vars["groups"].get("workers", []) if (name in spares) == spare and name not in others]
-
-
-def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
+def _hosts(task_vars: dict[str, Any], names: list[str]) -> list[Host]:
     workers = cluster_hosts(task_vars["hostvars"], names)
     for host in workers:
-        variables = task_vars["hostvars"][host["name"]]
+        variables = task_vars["hostvars"][host.name]
         check_absolute({key: str(variables[key]) for key in ("worker_root", "dfs_path", "worker_caches") if key in variables})
     return free_ports.choose(workers)
 
 
-def make(
-    options: dict[str, Any],
-    workers: list[dict[str, Any]],
-    run_kind: str,
-    default_workers: int,
-    packs: str,
-    write: bool,
-    spares: Sequence[dict[str, Any]] = (),
-    servers: Sequence[str] = (),
-    apart: Sequence[dict[str, Any]] = (),
-) -> Plan:
+def make(asked: OperatorRequest, inventory: Inventory, run_kind: str, default_workers: int, packs: str, write: bool) -> Plan:
     """The plan from `control plan`, with the run's location.
 
     Args:
-        options: operator variables as typed.
-        workers: workers of the inventory, in order.
+        asked: the operator's variables.
+        inventory: where the run may train.
         run_kind: where this command keeps its runs, as in `project.runs_folder`.
         default_workers: how many train by default.
         packs: folder of published datasets on the control node.
         write: whether caches may be written, and the run's name reserved for this command, which is about to start it.
-        spares: those of the inventory, in order, for a run that may go on without a host.
-        servers: names of the hosts that keep the weights of an asynchronous run.
-        apart: hosts that only do that, or only evaluate.
 
     Raises:
         LockstepError: what the plan refuses.
     """
     folder = project.runs_folder(run_kind)
-    request = {
-        "options": options,
-        "hosts": workers,
-        "spares": list(spares),
-        "servers": list(servers),
-        "apart": list(apart),
-        "default_workers": min(default_workers, len(workers)),
-        "runs": str(folder),
-        "packs": packs,
-        "parameter_cache": str(project.PRIVATE / "parameters"),
-        "write": write,
-    }
-    scripted = script_plan.asked(options, folder)
-    reserves = write and folder == project.RUNS and not boolean("show_config", options.get("show_config", False))
-    if reserves and "run" in options:
-        check_run_name(str(options["run"]))
-        reservations.reserve(str(options["run"]))
+    request = Request(
+        asked=asked,
+        inventory=inventory,
+        default_workers=min(default_workers, len(inventory.hosts)),
+        runs=folder,
+        packs=Path(packs),
+        parameter_cache=project.PRIVATE / "parameters",
+        write=write,
+    )
+    scripted = script_plan.is_asked(asked, folder)
+    reserves = write and folder == project.RUNS and not asked.show_config
+    if reserves and asked.run is not None:
+        check_run_name(asked.run)
+        reservations.reserve(asked.run)
     # A model's plan in its own process: a dataset may be the user's own code.
-    plan = script_plan.make(Request.parsed(request)) if scripted else Plan.of(trainer_process.run(["plan"], given=request))
-    if reserves and "run" not in options:
+    plan = script_plan.make(request) if scripted else Plan.of(trainer_process.run(["plan"], given=request.entries))
+    if reserves and asked.run is None:
         plan = replace(plan, run=reservations.reserve_new(plan.run, folder))
-    before = posts(recorded(folder / plan.run)) if plan.resume else None
+    before = LaunchRecord.read(folder / plan.run).posts if plan.resume else ()
     chosen = free_ports.choose(plan.posts, plan.run, before, write)
     check_hosts(chosen)
     training, nonce = len(plan.hosts), secrets.token_hex(16)
-    ticket = waiting_runs.ticket(nonce) if boolean("queue", options.get("queue", False)) else ""
+    ticket = waiting_runs.ticket(nonce) if asked.queue else ""
     plan = replace(plan, folder=folder / plan.run, run_kind=run_kind, nonce=nonce, ticket=ticket)
     plan = replace(plan, hosts=chosen[:training], spares=chosen[training:])
     if scripted:
         return plan
-    plan = replace(plan, kept=kept_choices.of(plan, options))
+    plan = replace(plan, kept=kept_choices.of(plan, asked.remeasure))
     strategy = plan.config["strategy"]
     if strategy["name"] == PARAMETER_SERVER:
         return replace(plan, roles=parameter_server_text.shown(plan.hosts, strategy["staleness"]))
@@ -175,7 +135,7 @@ def shown(plan: Plan, hostvars: Any, check: bool = False) -> str:
     return plan_text.plan(plan, project.relative(plan.folder.parent), every, whole)
 
 
-def typed(options: dict[str, Any], run: str) -> str:
+def typed(options: Mapping[str, Any], run: str) -> str:
     """Operator variables as a user would type them, the run's name first."""
     return " ".join(f"-e {shlex.quote(_assigned(name, value))}" for name, value in {"run": run, **options}.items())
 
@@ -185,13 +145,13 @@ def _assigned(name: str, value: Any) -> str:
     return f'{name}="{value}"' if " " in str(value) else f"{name}={value}"
 
 
-def _shared_addresses(chosen: list[dict[str, Any]], hostvars: Any) -> Iterator[str]:
+def _shared_addresses(chosen: list[Host], hostvars: Any) -> Iterator[str]:
     """Several workers on one address are intended on this machine; elsewhere they are mostly a mistake."""
     names: dict[str, list[str]] = {}
     for host in chosen:
-        here = host["address"].startswith("127.") or hostvars[host["name"]].get("ansible_connection") == "local"
+        here = host.address.startswith("127.") or hostvars[host.name].get("ansible_connection") == "local"
         if not here:
-            names.setdefault(host["address"], []).append(host["name"])
+            names.setdefault(host.address, []).append(host.name)
     for address, those in names.items():
         if len(those) > 1:
             yield (

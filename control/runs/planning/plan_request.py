@@ -1,8 +1,10 @@
-"""A user's request for a plan."""
+"""A user's request for a plan: the operator variables, parsed, and where the run may train and is kept."""
 
+import datetime
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,18 @@ from control.common import configurations, user_files
 from control.common.operator_variables import boolean, integer
 from control.datasets.listing.registry import detect
 from control.datasets.sources import python_function
+from control.runs.results.run_names import check_run_name
 from trainer.checkpoint import starting_weights
 from trainer.common.errors import ConfigError
 from trainer.common.files import sha256_file
+from trainer.rundir.launch_record import Host, host_facts
 
-NUMBERS = {"epochs": ("train.epochs", 1), "time_limit": ("train.time_limit", 0)}
-"""Keys that have a variable of their own, and the least value of that; 0 sets none."""
+DEFAULT = "lecture_cnn"
+"""Configuration if the command names none."""
+TEXTS = ("run", "config", "model", "weights", "callbacks", "dataset", "script")
+SCRIPT = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
+"""Variables that a script's run takes."""
+SWITCHES = ("detach", "queue", "quick", "evaluate", "show_config", "remeasure", "selftest")
 QUICK = {"train.epochs": 1, "train.steps": 10, "train.steps_per_epoch": 10, "data.limit_train": 2000}
 """Ten steps in total, whatever epochs a configuration has."""
 SELFTEST = {
@@ -27,63 +35,119 @@ SELFTEST = {
 }
 
 
-@dataclass(frozen=True)
-class Request:
-    """A user's request to `train.yml`."""
+@dataclass(frozen=True, kw_only=True)
+class OperatorRequest:
+    """The variables of a command that trains: each is parsed here and nowhere else."""
 
-    options: dict[str, Any]
-    """Operator variables as typed (strings)."""
-    hosts: list[dict[str, Any]]
-    """Workers of the inventory, in order: name, address, port."""
-    default_workers: int
-    runs: Path
-    packs: Path
-    parameter_cache: Path
-    write: bool
-    """False with `--check`: nothing is written except what was found of a dataset's images: their index, and which can't be read."""
-    spares: Sequence[dict[str, Any]] = ()
-    """Workers of the inventory that train only in the place of another."""
-    servers: Sequence[str] = ()
-    """Names of those that keep the weights of an asynchronous run."""
-    apart: Sequence[dict[str, Any]] = ()
-    """Workers of the inventory that only do that, or only evaluate, with their `role`."""
+    typed: Mapping[str, Any]
+    """As typed, for messages, and for the process that plans."""
+    run: str | None = None
+    config: str | None = None
+    model: str | None = None
+    weights: str | None = None
+    callbacks: str | None = None
+    dataset: str | None = None
+    script: str | None = None
+    workers: int | str | None = None
+    """How many hosts train, or the names of those."""
+    epochs: int | None = None
+    time_limit: int | None = None
+    """Seconds; 0 sets none."""
+    allow_bad_images: bool | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """`set` by dotted key."""
+    detach: bool = False
+    queue: bool = False
+    quick: bool = False
+    evaluate: bool = False
+    show_config: bool = False
+    remeasure: bool = False
+    selftest: bool = False
+    """A trial of the doctor's."""
 
     @classmethod
-    def parsed(cls, request: dict[str, Any]) -> "Request":
-        """From JSON, in which paths are text."""
-        return cls(**request | {key: Path(request[key]) for key in ("runs", "packs", "parameter_cache")})
+    def of(cls, typed: Mapping[str, Any]) -> "OperatorRequest":
+        """Parse the variables, of which commands that do not train may have others.
+
+        Raises:
+            ConfigError: one is not what it must be, or which of two is to be left out.
+        """
+        if "script" in typed:
+            cls(typed=typed).check_script()
+        given: dict[str, Any] = {name: str(typed[name]) for name in TEXTS if name in typed}
+        given |= {name: boolean(name, typed.get(name, False)) for name in SWITCHES}
+        request = cls(
+            typed=typed,
+            workers=_workers(typed.get("workers")),
+            epochs=integer("epochs", typed["epochs"]) if "epochs" in typed else None,
+            time_limit=integer("time_limit", typed["time_limit"], least=0) if "time_limit" in typed else None,
+            allow_bad_images=boolean("allow_bad_images", typed["allow_bad_images"]) if "allow_bad_images" in typed else None,
+            settings=configurations.parse_set(str(typed.get("set", ""))),
+            **given,
+        )
+        request._check_switches()
+        return request
+
+    def check_script(self) -> None:
+        """Refuse variables that a script's run does not take.
+
+        Raises:
+            ConfigError: the first one.
+        """
+        if others := [name for name in self.typed if name not in SCRIPT]:
+            raise ConfigError(
+                f"{others[0]}={self.typed[others[0]]}: Lockstep starts a script as it is, and {others[0]} is for models that it trains "
+                "itself; leave it out, or give it to the script: -e 'args=\"--name value\"'"
+            )
+
+    def _check_switches(self) -> None:
+        """Refuse switches that exclude each other."""
+        if self.queue and self.evaluate and "detach" not in self.typed:
+            raise ConfigError("evaluate=true, queue=true: the command returns once the run is queued. Fix: -e detach=false, and it waits")
+        if self.detach and self.evaluate:
+            raise ConfigError("evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out")
+        if self.quick and self.epochs is not None:
+            raise ConfigError(f"quick=true, epochs={self.epochs}: quick is ten steps in all; leave one of them out")
 
     @functools.cached_property
     def overrides(self) -> dict[str, Any]:
-        """The configuration keys that the command sets; see `overrides`."""
-        return overrides(self.options)
+        """The configuration keys that the command sets, by dotted key; `set` wins over shorthands."""
+        result: dict[str, Any] = {}
+        if self.model is not None:
+            result["model"] = user_files.model_section(self.model)
+        if self.weights is not None:
+            result["train.weights"] = _weights(self.weights)
+        if self.callbacks is not None:
+            result["train.callbacks"] = user_files.find("callbacks", self.callbacks).entry
+        if self.quick:
+            result |= QUICK
+        if self.dataset is not None:
+            detected = detect(self.dataset)
+            result |= {"data.source": detected["source"], "data.path": detected["path"]}
+            if detected["source"] == "own":
+                result["data.augment"] = python_function.augmentation(user_files.find("dataset", str(detected["path"])))[0]
+        if self.epochs is not None:
+            result["train.epochs"] = self.epochs
+        if self.time_limit is not None:
+            result["train.time_limit"] = self.time_limit or None
+        if self.allow_bad_images is not None:
+            result["data.allow_bad_images"] = self.allow_bad_images
+        # A trial stays short, whatever is set for the training that it is a trial of.
+        return result | dict(self.settings) | (SELFTEST if self.selftest else {})
+
+    def new_name(self, default: str = DEFAULT) -> str:
+        """A run's name from the script, the model or the configuration, and the time."""
+        file = Path((self.script or self.model or self.config or default).split(".py:")[0])
+        # A run's own configuration is `runs/NAME/config.yml`.
+        named = file.parent.name if file.name == "config.yml" else file.stem
+        stem = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:32] or "run"
+        stamp = datetime.datetime.now(tz=datetime.UTC).strftime("%m%d-%H%M%S")
+        return f"{stem}-{stamp}"
 
 
-def overrides(options: dict[str, Any]) -> dict[str, Any]:
-    """Operator variables as dotted keys; `set` wins over shorthands."""
-    result: dict[str, Any] = {}
-    if "model" in options:
-        result["model"] = user_files.model_section(str(options["model"]))
-    if "weights" in options:
-        result["train.weights"] = _weights(str(options["weights"]))
-    if "callbacks" in options:
-        result["train.callbacks"] = user_files.find("callbacks", str(options["callbacks"])).entry
-    if boolean("quick", options.get("quick", False)):
-        if "epochs" in options:
-            raise ConfigError(f"quick=true, epochs={options['epochs']}: quick is ten steps in all; leave one of them out")
-        result |= QUICK
-    if "dataset" in options:
-        detected = detect(str(options["dataset"]))
-        result |= {"data.source": detected["source"], "data.path": detected["path"]}
-        if detected["source"] == "own":
-            result["data.augment"] = python_function.augmentation(user_files.find("dataset", str(detected["path"])))[0]
-    given = {name: integer(name, options[name], least) for name, (_, least) in NUMBERS.items() if name in options}
-    result |= {NUMBERS[name][0]: number or None for name, number in given.items()}
-    if "allow_bad_images" in options:
-        result["data.allow_bad_images"] = boolean("allow_bad_images", options["allow_bad_images"])
-    result |= configurations.parse_set(str(options.get("set", "")))
-    # A trial stays short, whatever is set for the training that it is a trial of.
-    return result | SELFTEST if options.get("selftest") else result
+def _workers(given: Any) -> int | str | None:
+    """`workers` as a number, if it is one, right or wrong; anything else names hosts."""
+    return integer("workers", given) if re.fullmatch(r"-?[\d.]+", str(given)) else given if given is None else str(given)
 
 
 def _weights(given: str) -> dict[str, str]:
@@ -96,3 +160,75 @@ def _weights(given: str) -> dict[str, str]:
     if not path.is_file():
         raise ConfigError(f"weights={given}: no such file: {path.absolute()}")
     return {"file": path.name, "sha256": sha256_file(path)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The inventory's workers, in order, by what they do."""
+
+    hosts: Sequence[Host]
+    """Workers that train."""
+    spares: Sequence[Host] = ()
+    """Workers that train only in the place of another."""
+    servers: Sequence[str] = ()
+    """Names of the workers that keep the weights of an asynchronous run."""
+    apart: Sequence[Host] = ()
+    """Workers of an asynchronous run that only keep weights, or only evaluate, with their `role`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request to plan a run."""
+
+    asked: OperatorRequest
+    inventory: Inventory
+    default_workers: int
+    runs: Path
+    packs: Path
+    """Published datasets; the trainer's code is beside them."""
+    parameter_cache: Path
+    write: bool
+    """False with `--check`: nothing is written except what was found of a dataset's images: their index, and which can't be read."""
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "Request":
+        """The request in JSON."""
+        hosts = {name: [Host.of(host) for host in entries.get(name, ())] for name in ("hosts", "spares", "apart")}
+        return cls(
+            asked=OperatorRequest.of(entries["options"]),
+            inventory=Inventory(**hosts, servers=entries.get("servers", ())),
+            default_workers=entries["default_workers"],
+            runs=Path(entries["runs"]),
+            packs=Path(entries["packs"]),
+            parameter_cache=Path(entries["parameter_cache"]),
+            write=entries["write"],
+        )
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The request for JSON."""
+        return {
+            "options": dict(self.asked.typed),
+            **{name: host_facts(getattr(self.inventory, name)) for name in ("hosts", "spares", "apart")},
+            "servers": list(self.inventory.servers),
+            **{name: str(getattr(self, name)) for name in ("runs", "packs", "parameter_cache")},
+            "default_workers": self.default_workers,
+            "write": self.write,
+        }
+
+    @property
+    def code(self) -> Path:
+        """Folder of the trainer's code, of scripts and of first weights."""
+        return self.packs.parent / "code"
+
+    def run_name(self) -> tuple[str, Path | None]:
+        """The run's name, and its directory if it exists.
+
+        Raises:
+            ConfigError: the name could leave its folder or reach a shell.
+        """
+        name = self.asked.new_name() if self.asked.run is None else self.asked.run
+        check_run_name(name)
+        folder = self.runs / name
+        # A name made in this second may be another command's run by now.
+        return name, folder if self.asked.run is not None and (folder / "config.yml").is_file() else None

@@ -1,20 +1,19 @@
 """The configuration of a run: from its name, the command's overrides, and what an existing run has begun with."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from control.common import configurations, model_options
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.planning import preset
-from control.runs.planning.new_name import DEFAULT
-from control.runs.planning.plan_request import Request
+from control.runs.planning.plan_request import DEFAULT, OperatorRequest
 from control.runs.results import mlflow_log
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
 from trainer.config import schedule
 from trainer.config.schema import Config
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord, training
 
 MAY_CHANGE = (
     "train.epochs",
@@ -44,27 +43,26 @@ FIXED = ("global_batch", "class_counts")
 """Keys of `train` that a plan computes when a run starts."""
 
 
-def resolve(request: Request, existing: Path | None, choice: preset.Choice | None = None) -> tuple[Config, str]:
+def resolve(asked: OperatorRequest, existing: Path | None, choice: preset.Choice | None = None) -> tuple[Config, str]:
     """The configuration from defaults, file, operator variables and `set`, and the name of its file.
 
     Args:
-        request: the user's request.
+        asked: the operator's variables.
         existing: directory of an existing run.
         choice: what fits the dataset, if no configuration was named.
 
     Raises:
         ConfigError: unknown keys or values, or a change that a resumed run can't take.
     """
-    options = request.options
-    name = str(options.get("config", choice.config if choice else DEFAULT))
-    if existing is not None and "config" not in options:
+    name = asked.config if asked.config is not None else choice.config if choice else DEFAULT
+    if existing is not None and asked.config is None:
         raw, name = configurations.load(existing / "config.yml"), "config.yml"
     else:
         raw = configurations.load(configurations.find(name))
-    given = (choice.overrides if choice else {}) | request.overrides
+    given = (choice.overrides if choice else {}) | asked.overrides
     config = with_model_defaults(configurations.build(configurations.override(raw, given)))
-    if existing is not None and recorded(existing):
-        config = _resumed(config, existing, options)
+    if existing is not None and LaunchRecord.read(existing):
+        config = _resumed(config, existing, asked.settings)
     mlflow_log.check(config.telemetry.mlflow)
     return config, name
 
@@ -93,9 +91,9 @@ def _as_begun(existing: Path) -> dict[str, Any]:
     return configurations.to_dict(with_model_defaults(configurations.build(configurations.load(existing / "config.yml"))))
 
 
-def _resumed(config: Config, existing: Path, options: dict[str, Any]) -> Config:
+def _resumed(config: Config, existing: Path, settings: Mapping[str, Any]) -> Config:
     old = _as_begun(existing)
-    config = with_keys(config, {f"train.{key}": old["train"][key] for key in FIXED if key not in str(options.get("set", ""))})
+    config = with_keys(config, {f"train.{key}": old["train"][key] for key in FIXED if f"train.{key}" not in settings})
     changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if not _may_change(key)]
     if changed:
         raise ConfigError(
@@ -121,7 +119,7 @@ def changes(existing: Path | None, asked: Config, config: Config, workers: int) 
     by_inventory = set(configurations.differences(configurations.to_dict(asked), configurations.to_dict(config)))
     new = configurations.to_dict(config)
     keys = [key for key in configurations.differences(old, new) if key not in GUARDED_BY_DIGEST and key not in by_inventory]
-    before = len(trains(recorded(existing)["hosts"]))
+    before = len(training(LaunchRecord.read(existing).hosts))
     return [
         *(f"{key}={configurations.value_at(new, key)} (it has {configurations.value_at(old, key)})" for key in keys),
         *([f"workers={workers} (it has {before})"] if workers != before else []),
@@ -132,7 +130,7 @@ SHOWN_APART = {"data.path", "data.source", "data.augment", "train.weights", "tra
 """Keys that have lines of their own in the plan."""
 
 
-def differing(name: str, asked: Config, given: dict[str, Any]) -> list[str]:
+def differing(name: str, asked: Config, given: Mapping[str, Any]) -> list[str]:
     """Keys of a new run that are not as in its configuration, as `train.steps=20 instead of 70`.
 
     Args:

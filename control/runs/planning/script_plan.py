@@ -5,58 +5,54 @@ import json
 import os
 import shlex
 import stat
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 from control.common import configurations
-from control.common.operator_variables import integer
 from control.common.plan import Plan
 from control.remote import admission, trainer_package
 from control.runs.planning.host_choice import choose_hosts
 from control.runs.planning.host_needs import LOGS_MB
-from control.runs.planning.new_name import run_name
-from control.runs.planning.plan_request import Request
+from control.runs.planning.plan_request import OperatorRequest, Request
 from control.runs.results.run_names import check_run_name
 from control.runs.results.summary import Summary
 from trainer.common.errors import ConfigError
-from trainer.network.launched_hosts import endpoint
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 LARGEST_MB = 200
 """Most that a script's folder may hold."""
 
 
-OPTIONS = ("run", "script", "args", "outputs", "workers", "detach", "queue", "time_limit", "preflight")
-"""Operator variables of `train.yml` that a script's run takes."""
 MEMORY_MB = 100
 FILES = 5_000
 MAIN = "main.py"
 PASSED_OVER = ("__pycache__",)
 
 
-def asked(options: dict[str, Any], runs: Path) -> bool:
+def is_asked(asked: OperatorRequest, runs: Path) -> bool:
     """Return whether a request is about a script's run.
 
     Args:
-        options: operator variables as typed.
+        asked: the operator's variables.
         runs: folder of run directories.
 
     Raises:
         ConfigError: a model's run is given a script's options, or the run's name is none.
     """
-    name = str(options.get("run", "new"))
+    name, options = "new" if asked.run is None else asked.run, asked.typed
     check_run_name(name)
     run = runs / name
-    if "run" in options and _recorded_section(run):
+    if asked.run and _recorded_section(run):
         return True
     names = [name for name in ("script", "args", "outputs") if name in options]
-    if names and "run" in options and (run / "config.yml").is_file():
+    if names and asked.run and (run / "config.yml").is_file():
         raise ConfigError(
             f"{names[0]}={options[names[0]]}: run={run.name} trains a model and is no script's run; give the script another run name"
         )
-    if names and "script" not in options:
+    if names and asked.script is None:
         raise ConfigError(f"{names[0]}={options[names[0]]}: it belongs to a script; name one, as in -e script=FILE.py")
     return bool(names)
 
@@ -87,17 +83,18 @@ def make(request: Request) -> Plan:
     Raises:
         LockstepError: anything that can be refused before a host is touched.
     """
-    _check_options(request.options)
-    name, existing = run_name(request)
-    started = existing if recorded(existing) else None
+    request.asked.check_script()
+    name, existing = request.run_name()
+    started = existing if LaunchRecord.read(existing) else None
     section = _section(request, existing)
-    hosts, code = choose_hosts(request, started), trainer_package.TRAINER.sha256()
-    before = recorded(started)
-    section["restarts"] = before["script"]["restarts"] + 1 if before else 0
+    inventory, workers = request.inventory, request.asked.workers
+    hosts, code = choose_hosts(inventory, workers, request.default_workers, started), trainer_package.TRAINER.sha256()
+    before = LaunchRecord.read(started)
+    section["restarts"] = before.script["restarts"] + 1 if before else 0
     kept = ("file", "main", "sha256", "args", "outputs", "time_limit")
     written = yaml.safe_dump({"script": {key: section[key] for key in kept if key in section}}, sort_keys=False)
-    workers, launched = len(before["hosts"]) if before else len(hosts), before.get("script", section)
-    asked = [("workers", len(hosts), workers), ("time_limit", *(one.get("time_limit", 0) for one in (section, launched)))]
+    number, launched = len(before.hosts or hosts), before.script or section
+    asked = [("workers", len(hosts), number), ("time_limit", *(one.get("time_limit", 0) for one in (section, launched)))]
     return Plan(
         run=name,
         folder=request.runs / name,
@@ -117,33 +114,24 @@ def make(request: Request) -> Plan:
     )
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    others = [name for name in options if name not in OPTIONS]
-    if others:
-        raise ConfigError(
-            f"{others[0]}={options[others[0]]}: Lockstep starts a script as it is, and {others[0]} is for models that it trains itself; "
-            "leave it out, or give it to the script: -e 'args=\"--name value\"'"
-        )
-
-
 def _section(request: Request, existing: Path | None) -> dict[str, Any]:
     """Section of `script`, `args` and `outputs`; an existing run keeps its script and arguments."""
-    options, before = request.options, _recorded_section(existing).get("script")
+    options, before = request.asked.typed, _recorded_section(existing).get("script")
     given: dict[str, Any] = {}
-    if "script" in options:
-        given |= send(str(options["script"]), request.packs.parent / "code" if request.write else None)
+    if request.asked.script is not None:
+        given |= send(request.asked.script, request.code if request.write else None)
     if "args" in options:
         given["args"] = arguments(str(options["args"]))
-    if before is not None and recorded(existing):
+    if before is not None and LaunchRecord.read(existing):
         assert existing is not None
         _check_same(existing.name, before, given)
     section = {"args": [], "outputs": [], **(before or {}), **given}
     if "outputs" in options:
         section["outputs"] = outputs(str(options["outputs"]))
-    if "time_limit" in options:
-        section["time_limit"] = integer("time_limit", options["time_limit"], least=0)
+    if request.asked.time_limit is not None:
+        section["time_limit"] = request.asked.time_limit
     archive = trainer_package.file_name("script", section["sha256"])
-    if "script" not in options and not (request.packs.parent / "code" / archive).is_file():
+    if request.asked.script is None and not (request.code / archive).is_file():
         raise ConfigError(f"run: this machine no longer has the script's archive {archive}; name it again: -e script={section['file']}")
     return {**section, "archive": archive}
 
@@ -248,7 +236,7 @@ def _check_file(path: Path, root: Path, given: str) -> None:
         raise ConfigError(f"script={given}: {path.relative_to(root)} is no regular file; take it out of the folder")
 
 
-def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: list[dict[str, Any]]) -> list[str]:
+def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hosts: Sequence[Host]) -> list[str]:
     """Arguments of a host's Python that start the script there; `trainer.launch.user_script.Script.read` reads the last one.
 
     Args:
@@ -265,6 +253,6 @@ def command(script: dict[str, Any], run_folder: str, host: str, shared: str, hos
         "archive": str(PurePosixPath(shared) / "code" / script["archive"]),
         "arguments": script["args"],
         "time_limit": script.get("time_limit", 0),
-        "peers": [endpoint(one, "direct_port") for one in hosts],
+        "peers": [one.endpoint("direct_port") for one in hosts],
     }
     return ["-m", "trainer", "script", json.dumps(given)]

@@ -115,24 +115,48 @@ class Prediction:
         return [column for place in range(order.shape[1]) for column in (names[order[:, place]], ranked[:, place])]
 
 
-def chosen_epoch(asked: Any, run: Path) -> int:
-    """The one epoch that `epoch=` names; LockstepError if it names several, or one without a snapshot."""
-    epochs = RunFolder(run).choose_epochs(asked)
-    if len(epochs) != 1:
-        raise ConfigError(f"epoch={asked}: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch={epochs[-1]}")
-    return epochs[0]
+@dataclass(frozen=True)
+class PredictionRequest:
+    """The variables of predict.yml, or of evaluate.yml with an image, each parsed once."""
+
+    called: str
+    """The variable of the input, as typed."""
+    given: str
+    """The input, its path absolute; the current folder is that in which the command was typed."""
+    epoch: int
+    hosts: int
+    """How many of the run's hosts predict."""
+    output: Path | None
+    """Absolute; None if nothing is to be written."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], run: Path, hosts: int) -> "PredictionRequest":
+        """Parse the variables for a run on a number of `hosts`.
+
+        Raises:
+            LockstepError: the input is missing, several epochs or one without a snapshot, more hosts than the run has; `output` is no
+                CSV or Parquet file in an existing folder, exists, or is part of the input; pyarrow is missing.
+        """
+        variable = "image" if "image" in options else "input"
+        if variable not in options:
+            raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
+        given, asked = _source(str(options[variable])), options.get("epoch", "best")
+        epochs = RunFolder(run).choose_epochs(asked)
+        if len(epochs) != 1:
+            raise ConfigError(
+                f"epoch={asked}: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch={epochs[-1]}"
+            )
+        number = integer("workers", options["workers"]) if "workers" in options else hosts
+        if number > hosts:
+            raise ConfigError(f"workers={number}: the run has {text.count(hosts, 'host')}; give at most {hosts}")
+        output = _destination(options.get("output"), boolean("overwrite", options.get("overwrite", False)))
+        path = Path(given)
+        if output is not None and path.exists() and (output == path or (path.is_dir() and output.is_relative_to(path))):
+            raise ConfigError(f"output={output}: it is part of the input; give a file elsewhere")
+        return cls(f"{variable}={options[variable]}", given, epochs[0], number, output)
 
 
-def chosen_hosts(asked: Any, count: int) -> int:
-    """How many of the run's hosts predict; ConfigError if it has fewer."""
-    number = count if asked is None else integer("workers", asked)
-    if number > count:
-        raise ConfigError(f"workers={number}: the run has {text.count(count, 'host')}; give at most {count}")
-    return number
-
-
-def source(asked: str) -> str:
-    """`input=` with its path absolute; the current folder is that in which the command was typed."""
+def _source(asked: str) -> str:
     file, colon, function = asked.rpartition(":")
     if colon and file.endswith(".py"):
         return f"{Path(file).expanduser().resolve()}:{function}"
@@ -140,13 +164,7 @@ def source(asked: str) -> str:
     return str(path.resolve()) if path.exists() else asked
 
 
-def destination(asked: Any, overwrite: Any) -> Path | None:
-    """Absolute path of `output=`; None if nothing is to be written.
-
-    Raises:
-        ConfigError: it is no CSV or Parquet file in an existing folder, it exists, or pyarrow is missing.
-    """
-    replace = boolean("overwrite", overwrite)
+def _destination(asked: Any, replace: bool) -> Path | None:
     if asked is None:
         return None
     path = Path(str(asked)).expanduser().resolve()
@@ -163,13 +181,6 @@ def destination(asked: Any, overwrite: Any) -> Path | None:
         except ImportError:
             raise ConfigError(f"output={asked}: writing Parquet needs pyarrow. {INSTALL}") from None
     return path
-
-
-def refuse_own_input(given: str, output: Path | None) -> None:
-    """Refuse to write over what is read; ConfigError."""
-    path = Path(given)
-    if output is not None and path.exists() and (output == path or (path.is_dir() and output.is_relative_to(path))):
-        raise ConfigError(f"output={output}: it is part of the input; give a file elsewhere")
 
 
 def collected(prediction: Prediction, folder: Path, hosts: Sequence[str]) -> list[list[np.ndarray]]:

@@ -10,6 +10,7 @@ from trainer.config import schema as configs
 from trainer.data.spec import Leaf, Spec, of_images
 from trainer.evaluation.predict import Predictor, build
 from trainer.rundir import layout
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def values_of(leaf: Leaf) -> int:
@@ -32,7 +33,7 @@ class Trained:
     @classmethod
     def of(cls, run: Path) -> "Trained":
         """Read a run directory on the control node."""
-        config, dataset = configurations.build(configurations.load(run / "config.yml")), layout.recorded(run)["dataset"]
+        config, dataset = configurations.build(configurations.load(run / "config.yml")), LaunchRecord.read(run).dataset
         size = None if "spec" in dataset else tuple(config.data.image_size)
         spec = Spec.from_json(dataset["spec"]) if size is None else of_images(size)
         return cls(run, config, tuple(dataset["classes"]), spec, size)

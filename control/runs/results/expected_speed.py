@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from control.common import host_names, project, text
+from control.common import project, text
 from control.common.plan import Plan
 from control.runs.results.step_model import Prediction
 from trainer.common.files import read_json, write_json
+from trainer.rundir.launch_record import LaunchRecord
 
 FOLDER = project.PRIVATE / "predictions"
 
@@ -66,17 +67,17 @@ def save(plan: Plan, predictions: list[Prediction], facts: dict[str, Any], threa
         facts: of `host_probe`, by host.
         threads: with which each host's own step was timed, by host.
     """
-    names, batch = [host["name"] for host in plan.hosts], local_batch(plan.counts)
+    names, batch = [host.name for host in plan.hosts], local_batch(plan.counts)
     value = {
         "made_at": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
-        "hosts": [host_names.label(host) for host in plan.hosts],
+        "hosts": [host.label for host in plan.hosts],
         "made_with": [[threads.get(name), facts.get(name, {}).get("cpus"), batch] for name in names],
         "predictions": [asdict(one) for one in predictions],
     }
     write_json(_path(plan.config, batch), value)
 
 
-def expected(config: dict[str, Any], record: dict[str, Any], shares: list[int] | None = None) -> float | None:
+def expected(config: dict[str, Any], record: LaunchRecord, shares: list[int] | None = None) -> float | None:
     """Images/s that the doctor predicted for a run, None without a prediction for these hosts as they were in that run.
 
     A host with other threads or another share of its processor, or one that takes other images of a step, is not what was predicted.
@@ -86,16 +87,16 @@ def expected(config: dict[str, Any], record: dict[str, Any], shares: list[int] |
         record: its cluster.json.
         shares: each worker's share of a step (`shares` of its summary.json); None: all alike.
     """
-    file = _path(config, local_batch(record["counts"]))
+    file = _path(config, local_batch(record.counts))
     if not file.is_file():
         return None
-    forecast, names = read_json(file), [host_names.label(host) for host in record["hosts"]]
-    batch = local_batch(record["counts"])
+    forecast, names = read_json(file), [host.label for host in record.hosts]
+    batch = local_batch(record.counts)
     # A node wrote the shares: they may be of another number of workers, or all 0.
-    sizes = [round(record["counts"]["global_batch"] * share / max(1, sum(shares))) for share in shares] if shares else [batch] * len(names)
+    sizes = [round(record.counts["global_batch"] * share / max(1, sum(shares))) for share in shares] if shares else [batch] * len(names)
     if len(sizes) != len(names):
         return None
-    now = [[host.get("threads"), host.get("cpus"), size] for host, size in zip(record["hosts"], sizes, strict=True)]
+    now = [[host.threads, host.reported.get("cpus"), size] for host, size in zip(record.hosts, sizes, strict=True)]
     if forecast["hosts"][: len(names)] != names or forecast.get("made_with", [])[: len(names)] != now:
         return None
     return float(forecast["predictions"][len(names) - 1]["images_per_s"])

@@ -35,12 +35,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from control.common import configurations
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results import metric_text
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary as RunSummary
 from trainer.common.errors import LockstepError
-from trainer.common.files import read_json, replacing
+from trainer.common.files import replacing
+from trainer.rundir.launch_record import training
 
 FIRST = ("model.name", "optimizer.learning_rate", "reduction.name", "train.global_batch", "workers")
 """TensorBoard shows the first five columns until the user selects others, and sorts: columns that differ first, then by name."""
@@ -107,10 +107,9 @@ def _events(run: RunFolder) -> list[Event]:
 
 
 def _row(run: RunFolder) -> list[Event]:
-    config, summary = configurations.load(run.path / "config.yml"), run.summary
-    cluster = read_json(run.path / "cluster.json")
-    at = datetime.datetime.fromisoformat(cluster["created_at"]).timestamp()
-    values = hyperparameters(config, len(trains(cluster["hosts"])), cluster.get("compiled"))
+    config, summary, record = configurations.load(run.path / "config.yml"), run.summary, run.record
+    at = datetime.datetime.fromisoformat(record.created_at).timestamp()
+    values = hyperparameters(config, len(training(record.hosts)), record.compiled)
     if summary.reduction:
         values["reduction.name"] = summary.reduction["name"]
     parts = [_part(metadata.EXPERIMENT_TAG, experiment=_experiment(values))]

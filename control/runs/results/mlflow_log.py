@@ -9,11 +9,11 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from control.runs.hosts.inventory_hosts import trains
 from control.runs.results.hparams import hyperparameters
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json
+from trainer.rundir.launch_record import training
 
 EXPERIMENT = "lockstep"
 ENDS = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED", "PREEMPTED": "KILLED"}
@@ -99,9 +99,9 @@ def _begun(client: Any, run: RunFolder) -> str:
 
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
-    hosts = run.record["hosts"]
-    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host["name"] for host in hosts)})
-    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(run.config, len(trains(hosts))).items()]
+    hosts = run.record.hosts
+    created = client.create_run(number, run_name=run.name, tags={"lockstep.hosts": ", ".join(host.name for host in hosts)})
+    values = [Param(name, str(value)[:LONGEST]) for name, value in hyperparameters(run.config, len(training(hosts))).items()]
     for begin in range(0, len(values), AT_ONCE):
         client.log_batch(created.info.run_id, params=values[begin : begin + AT_ONCE])
     return str(created.info.run_id)

@@ -18,6 +18,7 @@ from trainer.common.suggest import nearest
 from trainer.data.spec import noun
 from trainer.rundir import layout
 from trainer.rundir.best_epoch import best_row
+from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.schemas import read_history
 
 NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -52,9 +53,9 @@ class RunFolder:
         return configurations.load(path) if path.is_file() else {}
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> LaunchRecord:
         """cluster.json, the record of the last launch; empty before the first."""
-        return layout.recorded(self.path)
+        return LaunchRecord.read(self.path)
 
     @property
     def summary(self) -> Summary:
@@ -79,17 +80,17 @@ class RunFolder:
     @property
     def noun(self) -> str:
         """Noun for an example of its dataset."""
-        return noun(self.record.get("dataset", {}).get("spec"))
+        return noun(self.record.dataset.get("spec"))
 
     @property
     def host_names(self) -> list[str]:
         """Names of the hosts that trained, by rank."""
-        return [host["name"] for host in self.record.get("hosts", [])]
+        return [host.name for host in self.record.hosts]
 
     @property
     def evaluators(self) -> list[str]:
         """Names of the hosts that evaluate snapshots while others train."""
-        return host_roles.evaluators(self.record)
+        return host_roles.evaluators(self.record.hosts)
 
     @property
     def is_elastic(self) -> bool:
@@ -116,30 +117,29 @@ class RunFolder:
         folder = self.path / "output"
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
-    def remaining(self, hosts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def remaining(self, hosts: Sequence[Host]) -> list[Host]:
         """Its workers that do what follows training: not a spare, which may have trained, nor a host that was lost in the end."""
         lost = {one["host"] for one in self.summary.lost}
-        return [host for host in hosts if host["name"] not in lost]
+        return [host for host in hosts if host.name not in lost]
 
     # --- its end
 
     def judged(self, verdicts: Iterable[Verdict]) -> Verdicts:
         """The verdicts of its workers; evaluators, and hosts without which an elastic run went on, have not failed."""
         needed = Verdicts(verdicts).without(self.evaluators)
-        return needed.without_lost(len(self.record["hosts"])) if self.is_elastic else needed
+        return needed.without_lost(len(self.record.hosts)) if self.is_elastic else needed
 
     def concluded(self, verdicts: Verdicts, cancelled: bool = False) -> Summary:
         """Its summary, with the state that its workers' verdicts give; `cancelled`: they were told to stop."""
         before, record = self.summary, self.record
-        script = record.get("script")
-        state = verdicts.run_state(before.state, cancelled, script is not None)
+        state = verdicts.run_state(before.state, cancelled, bool(record.script))
         written = {"workers": len(verdicts), **before.written, "state": state}
         written.pop("failure", None)
-        if script is not None:
-            written |= {"script": script["main"], "restarts": script["restarts"], **self._script_seconds()}
-        if "job" in record.get("slurm", {}):
+        if record.script:
+            written |= {"script": record.script["main"], "restarts": record.script["restarts"], **self._script_seconds()}
+        if "job" in record.slurm:
             written["started_by"] = "playbooks/slurm.yml"
-        spares = {host["name"] for host in record.get("spares", [])}
+        spares = {host.name for host in record.spares}
         took_places = [verdict.host for verdict in verdicts if verdict.host in spares]
         written |= {name: value for name, value in (("lost", verdicts.lost), ("took_places", took_places)) if value}
         if (cause := verdicts.root_cause) and state == "FAILED":
@@ -173,7 +173,7 @@ class RunFolder:
         if summary.under_way or summary.unsaved or not layout.existing_epochs(self.path):
             return ""
         epochs = self._missing_epochs()
-        return f"none here of epoch {_ranges(epochs)}: removed, or lost with the chief's disk before they were collected" if epochs else ""
+        return f"none here of epoch {ranges(epochs)}: removed, or lost with the chief's disk before they were collected" if epochs else ""
 
     def choose_epochs(self, asked: object) -> list[int]:
         """Epochs for `12`, `1,12,30`, `2-5`, `first`, `best`, `last` or `all`, in that order.
@@ -212,7 +212,7 @@ class RunFolder:
             which = "such snapshot" if first == last else "snapshot of some of these" if epochs else "such snapshots"
             policy, _ = layout.snapshots_policy(self.path)
             because = "" if policy == "all" else f" (checkpoint.snapshots={policy} keeps no others)"
-            raise LockstepError(f"epoch={word}: run {self.name} has no {which}; there are: {_ranges(existing)}{because}")
+            raise LockstepError(f"epoch={word}: run {self.name} has no {which}; there are: {ranges(existing)}{because}")
         return epochs
 
     @property
@@ -226,7 +226,7 @@ class RunFolder:
         return words
 
 
-def _ranges(numbers: list[int]) -> str:
+def ranges(numbers: list[int]) -> str:
     """Ascending numbers as `-e epoch=` takes them: `[1, 2, 3, 7]` as `1-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:

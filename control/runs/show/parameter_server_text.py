@@ -6,14 +6,13 @@ from typing import Any
 
 from control.common import text
 from control.remote.worker_files import chief_records
-from control.runs.hosts.host_roles import GROUPS, _of_role
-from control.runs.hosts.inventory_hosts import trains
+from control.runs.hosts.host_roles import GROUPS, of_role
 from control.runs.results import metric_text
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
 from trainer.common.suggest import nearest
-from trainer.network.launched_hosts import server_endpoints
 from trainer.parameter_server.roles import EVALUATOR, ROLES, SERVER
+from trainer.rundir.launch_record import Host, server_endpoints, training
 from trainer.rundir.layout import SERVER_LOG
 from trainer.rundir.metrics_log import WORKER_LOG
 
@@ -21,49 +20,49 @@ STALENESS = "staleness"
 """Kind of the records that the chief writes after each epoch."""
 
 
-def shown(hosts: Sequence[dict[str, Any]], staleness: int | None) -> str:
+def shown(hosts: Sequence[Host], staleness: int | None) -> str:
     """Who does what in an asynchronous run, and how far its workers may be apart."""
-    chief, *workers = (host["name"] for host in trains(hosts))
-    keeping = [host["name"] for host in hosts if "server_port" in host]
+    chief, *workers = (host.name for host in training(hosts))
+    keeping = [host.name for host in hosts if host.server_port is not None]
     keep = "keeps" if len(keeping) == 1 else "keep"
     bound = "any staleness" if staleness is None else f"staleness {staleness}"
-    evaluators = _of_role(hosts, EVALUATOR)
+    evaluators = of_role(hosts, EVALUATOR)
     evaluate = f", {', '.join(evaluators)} {'evaluates' if len(evaluators) == 1 else 'evaluate'} snapshots" if evaluators else ""
     return (
         f"asynchronous, {bound}: {chief} hands out steps, {', '.join(workers)} compute, {', '.join(keeping)} {keep} the weights{evaluate}"
     )
 
 
-def logs(hosts: Sequence[dict[str, Any]], role: str | None) -> dict[str, Any]:
+def logs(hosts: Sequence[Host], role: str | None) -> dict[str, Any]:
     """The `hosts` that have a log of those that are asked for, by name, and the `files` of these.
 
     Raises:
         ConfigError: there is no such role.
     """
-    names = [host["name"] for host in hosts]
+    names = [host.name for host in hosts]
     if role is None:
         return {"files": dict.fromkeys(names, WORKER_LOG), "hosts": names}
     if role not in ROLES:
         raise ConfigError(f"role={role}: unknown{nearest(role, ROLES)}; it must be one of: {', '.join(ROLES)}")
     if not server_endpoints(hosts):
         raise ConfigError(f"role={role}: the run is synchronous, and all its hosts are workers. Fix: leave it out")
-    if not (of_role := _of_role(hosts, role)):
+    if not (asked := of_role(hosts, role)):
         raise ConfigError(f"role={role}: the run has no {role}. Fix: put hosts into the inventory's group {GROUPS[role]}, or leave it out")
-    beside = {host["name"] for host in trains(hosts)}
-    files = {name: SERVER_LOG if role == SERVER and name in beside else WORKER_LOG for name in of_role}
-    return {"files": files, "hosts": of_role}
+    beside = {host.name for host in training(hosts)}
+    files = {name: SERVER_LOG if role == SERVER and name in beside else WORKER_LOG for name in asked}
+    return {"files": files, "hosts": asked}
 
 
 def result(run: RunFolder) -> list[tuple[str, str]]:
     """How stale the steps of a run were, and who computed them, as names and values; nothing of a synchronous run."""
-    hosts = run.record.get("hosts", [])
+    hosts = run.record.hosts
     records = [one for one in chief_records(run.path) if one["kind"] == STALENESS] if server_endpoints(hosts) else []
     if not records:
         return []
     calls = Counter[int]()
     for record in records:
         calls.update(dict(enumerate(record["by_worker"])))
-    names = [host["name"] for host in trains(hosts)[1:]]
+    names = [host.name for host in training(hosts)[1:]]
     shares = ", ".join(f"{name} {calls[number] / max(1, calls.total()):.0%}" for number, name in enumerate(names))
     return [("staleness", staleness(calls_by_staleness(records))), ("computed by", shares), ("evaluated", _evaluated(run))]
 

@@ -26,9 +26,9 @@ def plan(plan: Plan, runs: str, warnings: Sequence[str] = (), whole: bool = True
 def _hosts(plan: Plan, whole: bool) -> str:
     """The plan's hosts in one line; of a `whole` plan with their addresses."""
     if not whole:
-        return f"{len(plan.hosts)}: {', '.join(host['name'] for host in plan.hosts)}"
-    hosts = ", ".join(f"{rank} {host['name']} {host['address']}:{host['port']}" for rank, host in enumerate(plan.hosts))
-    chosen = "; ports chosen free for this launch" if any(host.get("port_chosen") for host in plan.hosts) else ""
+        return f"{len(plan.hosts)}: {', '.join(host.name for host in plan.hosts)}"
+    hosts = ", ".join(f"{rank} {host.label}:{host.port}" for rank, host in enumerate(plan.hosts))
+    chosen = "; ports chosen free for this launch" if any(host.port_chosen for host in plan.hosts) else ""
     return f"{len(plan.hosts)} (rank host address): {hosts}{chosen}"
 
 

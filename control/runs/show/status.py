@@ -15,7 +15,7 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show import result_text
 from trainer.data.spec import noun
-from trainer.network.launched_hosts import posts
+from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.phases import Phase
 from trainer.supervision.restart_policy import may_go_on
 
@@ -166,12 +166,12 @@ def listed(names: list[str]) -> str:
     """Runs as a table, with the last state that is known here."""
     runs = [RunFolder(project.RUNS / name) for name in names]
     records = [run.record for run in runs]
-    rows = [_run_row(run.name, run.summary, record.get("launched_at")) for run, record in zip(runs, records, strict=True)]
+    rows = [_run_row(run.name, run.summary, record.launched_at) for run, record in zip(runs, records, strict=True)]
     return text.table(_run_columns(_called(records)), rows)
 
 
-def _called(records: Iterable[dict[str, Any]]) -> str:
-    return noun(*(record.get("dataset", {}).get("spec") for record in records))
+def _called(records: Iterable[LaunchRecord]) -> str:
+    return noun(*(record.dataset.get("spec") for record in records))
 
 
 def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
@@ -181,7 +181,7 @@ def all_runs(jobs: Jobs = NOTHING_KNOWN) -> str:
     """
     runs = {RunFolder(path.parent) for name in ("cluster.json", "summary.json") for path in project.RUNS.glob(f"*/{name}")}
     records = {run: run.record for run in runs}
-    begun = {run: record.get("launched_at") for run, record in records.items()}
+    begun = {run: record.launched_at for run, record in records.items()}
     when = {run: begun[run] or (run.path / "summary.json").stat().st_mtime for run in runs}
     latest_first = sorted(runs, key=lambda run: (when[run], run.name), reverse=True)
     known = {run.name for run in runs}
@@ -215,7 +215,7 @@ def _is_ours(run: str) -> bool:
 def _last_known(run: RunFolder, jobs: Jobs) -> Summary:
     """The summary of a run, with its state in words. An unwatched run goes on, or ends, without reporting to this machine."""
     summary, record, state = run.summary, run.record, None
-    ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host["name"] for host in posts(record)])
+    ended = record and not launches.is_begun(run.path) and jobs.has_ended(run.name, [host.name for host in record.posts])
     if run.name in jobs.states:
         state = jobs.states[run.name]
     elif job := launches.uncollected_job(record):
@@ -234,20 +234,18 @@ def _share(parts: list[float], wholes: list[float]) -> float | None:
     return sum(parts) / sum(wholes) if wholes and sum(wholes) > 0 else None
 
 
-def table(
-    run: RunFolder, hosts: list[dict[str, Any]], seen: Sequence[WorkerSeen], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN
-) -> str:
+def table(run: RunFolder, hosts: Sequence[Host], seen: Sequence[WorkerSeen], counts: dict[str, Any], jobs: Jobs = NOTHING_KNOWN) -> str:
     """A run's status: its progress, one line per worker, and the phases of a step if known; a script's run has no `counts`.
 
     `jobs`: what the hosts say of their runs.
     """
     by_host, row = {look.host: look for look in seen}, _row if counts else _script_row
-    members = _members(seen) or [host["name"] for host in hosts]
-    looks = {host["name"]: by_host.get(host["name"], WorkerSeen(host["name"], "unreachable")) for host in hosts}
+    members = _members(seen) or [host.name for host in hosts]
+    looks = {host.name: by_host.get(host.name, WorkerSeen(host.name, "unreachable")) for host in hosts}
     if not counts:
         # A script has no records that say it.
         looks = {name: replace(look, note=jobs.note(run.name, name) or look.note) for name, look in looks.items()}
-    rows = [row(host, looks[host["name"]] if host["name"] in members else _lost(looks[host["name"]])) for host in hosts]
+    rows = [row(host, looks[host.name] if host.name in members else _lost(looks[host.name])) for host in hosts]
     chief = by_host.get(members[0], WorkerSeen(members[0], "unreachable"))
     restarts, columns = [look.restarts for look in looks.values()], list(COLUMNS if counts else SCRIPT_COLUMNS)
     if any(restarts):
@@ -263,8 +261,8 @@ def table(
         "",
         text.table(columns, rows),
     ]
-    phases = step_profile.shown({host["name"]: split for host in hosts if (split := looks[host["name"]].split)})
-    slow = stragglers.sentence(chief.straggler, [host["name"] for host in hosts]) if chief.straggler else ""
+    phases = step_profile.shown({host.name: split for host in hosts if (split := looks[host.name].split)})
+    slow = stragglers.sentence(chief.straggler, [host.name for host in hosts]) if chief.straggler else ""
     return "\n".join([*lines, *(["", phases] if phases else []), *([f"  {slow}"] if slow else [])])
 
 
@@ -296,12 +294,12 @@ def _overall(recorded: str | None, seen: Sequence[WorkerSeen], alive: str = "RUN
     return "ended without being watched; continue it with train.yml"
 
 
-def _row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
+def _row(host: Host, look: WorkerSeen) -> list[Any]:
     steps, heard, wait, alive = look.steps, look.heard, look.input_wait, look.state == "running"
     note = _note(look) or ("silent" if alive and heard is not None and heard > 15 else "")
     return [
-        host["rank"],
-        host["name"],
+        host.rank,
+        host.name,
         look.state,
         look.phase if alive else "-",
         f"{steps['step']:,}" if steps else "-",
@@ -311,9 +309,9 @@ def _row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
     ]
 
 
-def _script_row(host: dict[str, Any], look: WorkerSeen) -> list[Any]:
+def _script_row(host: Host, look: WorkerSeen) -> list[Any]:
     heard = f"{text.duration(look.heard)} ago" if look.heard is not None else "-"
-    return [host["rank"], host["name"], look.state, heard, _note(look)]
+    return [host.rank, host.name, look.state, heard, _note(look)]
 
 
 def _note(look: WorkerSeen) -> str:

@@ -16,6 +16,7 @@ from control.common.task import Task
 from control.remote import trainer_process
 from control.remote.published import Published
 from control.runs.planning import plan_command
+from control.runs.planning.plan_request import Inventory, OperatorRequest
 from control.runs.show import plan_text
 from trainer.common.files import replacing
 from trainer.common.safe_text import printable
@@ -28,8 +29,9 @@ def plan(task: Task) -> dict[str, Any]:
     options = command_line.operator_options(COMMAND, task.task_vars)
     wanted = {"images": integer("images", options.get("images", 32)), "step": integer("step", options.get("step", 1))}
     asked: dict[str, Any] = {key: options[key] for key in ("config", "dataset", "model", "set", "allow_bad_images") if key in options}
-    hosts = plan_command.hosts(task.task_vars)[:1]
-    plan = plan_command.make({**asked, "run": "picture"}, hosts, "pictures", 1, task.arguments["packs"], not task.check_mode)
+    asked["run"] = "picture"
+    host = Inventory(hosts=plan_command.hosts(task.task_vars)[:1])
+    plan = plan_command.make(OperatorRequest.of(asked), host, "pictures", 1, task.arguments["packs"], not task.check_mode)
     return {"ansible_facts": {"plan": plan.fact, "batch_wanted": wanted}}
 
 

@@ -14,6 +14,7 @@ from control.runs.results.outcome import Verdict, Verdicts
 from control.runs.results.run_folder import RunFolder
 from control.runs.results.summary import Summary
 from control.runs.show.result_text import shown_result
+from trainer.rundir.launch_record import LaunchRecord, host_facts
 
 
 def conclude(task: Task) -> dict[str, Any]:
@@ -22,7 +23,8 @@ def conclude(task: Task) -> dict[str, Any]:
     name = plan.run
     if run.is_users:
         task.warn([under_way.restore(name)])
-    verdicts = _with_launch(run.record, run.judged(Verdict(**one) for one in task.arguments["verdicts"]))
+    record = run.record
+    verdicts = _with_launch(record, run.judged(Verdict(**one) for one in task.arguments["verdicts"]))
     if all(verdict.state == "unreachable" for verdict in verdicts):
         message = (
             f"{name}: no host can be reached from here: {verdicts[0].message}. Training may well go on.\n\n{next_steps.under_way(name)}"
@@ -37,9 +39,8 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"run_under_way": None, "show_last": f"{name} {waiting_runs.progress(verdicts)}\n{next_steps.under_way(name)}"}
     if not summary.script:
         summary = summary.changed(**(_end_to_end(run, verdicts) if run.is_trial else _forecast(run, summary)))
-    entered = run.record.get("entered_at")
-    launched_here = entered == command_line.entered()
-    summary = summary.changed(launch=verdicts.launch_times(entered, time.time() if launched_here else None))
+    launched_here = record.entered_at == command_line.entered()
+    summary = summary.changed(launch=verdicts.launch_times(record.entered_at, time.time() if launched_here else None))
     summary.write(run.path)
     under_way.forget(run.path)
     if run.is_users and not summary.script:
@@ -57,19 +58,19 @@ def conclude(task: Task) -> dict[str, Any]:
         return {"failed": True, "msg": trouble} if trouble else {}
     if trouble:
         return {"run_under_way": None, "failed": True, "msg": f"{trouble}\n\n{shown}"}
-    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": run.remaining(run.record["hosts"])}
+    facts = {"plan": dataclasses.replace(plan, complete=True).fact, "cluster": host_facts(run.remaining(record.hosts))}
     return {"run_under_way": None, "show_last": shown, "ansible_facts": facts}
 
 
-def _with_launch(record: dict[str, Any], verdicts: Verdicts) -> Verdicts:
+def _with_launch(record: LaunchRecord, verdicts: Verdicts) -> Verdicts:
     """The verdicts. The one to blame also has its worker's environment variables, and whether the previous launch ended the same way."""
     cause = verdicts.root_cause
     if cause is None:
         return verdicts
-    environments = {host["name"]: host.get("environment", {}) for host in record.get("hosts", [])}
+    environments = {host.name: host.environment for host in record.hosts}
     # Slurm may have taken hosts that are not in the inventory; its script has the first host's variables.
     environment = environments.get(cause.host, next(iter(environments.values()), {}))
-    blamed = dataclasses.replace(cause, environment=environment, again=cause.crashed_again(record.get("failed_before")))
+    blamed = dataclasses.replace(cause, environment=environment, again=cause.crashed_again(record.failed_before))
     return Verdicts(blamed if verdict is cause else verdict for verdict in verdicts)
 
 
@@ -94,7 +95,7 @@ def _forecast(run: RunFolder, summary: Summary) -> dict[str, float]:
 
 def _end_to_end(run: RunFolder, verdicts: Verdicts) -> dict[str, float]:
     """Seconds from the launch to the end of the last worker, both by this machine's clock."""
-    return {"seconds_end_to_end": round(verdicts.ended_at - run.record["launched_at"], 3)}
+    return {"seconds_end_to_end": round(verdicts.ended_at - run.record.launched_at, 3)}
 
 
 def conclude_stop(task: Task) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from control.runs.results.run_names import latest_run
 from control.runs.show import parameter_server_text, status
 from control.runs.tasks import deletion, elsewhere
 from trainer.common.errors import LockstepError
-from trainer.common.files import read_json
-from trainer.network.launched_hosts import posts
+from trainer.rundir.launch_record import LaunchRecord, host_facts
 
 
 def find(task: Task) -> dict[str, Any]:
@@ -46,22 +45,22 @@ def find(task: Task) -> dict[str, Any]:
     if task.arguments["command"] in ("stop", "playbooks/delete_run"):
         reservations.refuse(folder.name)
     # A run that was planned but never started has no hosts.
-    new = task.arguments.get("asked") and not (folder / "cluster.json").is_file()
-    cluster: dict[str, Any] = {"hosts": []} if new else _cluster(folder, task.task_vars["groups"]["all"])
+    new = task.arguments.get("asked") and not LaunchRecord.read(folder)
+    record = LaunchRecord() if new else _recorded(folder, task.task_vars["groups"]["all"])
     if "follow" in options:
         options["follow"] = boolean("follow", options["follow"])
     after = task.arguments["command"] in ("evaluate", "predict")
     if after:
         _refuse_without_weights(folder, task.arguments["command"], options)
-    if "job" in cluster.get("slurm", {}):
-        _refuse_jobs(folder, task.arguments["command"], cluster["slurm"])
-    known = ("dataset", "code", "code_sha256", "counts", "script", "slurm")
-    plan = Plan(run=folder.name, folder=folder, **{key: cluster[key] for key in known if key in cluster})
-    hosts = RunFolder(folder).remaining(cluster["hosts"]) if after else posts(cluster)
+    if "job" in record.slurm:
+        _refuse_jobs(folder, task.arguments["command"], record)
+    known = {key: getattr(record, key) for key in ("dataset", "code", "code_sha256", "counts", "script", "slurm")}
+    plan = Plan(run=folder.name, folder=folder, **known)
+    hosts = RunFolder(folder).remaining(record.hosts) if after else record.posts
     left = {"if_interrupted": f"Only its logs are no longer shown.\n{next_steps.under_way(folder.name)}"} if options.get("follow") else {}
     if task.arguments["command"] == "logs":
         plan = replace(plan, logs=parameter_server_text.logs(hosts, options.get("role")))
-    return {**left, "ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": options}}
+    return {**left, "ansible_facts": {"plan": plan.fact, "cluster": host_facts(hosts), "run_options": options, "published": {}}}
 
 
 def _elsewhere(task: Task, run: str) -> dict[str, Any]:
@@ -78,28 +77,27 @@ def _refuse_without_weights(run: Path, command: str, options: dict[str, Any]) ->
         RunFolder(run).choose_epochs(options.get("epoch", "last"))
 
 
-def _refuse_jobs(run: Path, command: str, job: dict[str, Any]) -> None:
+def _refuse_jobs(run: Path, command: str, record: LaunchRecord) -> None:
     """Refuse commands on Slurm's jobs: only Slurm stops them and knows their state."""
-    under_way = bool(launches.uncollected_job({"slurm": job})) or RunFolder(run).summary.under_way
+    under_way = bool(launches.uncollected_job(record)) or RunFolder(run).summary.under_way
     if command in ("stop", "logs") or (command == "status" and under_way):
-        number = job["job"]
+        number = record.slurm["job"]
         refusal = (
-            f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {job['folder']}; watch it: ansible-playbook "
-            f"playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
+            f"run={run.name} is job {number} of Slurm. Look: squeue --job {number}; logs: {record.slurm['folder']}; watch it: "
+            f"ansible-playbook playbooks/slurm.yml -e run={run.name}; stop it, keeping its state: scancel --signal=TERM {number}"
         )
         rest = status.all_runs() if command == "status" else ""
         raise LockstepError("\n\n".join(part for part in (refusal, rest) if part))
 
 
-def _cluster(folder: Path, inventory_names: list[str]) -> dict[str, Any]:
-    path = folder / "cluster.json"
-    if not path.is_file():
+def _recorded(folder: Path, inventory_names: list[str]) -> LaunchRecord:
+    record = LaunchRecord.read(folder)
+    if not record:
         reservations.refuse(folder.name)
         raise LockstepError(
             f"run={folder.name}: it never started (no cluster.json); start it: ansible-playbook train.yml -e run={folder.name}"
         )
-    cluster: dict[str, Any] = read_json(path)
-    missing = [host["name"] for host in posts(cluster) if host["name"] not in inventory_names]
+    missing = [host.name for host in record.posts if host.name not in inventory_names]
     if missing:
         raise LockstepError(f"run={folder.name}: its hosts {', '.join(missing)} are not in this inventory; choose the run's own with -i")
-    return cluster
+    return record

@@ -1,5 +1,6 @@
 """A run's launch: the hosts' run directories are judged, `config.yml` and `cluster.json` written; over once all workers run, or none."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from control.runs.hosts.inventory_hosts import tf_config, thread_share
 from control.runs.launch import launches, reservations, resumption
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import LockstepError
-from trainer.network.launched_hosts import posts
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import RECORD, Host, LaunchRecord, host_facts
 
 
 def record(task: Task) -> dict[str, Any]:
@@ -30,21 +30,31 @@ def record(task: Task) -> dict[str, Any]:
         return {"show_last": f"{plan.run}: would be launched; with --check nothing was started or written"}
     _check_claims(plan, claims)
     folder = plan.folder
-    before = recorded(folder)
+    before = LaunchRecord.read(folder)
     under_way = {"run_under_way": plan.run} if RunFolder(folder).is_users else {}
     if all(claim["running"] for claim in claims.values()):
         reservations.release(plan.run)
-        return {**under_way, "before_start": None, "ansible_facts": {"record": before, "cluster": posts(before)}}
+        return {
+            **under_way,
+            "before_start": None,
+            "ansible_facts": {"record": before.fact, "cluster": host_facts(before.posts)},
+        }
     facts = {name: claim["facts"] | _settings(task, name) for name, claim in claims.items()}
-    hosts = _hosts(plan.posts, len(plan.hosts), facts, {host["name"]: host["threads"] for host in posts(before)})
+    hosts = _hosts(plan.posts, len(plan.hosts), facts, {host.name: host.threads or 0 for host in before.posts})
     # Keep the folder of the run's Slurm jobs; the previous job is not part of this launch.
-    shared = {"slurm": {"folder": before["slurm"]["folder"]}} if "slurm" in before else {}
+    shared = {"slurm": {"folder": before.slurm["folder"]}} if before.slurm else {}
     record = launches.record(plan, Published.of(task.arguments["published"]), hosts, launch=plan.nonce, **shared)
     launches.write(folder, plan, record)
     clear_marks(project.PRIVATE / "watch" / plan.run)
-    chosen, launch = resumption.choose(folder, {host["name"]: claims[host["name"]] for host in plan.posts}), launches.begin(plan)
-    text = (folder / "cluster.json").read_text(encoding="utf-8")
-    facts_set = {"record": record, "cluster": posts(record), "record_text": text, "state_to_give": chosen.give, "launch": launch}
+    chosen, launch = resumption.choose(folder, {host.name: claims[host.name] for host in plan.posts}), launches.begin(plan)
+    text = (folder / RECORD).read_text(encoding="utf-8")
+    facts_set = {
+        "record": record.fact,
+        "cluster": host_facts(record.posts),
+        "record_text": text,
+        "state_to_give": chosen.give,
+        "launch": launch,
+    }
     begun = {} if RunFolder(folder).is_trial else {"launch_begun": launch}
     return {"changed": True, "ansible_facts": facts_set, "show": "\n".join(chosen.lines), "before_start": None, **begun}
 
@@ -71,8 +81,8 @@ def _check_claims(plan: Plan, claims: dict[str, dict[str, Any]]) -> None:
             f"run={run} is running on {len(running)} of {len(claims)} hosts ({', '.join(running)}); "
             f"stop it first: ansible-playbook stop.yml -e run={run}"
         )
-    mine = recorded(plan.folder).get("id")
-    if others := [name for name in running if claims[name]["identity"] != (mine or "")]:
+    mine = LaunchRecord.read(plan.folder).id
+    if others := [name for name in running if claims[name]["identity"] != mine]:
         raise LockstepError(
             f"run={run}: another run of that name trains on {', '.join(others)}, launched elsewhere; nothing was changed. "
             f"Fix: choose another run name, or stop that one: ansible-playbook stop.yml -e run={run}"
@@ -98,17 +108,16 @@ def _occupied(name: str, holder: dict[str, Any]) -> str:
     return f"port {port} on {name} is held by {holder['process'] or 'another program'}. Fix: end that program, {other}"
 
 
-def _hosts(cluster: list[dict[str, Any]], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[dict[str, Any]]:
+def _hosts(cluster: Sequence[Host], workers: int, facts: dict[str, Any], before: dict[str, int]) -> list[Host]:
     """By rank, with facts. A resumed run keeps each host's threads: another number would round sums differently.
 
     A spare, which follows the `workers`, gets its cluster from its supervisor when it takes a place.
     """
     hosts = []
     for rank, host in enumerate(cluster):
-        name = host["name"]
-        threads = before.get(name) or thread_share(cluster, name, facts[name]["cores"])
-        hosts.append({"rank": rank, **host, "threads": threads, **facts[name]})
-        hosts[-1] |= {"tf_config": tf_config(cluster[:workers], rank)} if rank < workers else {"tf_config": {}}
+        threads = before.get(host.name) or thread_share(cluster, host.name, facts[host.name]["cores"])
+        place = tf_config(cluster[:workers], rank) if rank < workers else {}
+        hosts.append(Host.of({**host.fact, **facts[host.name], "rank": rank, "threads": threads, "tf_config": place}))
     return hosts
 
 

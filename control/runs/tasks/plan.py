@@ -13,12 +13,24 @@ from control.common.task import Task
 from control.runs.hosts import run_recovery
 from control.runs.launch import launches, reservations, under_way
 from control.runs.planning import plan_command, script_plan
+from control.runs.planning.plan_request import OperatorRequest
 from control.runs.results import mlflow_log
 from control.runs.results.run_folder import RunFolder
 from control.runs.show.result_text import shown_result
 from trainer.common.errors import ConfigError
 from trainer.common.safe_text import printable
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import Host, LaunchRecord, host_facts
+
+LATER: dict[str, Any] = {
+    "published": {},
+    "launch": {},
+    "broken_launches": [],
+    "sweep_found": {},
+    "worker_left_alone": [],
+    "worker_may_return": False,
+    "worker_nothing_to_start": False,
+}
+"""Facts that later stages set, as they are until then."""
 
 
 def plan(task: Task) -> dict[str, Any]:
@@ -35,33 +47,30 @@ def plan(task: Task) -> dict[str, Any]:
         check_name("sweep", kind.partition("/")[2])
     if "run" in options and kind == "runs" and not task.check_mode:
         task.warn([under_way.restore(str(options["run"]))])
-    plan = plan_command.make(
-        _selftest(options) if command == "doctor" else options,
-        plan_command.hosts(task.task_vars),
-        kind,
-        int(task.template(task.arguments["default_workers"])),
-        task.arguments["packs"],
-        not task.check_mode,
-        plan_command.spares(task.task_vars) if command == "train" else (),
-        plan_command.servers(task.task_vars),
-        plan_command.apart(task.task_vars) if command in ("train", "doctor") else (),
+    asked = OperatorRequest.of(_selftest(options) if command == "doctor" else options)
+    inventory, number = plan_command.inventory(task.task_vars), int(task.template(task.arguments["default_workers"]))
+    inventory = replace(
+        inventory,
+        spares=inventory.spares if command == "train" else (),
+        apart=inventory.apart if command in ("train", "doctor") else (),
     )
+    plan = plan_command.make(asked, inventory, kind, number, task.arguments["packs"], not task.check_mode)
     if plan.script and command != "train":
         script_plan.refuse(plan.folder, f"{command}.yml")
     if command == "playbooks/slurm":
         run_recovery.check_job(plan.config)
-    if boolean("show_config", options.get("show_config", False)):
+    if asked.show_config:
         # The following stages have nothing to do.
         return {
             "show_last": plan.config_yaml.rstrip(),
-            "ansible_facts": {"plan": replace(plan, complete=True).fact, "cluster": plan.posts, "run_options": {}},
+            "ansible_facts": {**LATER, "plan": replace(plan, complete=True).fact, "cluster": host_facts(plan.posts), "run_options": {}},
         }
     if command == "train" and not plan.complete:
-        launches.check_job(plan.run, recorded(plan.folder))
+        launches.check_job(plan.run, LaunchRecord.read(plan.folder))
     plan = replace(plan, command=command, typed=plan_command.typed(options, plan.run))
     if plan.complete and command == "train" and not plan.script and not task.check_mode:
         task.warn([mlflow_log.log(RunFolder(plan.folder), plan.config["telemetry"]["mlflow"])])
-    already = {"show_last": _already(plan, not boolean("evaluate", options.get("evaluate", False)))} if plan.complete else {}
+    already = {"show_last": _already(plan, not asked.evaluate)} if plan.complete else {}
     # A training run may refuse changed options: `settle_run` shows the plan once its hosts report no conflict.
     show = {} if waits(plan) else {"show": plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)}
     hosts = plan.posts
@@ -72,7 +81,7 @@ def plan(task: Task) -> dict[str, Any]:
     return {
         **already,
         **show,
-        "ansible_facts": {"plan": plan.fact, "cluster": hosts, "run_options": options, **_broken(task, command)},
+        "ansible_facts": {**LATER, "plan": plan.fact, "cluster": host_facts(hosts), "run_options": options, **_broken(task, command)},
         **(_before_start(plan) if command in ("train", "doctor") and not plan.complete else {}),
     }
 
@@ -96,13 +105,12 @@ def waits(plan: Plan) -> bool:
 
 def _trained_with(plan: Plan) -> Plan:
     """The plan of a complete run, with what it was trained with, its hosts' threads included, for the stages after training."""
-    trained = recorded(plan.folder)
+    trained = LaunchRecord.read(plan.folder)
     if plan.script:
         return plan
-    before = {host["name"]: host for host in trained["hosts"]}
-    hosts = [{**before.get(host["name"], {}), **host} for host in plan.hosts]
-    code = {"code": trained["code"], "code_sha256": trained.get("code_sha256", "")}
-    return replace(plan, hosts=hosts, dataset=trained["dataset"], **code)
+    before = {host.name: host.fact for host in trained.hosts}
+    hosts = [Host.of(before.get(host.name, {}) | host.fact) for host in plan.hosts]
+    return replace(plan, hosts=hosts, dataset=trained.dataset, code=trained.code, code_sha256=trained.code_sha256)
 
 
 SLURM = {"time": (re.compile(r"[0-9:-]{1,20}"), "1:30:00"), "partition": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,99}"), "short")}

@@ -13,9 +13,9 @@ from control.common.task import Task
 from control.remote import trainer_process
 from control.remote.published import Published
 from control.runs.predict import predictions
-from control.runs.predict.predictions import FOLDER, Prediction
-from trainer.common.errors import ConfigError, LockstepError
-from trainer.rundir import layout
+from control.runs.predict.predictions import FOLDER, Prediction, PredictionRequest
+from trainer.common.errors import LockstepError
+from trainer.rundir.launch_record import LaunchRecord
 
 
 def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[dict[str, Any]], packs: str, check: bool) -> dict[str, Any]:
@@ -24,26 +24,19 @@ def plan_prediction(plan: dict[str, Any], options: dict[str, Any], hosts: list[d
     Returns the facts `prediction`, as planned, and `published`, the trainer of this version; with `--check` only shows.
     """
     run = Plan.of(plan).folder
-    variable = "image" if "image" in options else "input"
-    if variable not in options:
-        raise ConfigError("input: missing; say what to predict: -e input=FILE_OR_FOLDER, or -e input=FILE.py:FUNCTION")
-    called = f"{variable}={options[variable]}"
-    given = predictions.source(str(options[variable]))
-    epoch = predictions.chosen_epoch(options.get("epoch", "best"), run)
-    number = predictions.chosen_hosts(options.get("workers"), len(hosts))
-    output = predictions.destination(options.get("output"), options.get("overwrite", False))
-    predictions.refuse_own_input(given, output)
+    asked = PredictionRequest.of(options, run, len(hosts))
+    output = asked.output
     folder = project.PRIVATE / FOLDER / run.name
     shutil.rmtree(folder, ignore_errors=True)
-    request = {"run": str(run), "given": given, "called": called, "hosts": number, "into": str(folder)}
+    request = {"run": str(run), "given": asked.given, "called": asked.called, "hosts": asked.hosts, "into": str(folder)}
     with ending_at_signals():
         try:
             folder.mkdir(parents=True)
-            planned = trainer_process.run(["new-examples"], f"reading {called}", request)
+            planned = trainer_process.run(["new-examples"], f"reading {asked.called}", request)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    planned |= {"run": run.name, "epoch": epoch, "called": called, "classes": layout.recorded(run)["dataset"]["classes"]}
+    planned |= {"run": run.name, "epoch": asked.epoch, "called": asked.called, "classes": LaunchRecord.read(run).dataset["classes"]}
     if check:
         shutil.rmtree(folder)
         prediction = Prediction.of(planned)
@@ -71,7 +64,7 @@ def write(task: Task) -> dict[str, Any]:
 
 
 def _write(task: Task, planned: dict[str, Any], folder: Path, ended: Callable[[], bool]) -> dict[str, Any]:
-    hosts, output = [host["name"] for host in task.arguments["hosts"]], Path(planned["output"]) if planned["output"] else None
+    hosts, output = [host.name for host in task.hosts], Path(planned["output"]) if planned["output"] else None
     prediction = Prediction.of(planned, predictions.names_of(folder))
     arrays = predictions.collected(prediction, folder, hosts)
     blocks, bad = predictions.tables(prediction, arrays), 0

@@ -12,13 +12,13 @@ from control.datasets.publishing import class_counts
 from control.datasets.publishing.publish import PublishedData
 from control.remote import trainer_process
 from control.remote.published import Published, PublishedFile
-from control.runs.hosts.inventory_hosts import trains
 from trainer.common.errors import LockstepError
 from trainer.common.files import replacing, sha256_file
 from trainer.common.safe_text import printable
 from trainer.config import schedule
 from trainer.config import schema as configs
 from trainer.data import manifest
+from trainer.rundir.launch_record import training
 
 
 def publish(task: Task) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _recounted(plan: Plan, dataset: manifest.Published) -> Plan:
 
 def without(plan: Plan, record: PublishedData) -> Plan:
     """The plan, adjusted to the readable images if others turned out to be unreadable; LockstepError if too few are left."""
-    config, workers = configurations.build(plan.config), len(trains(plan.hosts))
+    config, workers = configurations.build(plan.config), len(training(plan.hosts))
     sizes = schedule.counts(config, workers, record.train, record.held_out)
     configurations.check_sizes(sizes, schedule.sharing(config, workers))
     kept = {"train": record.train, "test": record.test, "left_out": len(record.excluded)}

@@ -12,7 +12,6 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
 from control.runs.tasks.plan import waits
-from trainer.network.launched_hosts import posts
 
 
 def settle(task: Task) -> dict[str, Any]:
@@ -28,8 +27,8 @@ def settle(task: Task) -> dict[str, Any]:
     run = RunFolder(plan.folder)
     record, evaluators = run.record, run.evaluators
     without = [one.host for one in seen if one.host in evaluators and one.state != "running"]
-    launched = [host["name"] for host in posts(record) if host["name"] not in evaluators]
-    looks = status.Looks([one for one in seen if one.host not in evaluators], launched, len(record.get("hosts", [])))
+    launched = [host.name for host in record.posts if host.name not in evaluators]
+    looks = status.Looks([one for one in seen if one.host not in evaluators], launched, len(record.hosts))
     goes_on = run.is_elastic and looks.goes_on()
     waits_for = [] if goes_on or not run.rejoin_wait else looks.waits_for()
     if waits_for and not task.arguments.get("again"):
@@ -39,7 +38,7 @@ def settle(task: Task) -> dict[str, Any]:
     lost, alone = ([], []) if goes_on or waiting else looks.left_alone()
     alive = looks.in_state("running")
     away = [one.host for one in looks.seen if one.host not in alive]
-    launches.refuse_changes(plan, [host for host in alive if host not in alone], looks.progress(record.get("counts", {})))
+    launches.refuse_changes(plan, [host for host in alive if host not in alone], looks.progress(record.counts))
     shown = [plan_command.shown(plan, task.task_vars["hostvars"], task.check_mode)] if waits(plan) else []
     if goes_on:
         return _only_watched(plan, [*shown, f"{plan.run} goes on without {text.listed(away)}"])

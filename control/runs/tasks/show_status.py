@@ -30,7 +30,7 @@ def show_status(task: Task) -> dict[str, Any]:
     jobs = waiting_runs.Jobs.of({host: one["jobs"] for host, one in looked.items() if "jobs" in one})
     collected = _collect(task, jobs, options) if "collect" in options else ""
     run = RunFolder(project.RUNS / name)
-    shown = status.table(run, task.arguments["hosts"], seen, task.arguments["counts"], jobs)
+    shown = status.table(run, task.hosts, seen, task.arguments["counts"], jobs)
     if any(look.state == "running" for look in seen):
         commands = next_steps.under_way(name)
     else:

@@ -20,6 +20,7 @@ from control.sweep.scaling.meter import Sample, joules, metering
 from control.sweep.scaling.trials import Bench, PlannedTrial
 from trainer.common.errors import LockstepError
 from trainer.common.files import read_json, write_json
+from trainer.rundir.launch_record import LaunchRecord
 
 ALONE = "recovery.max_restarts=0,recovery.elastic=false,train.patience=null"
 """A training that starts twice, or ends early, is no measurement."""
@@ -105,7 +106,7 @@ class TimingBench(Bench):
 
     def _energy(self, run: str, summary: Summary, samples: list[Sample]) -> None:
         if self.meter and summary.state == SUCCEEDED:
-            begin = read_json(self.local(run) / "cluster.json")["launched_at"]
+            begin = LaunchRecord.read(self.local(run)).launched_at
             try:
                 used = joules(samples, begin, begin + (summary.seconds_end_to_end or 0.0))
             except LockstepError as error:

@@ -21,7 +21,7 @@ from control.common.task import Task
 from control.runs.hosts import inventory_hosts
 from control.runs.planning import plan_command
 from control.runs.planning.host_choice import check_gpus, check_roles
-from control.runs.planning.plan_request import overrides
+from control.runs.planning.plan_request import Inventory, OperatorRequest
 from control.runs.results import metric_text
 from control.runs.results.expected_speed import bytes_per_step
 from control.sweep.scaling import design, forecast, meter
@@ -31,12 +31,15 @@ from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_text
 from trainer.config.schema import Config
 from trainer.data.spec import noun
+from trainer.rundir.launch_record import Host, host_facts
 
 FREE = ("train.epochs", "train.global_batch", "checkpoint.every_steps")
 """Keys that may differ between trials of one sweep: columns of timings.csv."""
 FIXED = {"train.steps": "data.limit_train", "train.steps_per_epoch": "data.limit_train", "train.time_limit": "data.limit_train"}
 """An epoch of a sweep is the whole training set at every number of workers; these keys map to the one that shortens it fairly."""
 SEEDS = 1 << 31
+LATER = {"diagnosis": {"network": {}}, "published": {}, "sweep_times_steps": False, "sweep_distributes": False}
+"""Facts of later stages, and whether these have something to do."""
 PROFILE_EVERY = 20
 CONTINUES = "What was measured is kept. The same command continues the sweep."
 
@@ -57,7 +60,14 @@ def plan(task: Task) -> dict[str, Any]:
             raise ConfigError("there is no sweep yet; measure one with: ansible-playbook sweep.yml")
         name = design.find(names, str(options["sweep"])) if "sweep" in options else names[-1]
         found_sweep = {"name": name, "folder": str(project.SWEEPS / name), "trials": []}
-        return {"ansible_facts": {"sweep_found": found_sweep, "cluster": plan_command.hosts(task.task_vars), "run_options": options}}
+        return {
+            "ansible_facts": {
+                **LATER,
+                "sweep_found": found_sweep,
+                "cluster": host_facts(plan_command.hosts(task.task_vars)),
+                "run_options": options,
+            }
+        }
     return _measuring(task, options)
 
 
@@ -71,7 +81,7 @@ def _measuring(task: Task, options: dict[str, Any]) -> dict[str, Any]:
     return _settings(task, options, hosts) if "vary" in options else _workers(task, options, hosts)
 
 
-def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def _workers(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str, Any]:
     """Plan a sweep over numbers of workers."""
     settings_plan.refuse_without_vary(options)
     choice = _choice(task, options, hosts)
@@ -107,7 +117,7 @@ def _workers(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -
     shown = _shown(found_sweep, wanted, trials, left, plan, project.relative(folder), forecast.before(left, rows, record, plan))
     shown += f"\n  configuration {choice['why']}" if choice and choice["why"] else ""
     times = bool(left) and boolean("preflight", options.get("preflight", True)) and _step_alone_counts(wanted, record["hosts"])
-    facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": plan.hosts, "run_options": options}
+    facts = {"sweep_found": found_sweep, "plan": plan.fact, "cluster": host_facts(plan.hosts), "run_options": options}
     return _planned(task, shown, {**facts, "sweep_times_steps": times, "sweep_distributes": times})
 
 
@@ -128,7 +138,7 @@ def _shown(
         ("trials", f"{len(trials)}: {shape}{kept}"),
         ("scaling", strong if wanted.scaling == STRONG else weak),
         ("order", f"random in blocks of one repeat, seed {record['seed']}: {_order(left)}"),
-        ("hosts", ", ".join(f"{host['name']} {host['address']}:{host['port']}" for host in run_plan.hosts)),
+        ("hosts", ", ".join(f"{host.label}:{host.port}" for host in run_plan.hosts)),
         ("model", f"{metric_text.model_name(run_plan.config['model'])}, {run_plan.parameters['total']:,} parameters"),
         ("dataset", f"{dataset['name']}: an epoch is {counts['train_images']:,} training {called}s at every number of workers"),
         ("time", time),
@@ -154,19 +164,19 @@ def _step_alone_counts(wanted: Wanted, labels: Sequence[str]) -> bool:
     return wanted.scaling == WEAK and not host_names.on_one_machine(labels)
 
 
-def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def _settings(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str, Any]:
     """Plan a sweep over settings."""
-    wanted = settings_plan.Wanted.of(options, [host["name"] for host in hosts])
+    wanted = settings_plan.Wanted.of(options, [host.name for host in hosts])
     folder = _named_folder(options, _default_name(wanted.trains, "-".join([_inventory_name(), *wanted.names])))
     settings_plan.refuse_other_kind(folder, varies=True)
     rows, before = settings_plan.before(folder)
     seed = integer("seed", options["seed"]) if "seed" in options else before.get("seed") or 1 + secrets.randbelow(SEEDS)
     combinations = trial_settings.combinations(wanted.space, wanted.drawn, seed)
-    used = _usable([host for host in hosts if host["name"] not in wanted.idle])
+    used = _usable([host for host in hosts if host.name not in wanted.idle])
     first = settings_plan.first(options, combinations[0])
     plan = _plan(task, folder.name, {**first, "workers": str(wanted.workers)}, hosts)
     trials = wanted.trials(folder.name, yaml.safe_load(plan.asked_yaml), combinations)
-    hosts_now = [host_names.label(host) for host in used]
+    hosts_now = [host.label for host in used]
     record = {**wanted.record(folder.name, options, plan), "seed": seed, "hosts": hosts_now}
     if any(row.measured for row in rows):
         settings_plan.refuse_changed(folder, before, record, next(iter(trials.values())))
@@ -180,27 +190,34 @@ def _settings(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) 
     shown = wanted.shown(record, trials, rows, plan, project.relative(folder), time, most)
     # What the user typed is no template.
     found_sweep = {key: value for key, value in record.items() if key != "asked"} | {"folder": str(folder), "trials": left}
-    facts = {"sweep_found": found_sweep, "plan": replace(plan, hosts=used).fact, "cluster": used, "run_options": options}
+    facts = {
+        "sweep_found": found_sweep,
+        "plan": replace(plan, hosts=used).fact,
+        "cluster": host_facts(used),
+        "run_options": options,
+    }
     return _planned(task, shown, {**facts, "sweep_times_steps": False, "sweep_distributes": bool(left)})
 
 
 def _planned(task: Task, shown: str, facts: dict[str, Any]) -> dict[str, Any]:
     goes_on = bool(facts["sweep_found"]["trials"]) and not task.check_mode
-    return {"show": shown, "ansible_facts": facts, **({"if_interrupted": CONTINUES} if goes_on else {})}
+    return {"show": shown, "ansible_facts": LATER | facts, **({"if_interrupted": CONTINUES} if goes_on else {})}
 
 
-def _choice(task: Task, options: dict[str, Any], hosts: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _choice(task: Task, options: dict[str, Any], hosts: list[Host]) -> dict[str, Any] | None:
     """The configuration that fits the dataset, as in a training without one; a sweep with measurements keeps its own."""
     measured = "sweep" in options and timings.any_measured(project.SWEEPS / str(options["sweep"]) / timings.FILE)
     if "config" in options or "dataset" not in options or measured:
         return None
     asked: dict[str, Any] = {name: options[name] for name in ("dataset", "model", "callbacks", "set") if name in options}
     asked["run"] = "choice"
-    plan = plan_command.make(asked, hosts[:1], "sweeps", 1, task.arguments["packs"], not task.check_mode)
+    plan = plan_command.make(
+        OperatorRequest.of(asked), Inventory(hosts=hosts[:1]), "sweeps", 1, task.arguments["packs"], not task.check_mode
+    )
     return plan.choice
 
 
-def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, Any]]) -> Plan:
+def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[Host]) -> Plan:
     """The plan of a run like any trial, with these options, which is called the warm-up."""
     folder, run = f"{project.TRIALS}/{name}", f"{name}.{design.WARM_UP}"
     if task.check_mode:
@@ -208,10 +225,11 @@ def _plan(task: Task, name: str, options: dict[str, Any], hosts: list[dict[str, 
     else:
         # An interrupted warm-up's files would make this one its continuation.
         shutil.rmtree(project.runs_folder(folder) / run, ignore_errors=True)
-    return plan_command.make({**options, "run": run}, hosts, folder, len(hosts), task.arguments["packs"], not task.check_mode)
+    asked = OperatorRequest.of({**options, "run": run})
+    return plan_command.make(asked, Inventory(hosts=hosts), folder, len(hosts), task.arguments["packs"], not task.check_mode)
 
 
-def _usable(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _usable(hosts: list[Host]) -> list[Host]:
     """The hosts, any of which may train with any other."""
     check_roles(hosts)
     check_gpus(hosts)
@@ -259,7 +277,7 @@ def _resolve(options: dict[str, Any], folder: Path) -> Config:
 
     An existing sweep's configuration, unless another is requested, with the options typed now.
     """
-    given = overrides({"epochs": "3", **options})
+    given = OperatorRequest.of({"epochs": "3", **options} | {"workers": None}).overrides
     for key, better in FIXED.items():
         if key in given:
             raise ConfigError(
@@ -301,7 +319,7 @@ def _wants(options: dict[str, Any], hosts: int) -> Wanted:
     return Wanted(workers, repeats, epochs, every, scaling)
 
 
-def _new_record(name: str, options: dict[str, Any], config: Config, hosts: list[dict[str, Any]]) -> dict[str, Any]:
+def _new_record(name: str, options: dict[str, Any], config: Config, hosts: list[Host]) -> dict[str, Any]:
     """The initial content of a sweep's summary.json."""
     seed = integer("seed", options["seed"]) if "seed" in options else 1 + secrets.randbelow(SEEDS)
     return {
@@ -310,11 +328,11 @@ def _new_record(name: str, options: dict[str, Any], config: Config, hosts: list[
         "seed": seed,
         "batch_size": config.train.batch_size,
         "global_batch": config.train.global_batch or config.train.batch_size * len(hosts),
-        "hosts": [host_names.label(host) for host in hosts],
+        "hosts": [host.label for host in hosts],
     }
 
 
-def _check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
+def _check_same(folder: Path, name: str, config: Config, hosts: list[Host], options: dict[str, Any]) -> dict[str, Any]:
     """The record of an existing sweep."""
     path = folder / SUMMARY
     if not path.is_file() or not timings.any_measured(folder / timings.FILE):
@@ -322,7 +340,7 @@ def _check_same(folder: Path, name: str, config: Config, hosts: list[dict[str, A
     record_before = dict(read_json(path))
     old = configurations.to_dict(configurations.build(configurations.load(folder / "config.yml")))
     changed = [key for key in configurations.differences(old, configurations.to_dict(config)) if key not in FREE]
-    labels = [host_names.label(host) for host in hosts]
+    labels = [host.label for host in hosts]
     changed += other_hosts(record_before["hosts"], labels)
     if config.train.global_batch and options.get("scaling") == STRONG and config.train.global_batch != record_before["global_batch"]:
         changed.append("train.global_batch")

@@ -14,8 +14,9 @@ from control.common import project
 from tests.unit.samples import HISTORY
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import write_rows
+from trainer.rundir.launch_record import Host
 
-HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in range(5)]
+HOSTS = [Host(name=f"node{number}", address=f"10.0.0.{number}") for number in range(5)]
 
 
 def row(method="packed", seed=1, last=0.58, best=0.59, config="task_cnn", speed=1000.0):
@@ -98,12 +99,12 @@ def test_only_a_comparison_of_the_same_is_continued(results, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(json.dumps({key: made[key] for key in run_accuracy.KEPT}))
     assert len(run_accuracy.plan({"accuracy": "one", "seeds": "1-5"}, HOSTS)["trainings"]) == 20
-    more = [*HOSTS, {"name": "node5", "address": "10.0.0.5"}]
+    more = [*HOSTS, Host(name="node5", address="10.0.0.5")]
     assert run_accuracy.plan({"accuracy": "one", "workers": "5"}, more)["hosts"] == made["hosts"]
     with pytest.raises(
         LockstepError, match=r"^accuracy=one: it was measured with another hosts \(.*node4 10\.0\.0\.4.*, now .*node4 10\.0\.1\.4"
     ):
-        run_accuracy.plan({"accuracy": "one"}, [*HOSTS[:4], {"name": "node4", "address": "10.0.1.4"}])
+        run_accuracy.plan({"accuracy": "one"}, [*HOSTS[:4], Host(name="node4", address="10.0.1.4")])
     with pytest.raises(LockstepError, match=r"^accuracy=one: it was measured with another epochs \(10, now 3\), .*: -e accuracy=one-2$"):
         run_accuracy.plan({"accuracy": "one", "epochs": "3"}, HOSTS)
     monkeypatch.setattr(run_accuracy.trainer_package, "TRAINER", SimpleNamespace(sha256=lambda: "other"))

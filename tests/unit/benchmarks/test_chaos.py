@@ -18,10 +18,11 @@ from benchmarks.shared import benchmark
 from benchmarks.tasks import run_chaos
 from control.common import project
 from trainer.common.errors import LockstepError
+from trainer.rundir.launch_record import Host
 from trainer.rundir.phases import Phase
 
 NAMES = [f"node{number}" for number in range(1, 6)]
-HOSTS = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(NAMES, 1)]
+HOSTS = [Host(name=name, address=f"10.0.0.{number}") for number, name in enumerate(NAMES, 1)]
 BEGUN = Begun(Injection(1, 0, "worker-killed", "node3", 60), 100.0, 100.5)
 
 

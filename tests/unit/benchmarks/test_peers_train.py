@@ -9,7 +9,7 @@ from benchmarks.peer_results import peers_train
 from benchmarks.peer_results.peer_trials import SYSTEMS, TRAIN, Cell, Settings
 from benchmarks.shared import random_images as images
 from control.common import configurations
-from control.runs.planning.plan_request import overrides
+from control.runs.planning.plan_request import OperatorRequest
 from tests.unit.samples import HISTORY
 from trainer.config import schedule
 from trainer.host.claims import RUN_NAME
@@ -23,7 +23,7 @@ def cell(workers):
 def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
     variables = peers_train.variables(cell(workers), Settings(steps=steps))
     config = configurations.build(
-        configurations.override(configurations.load(configurations.find(variables["config"])), overrides(variables))
+        configurations.override(configurations.load(configurations.find(variables["config"])), OperatorRequest.of(variables).overrides)
     )
     counts = schedule.counts(config, workers, images.COUNTS["train"])
     assert (counts.epochs, counts.steps_per_epoch, counts.global_batch) == (2, per_epoch, 64 * workers)
@@ -33,7 +33,9 @@ def test_a_warm_up_epoch_then_at_least_the_steps(workers, steps, per_epoch):
 @pytest.mark.parametrize("system", [system for system in SYSTEMS.values() if system.program == TRAIN])
 def test_a_variant_is_more_settings(system):
     variables = peers_train.variables(Cell(1, "none", 2, system.name), Settings())
-    config = configurations.build(configurations.override(configurations.load(configurations.find("task_cnn")), overrides(variables)))
+    config = configurations.build(
+        configurations.override(configurations.load(configurations.find("task_cnn")), OperatorRequest.of(variables).overrides)
+    )
     assert (config.telemetry.profile_every == 0) == (system.name == "train-unprofiled")
 
 

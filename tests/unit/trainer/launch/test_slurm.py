@@ -27,7 +27,7 @@ from trainer.common.errors import PREEMPTED, ClusterError, LockstepError
 from trainer.data.manifest import Published
 from trainer.host import sealed_files
 from trainer.launch import slurm
-from trainer.rundir.layout import recorded
+from trainer.rundir.launch_record import LaunchRecord
 
 NODES = ["alpha", "beta", "gamma"]
 CONFIG = "seed: 1\n"
@@ -420,18 +420,18 @@ def test_full_share_gets_the_rest_later(node_paths, alone, monkeypatch):
 
 
 def test_job_is_untold_until_its_end_was_seen(tmp_path):
-    assert launches.uncollected_job({}) == launches.uncollected_job({"slurm": {"folder": "/x"}}) == ""
+    assert launches.uncollected_job(LaunchRecord()) == launches.uncollected_job(LaunchRecord(slurm={"folder": "/x"})) == ""
     write(tmp_path / "cluster.json", json.dumps({"run": "r", "slurm": {"job": "7", "folder": "/x"}}))
-    assert launches.uncollected_job(recorded(tmp_path)) == "7"
+    assert launches.uncollected_job(LaunchRecord.read(tmp_path)) == "7"
     with pytest.raises(LockstepError) as caught:
-        launches.check_job("r", recorded(tmp_path))
+        launches.check_job("r", LaunchRecord.read(tmp_path))
     assert str(caught.value) == (
         "run=r: job 7 of Slurm trains it, or did, and its results are not here yet; first: ansible-playbook playbooks/slurm.yml -e run=r"
     )
     launches.mark_collected(tmp_path)
-    assert recorded(tmp_path) == {"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}}
-    assert launches.uncollected_job(recorded(tmp_path)) == ""
-    launches.check_job("r", recorded(tmp_path))
+    assert LaunchRecord.read(tmp_path) == LaunchRecord.of({"run": "r", "slurm": {"job": "7", "folder": "/x", "told": True}})
+    assert launches.uncollected_job(LaunchRecord.read(tmp_path)) == ""
+    launches.check_job("r", LaunchRecord.read(tmp_path))
 
 
 def test_ends_are_those_of_this_job_by_rank(tmp_path):
@@ -469,7 +469,7 @@ class Followed(slurm_run.ActionModule):
 
     def _shell(self, script, program):
         if program == "squeue":
-            assert ("command -v squeue" in script) == (not recorded(self.local)["slurm"].get("told"))
+            assert ("command -v squeue" in script) == (not LaunchRecord.read(self.local).slurm.get("told"))
             return self._queue
         assert program == "grep"
         return self._ends
@@ -556,12 +556,12 @@ def test_only_slurm_can_tell_of_a_job(command, state, is_refused, tmp_path, monk
     if state:
         write(tmp_path / "summary.json", json.dumps({"state": state}))
     # A state from before the last job says nothing of that.
-    job = {"job": "8", "folder": "/mnt/slurm/r", "told": state != "PREEMPTED"}
+    record = LaunchRecord(slurm={"job": "8", "folder": "/mnt/slurm/r", "told": state != "PREEMPTED"})
     if not is_refused:
-        find_run._refuse_jobs(tmp_path, command, job)
+        find_run._refuse_jobs(tmp_path, command, record)
         return
     with pytest.raises(LockstepError) as caught:
-        find_run._refuse_jobs(tmp_path, command, job)
+        find_run._refuse_jobs(tmp_path, command, record)
     run = tmp_path.name
     assert str(caught.value) == (
         f"run={run} is job 8 of Slurm. Look: squeue --job 8; logs: /mnt/slurm/r; watch it: ansible-playbook playbooks/slurm.yml "

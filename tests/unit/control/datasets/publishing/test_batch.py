@@ -8,7 +8,7 @@ from control.datasets.listing import kept_columns
 from control.datasets.listing.registry import open_source
 from control.datasets.publishing import one_batch, publish
 from control.datasets.sources import python_function
-from control.runs.planning import plan_request
+from control.runs.planning.plan_request import OperatorRequest
 
 FILE = """
 import numpy as np
@@ -36,7 +36,7 @@ def seen(tmp_path, monkeypatch):
 
     def write(function, number=0, **keys):
         base = {"data": {"image_size": [8, 8, 3], "validation_split": 0.25}, "train": {"batch_size": 4, "global_batch": 4}}
-        given = {**plan_request.overrides({"dataset": f"mine.py:{function}"}), **keys}
+        given = {**OperatorRequest.of({"dataset": f"mine.py:{function}"}).overrides, **keys}
         config = configurations.build(configurations.override(base, given))
         source = open_source(config.data.source, config.data.path)
         made = publish.publish(source, tmp_path / "packs", False, lambda *_: None)

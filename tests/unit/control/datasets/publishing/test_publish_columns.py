@@ -22,6 +22,7 @@ from trainer.common.errors import LockstepError
 from trainer.data import manifest
 from trainer.data.columns import open_columns
 from trainer.data.spec import Leaf, Spec
+from trainer.rundir.launch_record import Host
 
 
 @pytest.fixture
@@ -644,7 +645,8 @@ def request_of(file, tmp_path, monkeypatch):
 
     def make(**options):
         hosts = [{"name": "pi1", "address": "10.0.0.1", "port": 12345}]
-        return plan_request.Request(options, hosts, 1, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
+        places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
+        return plan_request.Request.of({"options": options, "hosts": hosts, "default_workers": 1, "write": True, **places})
 
     return make
 
@@ -659,7 +661,7 @@ def test_the_plan_of_columns(file, request_of, monkeypatch):
     assert planned.parameters["total"] == 3
     assert planned.config["data"]["features"] == ["miles", "company"]
     assert planned.counts["train_images"] + planned.counts["validation_images"] + planned.dataset["test"] == 100
-    located = replace(planned, hosts=[{"name": "pi1", "address": "10.0.0.1", "port": 1}])
+    located = replace(planned, hosts=[Host(name="pi1", address="10.0.0.1", port=1)])
     lines = plan_text.plan(located, "runs").splitlines()
     assert any(line.split(None, 1) == ["inputs", "x.miles float32, x.company string"] for line in lines)
     assert any(line.split(None, 1) == ["outputs", "y int64"] for line in lines)

@@ -8,7 +8,8 @@ from control.datasets.listing import kept_columns
 from control.datasets.listing.registry import open_source
 from control.datasets.publishing import class_counts, publish, try_augment
 from control.datasets.sources import python_function
-from control.runs.planning import checks, plan_request
+from control.runs.planning import checks
+from control.runs.planning.plan_request import OperatorRequest
 from trainer.common.errors import ConfigError
 from trainer.config import schedule
 from trainer.data.columns import open_columns
@@ -38,7 +39,7 @@ def opened(tmp_path, monkeypatch):
 
     def opening(text):
         (tmp_path / "mine.py").write_text(text)
-        given = plan_request.overrides({"dataset": "mine.py:data"})
+        given = OperatorRequest.of({"dataset": "mine.py:data"}).overrides
         data = configurations.build(configurations.override({"data": {"image_size": [4, 4, 3]}}, given)).data
         source = open_source(data.source, data.path)
         return data, source, source.scan()

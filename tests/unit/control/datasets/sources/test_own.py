@@ -9,7 +9,7 @@ from control.common import model_options, user_files
 from control.datasets.listing.registry import detect
 from control.datasets.publishing import publish
 from control.datasets.sources import python_function as data
-from control.runs.planning import plan_request
+from control.runs.planning.plan_request import OperatorRequest
 from tests.unit import forked
 from tests.unit.samples import image_bytes
 from trainer.common.errors import LockstepError
@@ -55,7 +55,7 @@ def test_file_called_like_module_takes_no_ones_place(file):
 
 def test_the_section_holds_the_whole_file(file):
     assert user_files.model_section("mine.py:build") == {"name": "own", "file": "mine.py", "function": "build", "source": MODEL}
-    made = plan_request.overrides({"model": "mine.py:build", "set": "model.width=8"})
+    made = OperatorRequest.of({"model": "mine.py:build", "set": "model.width=8"}).overrides
     assert (made["model"]["name"], made["model.width"]) == ("own", 8)
 
 

@@ -103,7 +103,7 @@ def test_a_hostile_address_is_refused(address):
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "::1", "fe80::1%eth0", "node01.example.org", "localhost", "node_1"])
 def test_an_ordinary_address_is_taken(address):
-    assert cluster_hosts({"a": {"worker_address": address}}, ["a"])[0]["address"] == address
+    assert cluster_hosts({"a": {"worker_address": address}}, ["a"])[0].address == address
 
 
 @pytest.mark.parametrize("path", ["a", "~/a", "/a/../b", "/a\nb", "/a\x1b[2J", "/a\u202e", "/{{ lookup('pipe', 'id') }}", "", "/a\0b"])

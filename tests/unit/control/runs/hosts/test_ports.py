@@ -35,22 +35,22 @@ def hosts():
 def test_ports_are_chosen_in_pairs_outside_connections():
     low, high = (int(word) for word in free_ports.EPHEMERAL.read_text().split())
     chosen = free_ports.choose(hosts(), "a")
-    assert len({port for host in chosen for port in (host["port"], host["direct_port"])}) == 4
+    assert len({port for host in chosen for port in (host.port, host.direct_port)}) == 4
     for host in chosen:
-        assert host["direct_port"] == host["port"] + 1000
-        assert not any(low <= port <= high for port in (host["port"], host["direct_port"]))
-        assert taken(host["port"]) is taken(host["direct_port"]) is None
+        assert host.direct_port == host.port + 1000
+        assert not any(low <= port <= high for port in (host.port, host.direct_port))
+        assert taken(host.port) is taken(host.direct_port) is None
 
 
 def test_where_connections_take_their_ports_from_is_heeded(scratch, monkeypatch):
     monkeypatch.setattr(free_ports, "EPHEMERAL", scratch / "range")
     free_ports.EPHEMERAL.write_text("20000\t28200\n")
-    assert all(28200 < host["port"] < 28500 for _ in range(20) for host in free_ports.choose(hosts(), "a"))
+    assert all(28200 < host.port < 28500 for _ in range(20) for host in free_ports.choose(hosts(), "a"))
 
 
 def test_numbers_of_an_inventory_stay():
     fixed = cluster_hosts({"pi1": {"worker_port": 7}, "pi2": {}}, ["pi1", "pi2"])
-    assert [host["port"] for host in free_ports.choose(fixed, "a")] == [7, 12345]
+    assert [host.port for host in free_ports.choose(fixed, "a")] == [7, 12345]
     assert not free_ports.RESERVED.exists()
 
 
@@ -73,30 +73,31 @@ def test_port_or_its_neighbour_taken_is_not_chosen(monkeypatch):
     monkeypatch.setattr(free_ports, "RANGE", range(20000, 20004))
     with socket.create_server(("", 20001)), socket.create_server(("", 21002)):
         for _ in range(5):
-            assert {host["port"] for host in free_ports.choose(hosts(), "a")} == {20000, 20003}
+            assert {host.port for host in free_ports.choose(hosts(), "a")} == {20000, 20003}
 
 
 def test_what_one_command_chose_no_other_does(monkeypatch):
     monkeypatch.setattr(free_ports, "RANGE", range(20000, 20004))
-    first = {host["port"] for host in free_ports.choose(hosts(), "a", reserve=True)}
-    second = {host["port"] for host in free_ports.choose(hosts(), "b", reserve=True)}
+    first = {host.port for host in free_ports.choose(hosts(), "a", reserve=True)}
+    second = {host.port for host in free_ports.choose(hosts(), "b", reserve=True)}
     assert first | second == {20000, 20001, 20002, 20003}
     monkeypatch.setattr(free_ports, "RESERVED_S", 0.0)
-    assert free_ports.choose(hosts(), "c")[0]["port"] in first | second
+    assert free_ports.choose(hosts(), "c")[0].port in first | second
 
 
 def test_a_choice_of_the_future_is_none(monkeypatch):
     """It was made before the clock was set back."""
     monkeypatch.setattr(free_ports, "RANGE", range(20000, 20002))
     write_json(free_ports.RESERVED, {"20000": {"run": "a", "at": time.time() + 3600}})
-    assert {host["port"] for host in free_ports.choose(hosts(), "b")} == {20000, 20001}
+    assert {host.port for host in free_ports.choose(hosts(), "b")} == {20000, 20001}
 
 
 def test_commands_at_the_same_moment_choose_apart(scratch):
     script = (
-        "import json, pathlib, sys; from control.runs.hosts import free_ports; free_ports.RESERVED = pathlib.Path(sys.argv[1]); "
-        "free_ports.RANGE = range(20000, 20012); "
-        "print(json.dumps(free_ports.choose([{'name': n, 'port': 0, 'port_chosen': True} for n in 'ab'], sys.argv[2], reserve=True)))"
+        "import json, pathlib, sys; from control.runs.hosts import free_ports; from trainer.rundir.launch_record import Host, host_facts; "
+        "free_ports.RESERVED = pathlib.Path(sys.argv[1]); free_ports.RANGE = range(20000, 20012); "
+        "hosts = [Host(name=name, port_chosen=True) for name in 'ab']; "
+        "print(json.dumps(host_facts(free_ports.choose(hosts, sys.argv[2], reserve=True))))"
     )
     argv = [sys.executable, "-c", script, str(free_ports.RESERVED)]
     processes = [subprocess.Popen([*argv, f"run{number}"], stdout=subprocess.PIPE) for number in range(6)]
@@ -107,7 +108,7 @@ def test_commands_at_the_same_moment_choose_apart(scratch):
 def test_resumed_run_keeps_its_free_ports(monkeypatch):
     before = free_ports.choose(hosts(), "a", reserve=True)
     assert free_ports.choose(hosts(), "a", before) == before
-    with socket.create_server(("", before[0]["port"])):
+    with socket.create_server(("", before[0].port)):
         other = free_ports.choose(hosts(), "a", before)
         assert other[0] != before[0]
         assert other[1] == before[1]

@@ -6,8 +6,9 @@ from control.common import configurations
 from control.runs.hosts import run_recovery
 from control.runs.results.run_folder import RunFolder
 from trainer.common.errors import ConfigError
+from trainer.rundir.launch_record import Host
 
-HOSTS = [{"name": f"node{rank}", "address": f"10.0.0.{rank}", "port": 12345, "direct_port": 13345} for rank in range(4)]
+HOSTS = [Host(name=f"node{rank}", address=f"10.0.0.{rank}", port=12345, direct_port=13345) for rank in range(4)]
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,23 @@ from ansible.plugins.filter.core import to_nice_json
 from control.runs.hosts.inventory_hosts import check_absolute, check_hosts, cluster_hosts, gpu_share, rank, thread_share
 from control.runs.tasks.launch import _hosts
 from trainer.host.claims import session_name
+from trainer.rundir.launch_record import Host, host_facts
 
 TEMPLATE = Path(__file__).resolve().parents[5] / "templates" / "tf_config.json.j2"
 COURSE = [
-    {"name": "node01", "address": "node01", "port": 12345},
-    {"name": "node02", "address": "node02", "port": 23456},
+    Host(name="node01", address="node01", port=12345),
+    Host(name="node02", address="node02", port=23456),
 ]
 
 
 def host(name, address="10.0.0.1", port=12345, **more):
-    return {"name": name, "address": address, "port": port, **more}
+    return Host(name=name, address=address, port=port, **more)
 
 
 def tf_config(hosts, name):
     check_hosts(hosts)
-    recorded = _hosts(hosts, len(hosts), {host["name"]: {"cores": 2} for host in hosts}, {})
-    return next(host["tf_config"] for host in recorded if host["name"] == name)
+    recorded = _hosts(hosts, len(hosts), {host.name: {"cores": 2} for host in hosts}, {})
+    return next(host.tf_config for host in recorded if host.name == name)
 
 
 def refusal(hosts):
@@ -44,7 +45,7 @@ def test_paths_on_hosts_are_absolute():
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_two_nodes_give_the_courses_files(index):
-    assert tf_config(COURSE, COURSE[index]["name"]) == {
+    assert tf_config(COURSE, COURSE[index].name) == {
         "cluster": {"worker": ["node01:12345", "node02:23456"]},
         "task": {"type": "worker", "index": index},
     }
@@ -102,7 +103,7 @@ def test_address_is_by_worker_then_ansible_then_name():
         "b": {"ansible_host": "b.lan", "worker_role": "chief", "worker_direct_port": 7},
         "c": {},
     }
-    assert cluster_hosts(variables, ["c", "a", "b"]) == [
+    assert host_facts(cluster_hosts(variables, ["c", "a", "b"])) == [
         {"name": "c", "address": "c", "port": 12345, "direct_port": 13345},
         {"name": "a", "address": "10.1.0.1", "port": 2000, "direct_port": 3000},
         {"name": "b", "address": "b.lan", "port": 12345, "direct_port": 7, "role": "chief"},
@@ -120,7 +121,7 @@ def test_a_direct_port_is_nobody_elses():
 
 
 def test_rank_is_the_place_in_the_list():
-    assert [rank(COURSE, name) for name in ("node01", "node02")] == [0, 1]
+    assert [rank(host_facts(COURSE), name) for name in ("node01", "node02")] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_workers_of_one_machine_take_own_gpus():
 
 def test_gpus_come_from_the_inventory():
     actual = cluster_hosts({"a": {"gpus": "2"}, "b": {"gpus": 0}}, ["a", "b"])
-    assert [one.get("gpus") for one in actual] == [2, None]
+    assert [one.gpus for one in actual] == [2, 0]
     with pytest.raises(AnsibleFilterError, match="gpus=all of a: expected the number of GPUs its worker trains on, a whole number from 0"):
         cluster_hosts({"a": {"gpus": "all"}}, ["a"])
 

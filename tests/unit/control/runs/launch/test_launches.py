@@ -11,6 +11,7 @@ from control.runs.launch import launches
 from control.runs.launch.launches import launched_at, refuse_changes
 from control.runs.planning import plan_command
 from trainer.common.errors import LockstepError
+from trainer.rundir.launch_record import Host
 
 
 def test_when_run_was_launched_is_in_its_record(tmp_path):
@@ -58,7 +59,7 @@ def begun(tmp_path, monkeypatch):
         folder = tmp_path / parent / run
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cluster.json").write_text("{}")
-        hosts = [{"name": "pi1"}, {"name": "pi2"}]
+        hosts = [Host(name="pi1"), Host(name="pi2")]
         return launches.begin(Plan(nonce=nonce, run=run, folder=folder, resume=resume, asked_yaml="seed: 2\n", hosts=hosts))
 
     return begin

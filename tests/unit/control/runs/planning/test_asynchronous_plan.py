@@ -1,6 +1,7 @@
 """Asynchronous runs on the control node: who keeps weights, ports, what is shown."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from control.runs.results.run_folder import RunFolder
 from control.runs.show import parameter_server_text
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
-from trainer.network.launched_hosts import ports, server_endpoints
+from trainer.rundir.launch_record import Host, host_facts, server_endpoints
 
-HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
+HOSTS = [Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345) for number in (1, 2, 3)]
 
 
 def config(**sections):
@@ -30,7 +31,7 @@ def test_the_first_host_keeps_the_weights_unless_the_inventory_names_others():
 
 
 def test_a_server_has_a_port_of_its_own():
-    assert ports(parameter_servers.with_roles(HOSTS, [], [])[0]) == [12345, 13345, 12845]
+    assert parameter_servers.with_roles(HOSTS, [], [])[0].ports == [12345, 13345, 12845]
     assert server_endpoints(HOSTS) == {}
 
 
@@ -38,7 +39,7 @@ def test_a_port_that_leaves_no_room_for_a_server_is_refused_with_the_fix():
     with pytest.raises(
         AnsibleFilterError, match=r"node1: server port 65800 is not a number from 1 to 65535; set worker_port at most 65035"
     ):
-        check_hosts(parameter_servers.with_roles([HOSTS[0] | {"port": 65300, "direct_port": 65400}], [], []))
+        check_hosts(parameter_servers.with_roles([replace(HOSTS[0], port=65300, direct_port=65400)], [], []))
 
 
 def test_tf_config_follows_from_the_servers():
@@ -53,7 +54,7 @@ def test_tf_config_follows_from_the_servers():
     ("sections", "hosts", "why"),
     [
         ({}, HOSTS[:1], "workers=1: the first host hands out steps"),
-        ({}, [HOSTS[0], HOSTS[1] | {"gpus": 1}], "node2 has gpus=1"),
+        ({}, [HOSTS[0], replace(HOSTS[1], gpus=1)], "node2 has gpus=1"),
         ({"recovery": {"elastic": True}}, HOSTS, "recovery.elastic=True"),
         ({"recovery": {"standby": True}}, HOSTS, "recovery.standby=True"),
         ({"recovery": {"max_restarts": 0}}, HOSTS, "recovery.max_restarts=0"),
@@ -83,7 +84,7 @@ def test_the_plan_names_who_does_what():
 
 
 APART = [
-    {"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345, "role": role}
+    Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345, role=role)
     for number, role in ((4, "ps"), (5, "evaluator"))
 ]
 
@@ -137,27 +138,27 @@ def inventory(**groups):
 
 
 def test_a_synchronous_run_has_no_evaluators():
-    assert host_roles.evaluators({"hosts": HOSTS}) == []
-    assert host_roles.evaluators({}) == []
-    assert host_roles.evaluators({"hosts": parameter_servers.with_roles(HOSTS, [], APART)}) == ["node5"]
+    assert host_roles.evaluators(HOSTS) == []
+    assert host_roles.evaluators(parameter_servers.with_roles(HOSTS, [], APART)) == ["node5"]
 
 
 def test_the_inventorys_groups_say_who_trains_nothing():
     given = inventory(parameter_servers=["node2", "node4"], evaluators=["node5"])
-    assert [host["name"] for host in plan_command.hosts(given)] == ["node1", "node2", "node3"]
-    assert plan_command.servers(given) == ["node2", "node4"]
-    assert [(host["name"], host["role"]) for host in plan_command.apart(given)] == [("node4", "ps"), ("node5", "evaluator")]
+    found = plan_command.inventory(given)
+    assert [host.name for host in found.hosts] == ["node1", "node2", "node3"]
+    assert found.servers == ["node2", "node4"]
+    assert [(host.name, host.role) for host in found.apart] == [("node4", "ps"), ("node5", "evaluator")]
 
 
 @pytest.mark.parametrize("other", ["spares", "parameter_servers"])
 def test_an_evaluator_does_nothing_else(other):
     with pytest.raises(AnsibleFilterError, match=rf"node5: in the inventory's groups evaluators and {other}, .* Fix: take it out"):
-        plan_command.apart(inventory(evaluators=["node5"], **{other: ["node5"]}))
+        plan_command.inventory(inventory(evaluators=["node5"], **{other: ["node5"]}))
 
 
 def test_an_evaluator_is_prepared_as_a_worker_is():
     with pytest.raises(AnsibleFilterError, match=r"node9: in the inventory's group evaluators, but not in workers. Fix: "):
-        plan_command.apart(inventory(evaluators=["node9"]))
+        plan_command.inventory(inventory(evaluators=["node9"]))
 
 
 def test_logs_of_a_role():
@@ -184,7 +185,7 @@ def test_logs_of_a_role():
 
 def collected(folder: Path, *lines: dict[str, object]) -> RunFolder:
     hosts = parameter_servers.with_roles(HOSTS, [], [])
-    write_json(folder / "cluster.json", {"hosts": hosts})
+    write_json(folder / "cluster.json", {"hosts": host_facts(hosts)})
     path = folder / "workers" / "node1" / "metrics.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps({"t": 1.0, "kind": "staleness", **line}) + "\n" for line in lines))
@@ -216,7 +217,7 @@ def test_lists_of_other_lengths_than_there_are_workers_break_nothing(tmp_path):
 
 def test_a_synchronous_run_and_one_without_records_have_none(tmp_path):
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
-    write_json(tmp_path / "cluster.json", {"hosts": HOSTS})
+    write_json(tmp_path / "cluster.json", {"hosts": host_facts(HOSTS)})
     assert parameter_server_text.result(RunFolder(tmp_path)) == []
 
 
@@ -228,7 +229,7 @@ def test_staleness_in_words():
 
 
 def test_each_host_has_its_roles():
-    hosts = [{"name": name, "address": name, "port": 12345} for name in ("pi1", "pi2", "pi3")]
+    hosts = [Host(name=name, address=name, port=12345) for name in ("pi1", "pi2", "pi3")]
     assert host_roles.roles(hosts) == []
     assert host_roles.roles(parameter_servers.with_roles(hosts, [], [])) == ["chief, ps", "worker", "worker"]
     assert host_roles.roles(parameter_servers.with_roles(hosts, ["pi3"], [])) == ["chief", "worker", "worker, ps"]

@@ -12,6 +12,7 @@ from control.runs.planning.host_choice import with_environment
 from plugins.filter.lockstep import FilterModule
 from tests.unit.conftest import ROOT
 from trainer.common.errors import ConfigError
+from trainer.rundir.launch_record import Host
 
 NASTY = "a b'c\"d$(touch hacked)`touch hacked`\\n;&|\n#é{{ 1 }}"
 
@@ -75,10 +76,10 @@ def test_a_nul_character_is_refused():
 
 def test_the_runs_own_win_over_the_hosts():
     host = cluster_hosts({"a": {"worker_environment": {"A": 1, "B": 2}}}, ["a"])[0]
-    assert host["environment"] == {"A": "1", "B": "2"}
+    assert host.environment == {"A": "1", "B": "2"}
     config = configurations.build({"train": {"environment": {"B": 3}}})
-    assert with_environment(host, config)["environment"] == {"A": "1", "B": "3"}
-    assert "environment" not in with_environment({"name": "a"}, configurations.build({}))
+    assert with_environment(host, config).environment == {"A": "1", "B": "3"}
+    assert "environment" not in with_environment(Host(name="a"), configurations.build({})).fact
 
 
 def rendered(name, **variables):

@@ -13,6 +13,7 @@ from control.runs.planning import kept_choices
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Config, Reduction
 from trainer.engine import measured_choices
+from trainer.rundir.launch_record import Host
 
 LOOPBACK = ["127.0.0.1", "127.0.0.1"]
 LAN = ["10.0.0.1", "10.0.0.2"]
@@ -25,13 +26,13 @@ def scratch(tmp_path, monkeypatch):
     return tmp_path
 
 
-def plan(scratch, run="first", addresses=LAN, options=None, state="", changes=None, **overrides):
+def plan(scratch, run="first", addresses=LAN, remeasure=False, state="", changes=None, **overrides):
     """As much of a plan as is used, through what planning adds."""
     config = json.loads(json.dumps(config_dict(Config())))
     for key, value in (changes or {}).items():
         section, _, name = key.partition(".")
         config[section][name] = value
-    hosts = [{"name": f"pi{number}", "address": address, "port": 12345} for number, address in enumerate(addresses)]
+    hosts = [Host(name=f"pi{number}", address=address, port=12345) for number, address in enumerate(addresses)]
     counts = {"global_batch": 128, "workers": len(addresses)}
     made = Plan(
         run=run, folder=scratch / "runs" / run, config=config, hosts=hosts, parameters={"total": 100, "trainable": 100}, counts=counts
@@ -40,7 +41,7 @@ def plan(scratch, run="first", addresses=LAN, options=None, state="", changes=No
     if state:
         (scratch / "runs" / run / "state").mkdir(parents=True)
         (scratch / "runs" / run / "state" / state).touch()
-    return replace(made, kept=kept_choices.of(made, options or {}))
+    return replace(made, kept=kept_choices.of(made, remeasure))
 
 
 def measure(made, at=1000.0, **record):
@@ -48,7 +49,7 @@ def measure(made, at=1000.0, **record):
     folder = made.folder
     folder.mkdir(parents=True, exist_ok=True)
     written = launches.record(made, Published(), made.hosts)
-    (folder / "cluster.json").write_text(json.dumps(written | {"launched_at": at}))
+    (folder / "cluster.json").write_text(json.dumps(written.fact | {"launched_at": at}))
     for kind in ("reduction", "shares"):
         if kind in record:
             kept_choices.keep_of(folder, {"kind": kind, "measured": True, **record[kind]})
@@ -76,12 +77,12 @@ def test_what_first_run_measured_later_ones_are_given(scratch):
 
 def test_measured_again_on_request_and_for_all(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
-    again = plan(scratch, "second", options={"remeasure": "true"})
+    again = plan(scratch, "second", remeasure=True)
     assert kept_choices.shown(again).startswith("auto: measured at the start")
     measure(again, at=2000.0, reduction={"name": "packed"})
     assert plan(scratch, "third").kept["method"] == "packed"
     # Watched once more, that run is not the newest any longer.
-    measure(plan(scratch, "fourth", options={"remeasure": "true"}), at=3000.0, reduction={"name": "powersgd"})
+    measure(plan(scratch, "fourth", remeasure=True), at=3000.0, reduction={"name": "powersgd"})
     measure(again, at=2000.0, reduction={"name": "packed"})
     assert plan(scratch, "fifth").kept["method"] == "powersgd"
 
@@ -108,7 +109,7 @@ def test_another_model_or_other_hosts_measure_for_themselves(scratch, other):
 
 def test_ports_and_names_of_runs_do_not_count(scratch):
     measure(plan(scratch), reduction={"name": "powersgd"})
-    hosts = [{"name": f"pi{number}", "address": address, "port": 23456} for number, address in enumerate(LAN)]
+    hosts = [Host(name=f"pi{number}", address=address, port=23456) for number, address in enumerate(LAN)]
     assert plan(scratch, "other", hosts=hosts).kept["method"] == "powersgd"
 
 
@@ -146,9 +147,7 @@ def test_unmeasured_or_senseless_values_are_not_kept(scratch, record):
 
 def test_run_that_goes_on_is_not_measured_again(scratch):
     with pytest.raises(ConfigError, match=r"^remeasure=true: run=first continues as it began. Fix: leave it out, or give a new run name"):
-        plan(scratch, options={"remeasure": "true"}, state="step-000000001.npz")
-    with pytest.raises(ConfigError, match="remeasure=soon: expected true or false"):
-        plan(scratch, options={"remeasure": "soon"})
+        plan(scratch, remeasure=True, state="step-000000001.npz")
 
 
 def test_the_loopback_is_never_measured(scratch):

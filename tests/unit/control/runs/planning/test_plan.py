@@ -17,7 +17,8 @@ from control.datasets.listing.image_headers import shape_of
 from control.datasets.listing.registry import Listing
 from control.datasets.publishing.publish import PublishedData
 from control.datasets.sources.folder import Folder
-from control.runs.planning import checks, host_choice, host_needs, model_size, new_name, plan, plan_dataset, plan_request, preset, resolve
+from control.runs.planning import checks, host_choice, host_needs, model_size, plan, plan_dataset, preset, resolve
+from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results import run_names
 from control.runs.show import plan_text
 from tests.unit.report_samples import write_history
@@ -29,8 +30,9 @@ from trainer.data.images import decode
 from trainer.data.manifest import Table
 from trainer.data.spec import Leaf, Spec
 from trainer.host.claims import RUN_NAME
+from trainer.rundir.launch_record import Host, host_facts
 
-HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for number in (1, 2, 3)]
 
 
 @pytest.fixture
@@ -38,7 +40,15 @@ def ask(tmp_path):
     """Make a request of operator variables: `ask(run="x", epochs="3")`."""
 
     def make(default_workers=2, write=True, **options):
-        return plan_request.Request(options, HOSTS, default_workers, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", write)
+        return Request(
+            asked=OperatorRequest.of(options),
+            inventory=Inventory(hosts=HOSTS),
+            default_workers=default_workers,
+            runs=tmp_path / "runs",
+            packs=tmp_path / "packs",
+            parameter_cache=tmp_path / "parameters",
+            write=write,
+        )
 
     return make
 
@@ -50,8 +60,16 @@ def existing(tmp_path):
     folder.mkdir(parents=True)
     config = resolve.with_global_batch(configurations.build(configurations.load(configurations.find("lecture_cnn"))), 2)
     (folder / "config.yml").write_text(configurations.dump(config), encoding="utf-8")
-    write_json(folder / "cluster.json", {"hosts": HOSTS[:2]})
+    write_json(folder / "cluster.json", {"hosts": host_facts(HOSTS[:2])})
     return folder
+
+
+def choose(request, existing=None):
+    return host_choice.choose_hosts(request.inventory, request.asked.workers, request.default_workers, existing)
+
+
+def overrides(typed):
+    return OperatorRequest.of(typed).overrides
 
 
 def refusal(function, *arguments):
@@ -65,19 +83,19 @@ def test_run_from_before_key_was_there_is_continued(ask, existing):
     old = path.read_text()
     assert "  profile_every: 50\n" in old
     path.write_text(old.replace("  profile_every: 50\n", ""))
-    assert resolve.resolve(ask(run="old", epochs="5"), existing)[0].telemetry.profile_every == 50
+    assert resolve.resolve(ask(run="old", epochs="5").asked, existing)[0].telemetry.profile_every == 50
     assert "this run exists with another telemetry.profile_every" in refusal(
-        resolve.resolve, ask(run="old", set="telemetry.profile_every=0"), existing
+        resolve.resolve, ask(run="old", set="telemetry.profile_every=0").asked, existing
     )
 
 
 def test_model_options_are_written_out_and_runs_kept(ask, existing):
-    config, _ = resolve.resolve(ask(config="deep_cnn", set="model.stages=2"), None)
+    config, _ = resolve.resolve(ask(config="deep_cnn", set="model.stages=2").asked, None)
     assert config.model == {"name": "deep_cnn", "filters": 32, "stages": 2}
     before = configurations.override(configurations.load(existing / "config.yml"), {"model": {"name": "deep_cnn", "stages": 2}})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(before)))
-    assert resolve.resolve(ask(run="old", epochs="5"), existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
-    assert "this run exists with another model.filters" in refusal(resolve.resolve, ask(run="old", set="model.filters=64"), existing)
+    assert resolve.resolve(ask(run="old", epochs="5").asked, existing)[0].model == {"name": "deep_cnn", "filters": 32, "stages": 2}
+    assert "this run exists with another model.filters" in refusal(resolve.resolve, ask(run="old", set="model.filters=64").asked, existing)
 
 
 # --- names
@@ -88,27 +106,25 @@ def test_model_options_are_written_out_and_runs_kept(ask, existing):
     ["../x", "a/b", "/x", "a b", "$(x)", "`x`", "a;b", "", "a" * 65, ".hidden", "..", "-x", "_x", "a\n", "ä", "a+b", "a:b", "a'b"],
 )
 def test_run_names_that_could_do_harm_are_refused(name, ask):
-    assert refusal(new_name.run_name, ask(run=name)) == (
-        f"run={name}: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit"
-    )
+    assert refusal(ask(run=name).run_name) == (f"run={name}: a run name is 1 to 64 of A-Z a-z 0-9 . _ - and starts with a letter or digit")
 
 
 @pytest.mark.parametrize("name", ["a", "7", "a" * 64, "my-run_1.2", "a..b"])
 def test_run_names_that_are_allowed(name, ask):
-    assert new_name.run_name(ask(run=name)) == (name, None)
+    assert ask(run=name).run_name() == (name, None)
 
 
 def test_a_run_named_by_a_number(ask):
-    assert new_name.run_name(ask(run=12)) == ("12", None)
+    assert ask(run=12).run_name() == ("12", None)
 
 
 def test_an_existing_run_is_found(existing, ask):
-    assert new_name.run_name(ask(run="old")) == ("old", existing)
+    assert ask(run="old").run_name() == ("old", existing)
 
 
 def test_a_folder_without_a_configuration_is_no_run(existing, ask):
     (existing / "config.yml").unlink()
-    assert new_name.run_name(ask(run="old")) == ("old", None)
+    assert ask(run="old").run_name() == ("old", None)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +139,7 @@ def test_a_folder_without_a_configuration_is_no_run(existing, ask):
     ],
 )
 def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
-    name, _ = new_name.run_name(ask(config=config))
+    name, _ = ask(config=config).run_name()
     assert name.startswith(stem)
     assert RUN_NAME.fullmatch(name)
 
@@ -132,12 +148,12 @@ def test_new_name_follows_from_configuration_and_is_allowed(config, stem, ask):
 
 
 def test_without_variables_nothing_is_overridden():
-    assert plan_request.overrides({}) == {}
+    assert overrides({}) == {}
 
 
 def test_shorthands_become_keys(make_folder):
     root = make_folder()
-    assert plan_request.overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
+    assert overrides({"epochs": "5", "dataset": str(root), "allow_bad_images": "yes"}) == {
         "train.epochs": 5,
         "data.source": "folder",
         "data.path": str(root),
@@ -146,28 +162,28 @@ def test_shorthands_become_keys(make_folder):
 
 
 def test_set_wins_over_shorthands():
-    assert plan_request.overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
+    assert overrides({"epochs": "5", "set": "train.epochs=7"}) == {"train.epochs": 7}
 
 
 def test_quick_is_ten_steps_in_all(ask):
     """Quick is ten steps in all whatever the configuration says."""
     for config in ("lecture_cnn", "task_cnn", "resnet_cifar"):
-        made, _ = resolve.resolve(ask(quick="true", config=config), None)
+        made, _ = resolve.resolve(ask(quick="true", config=config).asked, None)
         assert schedule.counts(made, 2, 60_000).total_steps == 10
-    longer, _ = resolve.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10"), None)
+    longer, _ = resolve.resolve(ask(quick="true", set="train.steps=1000,data.limit_train=10").asked, None)
     assert (longer.train.steps, longer.data.limit_train) == (1000, 10), "set wins"
-    assert plan_request.overrides({"quick": "false"}) == {}
+    assert overrides({"quick": "false"}) == {}
 
 
 def test_quick_with_a_number_of_epochs_is_refused():
-    assert refusal(plan_request.overrides, {"quick": "true", "epochs": "2"}) == (
+    assert refusal(overrides, {"quick": "true", "epochs": "2"}) == (
         "quick=true, epochs=2: quick is ten steps in all; leave one of them out"
     )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "three", "", "1e3", " 2", True, None])
 def test_what_is_no_whole_number_from_one(value):
-    assert refusal(plan_request.overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
+    assert refusal(overrides, {"epochs": value}) == f"epochs={value}: expected a whole number from 1"
 
 
 @pytest.mark.parametrize(("value", "number"), [("7", 7), (7, 7), ("007", 7)])
@@ -184,24 +200,24 @@ def test_true_or_false(value, truth):
 
 @pytest.mark.parametrize("value", ["maybe", "", "2", None, "tru"])
 def test_neither_true_nor_false(value):
-    assert refusal(plan_request.overrides, {"quick": value}) == f"quick={value}: expected true or false"
+    assert refusal(overrides, {"quick": value}) == f"quick={value}: expected true or false"
 
 
-@pytest.mark.parametrize("switch", ["detach", "quick"])
+@pytest.mark.parametrize("switch", ["detach", "quick", "remeasure"])
 def test_invalid_switch_is_refused_first(switch, ask):
-    assert refusal(plan.make, ask(run="../x", **{switch: "mabye"})) == f"{switch}=mabye: expected true or false"
+    assert refusal(OperatorRequest.of, {"run": "../x", switch: "mabye"}) == f"{switch}=mabye: expected true or false"
 
 
 # --- configuration
 
 
 def test_a_new_run_takes_file_and_overrides(ask):
-    config, name = resolve.resolve(ask(config="task_cnn", epochs="4", set="seed=9"), None)
+    config, name = resolve.resolve(ask(config="task_cnn", epochs="4", set="seed=9").asked, None)
     assert (name, config.model["name"], config.train.epochs, config.seed) == ("task_cnn", "task_cnn", 4, 9)
 
 
 def test_without_a_configuration_it_is_the_lectures(ask):
-    assert resolve.resolve(ask(), None)[1] == "lecture_cnn"
+    assert resolve.resolve(ask().asked, None)[1] == "lecture_cnn"
 
 
 def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
@@ -210,16 +226,16 @@ def test_own_model_sees_every_image_of_an_epoch(ask, tmp_path):
 
     def steps(**options):
         request = ask(write=False, **options)
-        return resolve.resolve(request, None, plan._chosen(request)[0])[0].train.steps_per_epoch
+        return resolve.resolve(request.asked, None, plan._chosen(request)[0])[0].train.steps_per_epoch
 
     assert steps() == 70
     assert steps(model=model) is None
-    assert resolve.resolve(ask(model=model, config="resnet50"), None)[0].train.steps_per_epoch is None
+    assert resolve.resolve(ask(model=model, config="resnet50").asked, None)[0].train.steps_per_epoch is None
     assert steps(model=model, set="train.steps_per_epoch=9") == 9
 
 
 def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
-    config, name = resolve.resolve(ask(run="old"), existing)
+    config, name = resolve.resolve(ask(run="old").asked, existing)
     assert (name, configurations.dump(config)) == ("config.yml", (existing / "config.yml").read_text())
 
 
@@ -236,13 +252,13 @@ def test_a_resumed_run_keeps_its_own_configuration(existing, ask):
     ],
 )
 def test_a_resumed_run_may_take_longer(options, key, value, existing, ask):
-    config, _ = resolve.resolve(ask(run="old", **options), existing)
+    config, _ = resolve.resolve(ask(run="old", **options).asked, existing)
     assert getattr(config.train, key) == value
     assert config.train.global_batch == 128
 
 
 def test_a_resumed_run_may_have_another_title(existing, ask):
-    config, _ = resolve.resolve(ask(run="old", set="report.title=Exercise 3: images"), existing)
+    config, _ = resolve.resolve(ask(run="old", set="report.title=Exercise 3: images").asked, existing)
     assert config.report.title == "Exercise 3: images"
 
 
@@ -259,7 +275,7 @@ def test_a_resumed_run_may_have_another_title(existing, ask):
 )
 def test_resumed_run_refuses_other_changes_and_names_them(options, keys, existing, ask):
     them = "them" if "," in keys else "it"
-    assert refusal(resolve.resolve, ask(run="old", **options), existing) == (
+    assert refusal(resolve.resolve, ask(run="old", **options).asked, existing) == (
         f"run=old: this run exists with another {keys}. Leave out what sets {them} to continue it, or give a new run name. "
         "Of a run that is continued, only train.epochs, train.steps, train.patience, train.time_limit, "
         "train.batch_sizes, train.environment, data.loaders, checkpoint.copy, checkpoint.every_seconds, checkpoint.snapshots, "
@@ -280,34 +296,33 @@ def test_global_batch_is_fixed_once(workers):
 
 @pytest.mark.parametrize(("options", "names"), [({}, ["pi1", "pi2"]), ({"workers": "1"}, ["pi1"]), ({"workers": 3}, ["pi1", "pi2", "pi3"])])
 def test_the_first_hosts_of_the_inventory_train(options, names, ask):
-    assert [host["name"] for host in host_choice.choose_hosts(ask(**options), None)] == names
+    assert [host.name for host in choose(ask(**options))] == names
 
 
 def test_more_hosts_than_the_inventory_has(ask):
-    assert refusal(host_choice.choose_hosts, ask(workers="4"), None) == (
-        "workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer"
-    )
+    assert refusal(choose, ask(workers="4")) == ("workers=4: the inventory has 3 (pi1, pi2, pi3); add hosts or ask for fewer")
 
 
 def test_all_workers_take_as_many_gpus():
-    host_choice.check_gpus([{"name": "a", "gpus": 2}, {"name": "b", "gpus": 2}])
-    assert refusal(host_choice.check_gpus, [{"name": "a", "gpus": 2}, {"name": "b"}]) == (
+    host_choice.check_gpus([Host(name="a", gpus=2), Host(name="b", gpus=2)])
+    assert refusal(host_choice.check_gpus, [Host(name="a", gpus=2), Host(name="b")]) == (
         "gpus=0 of b: a has 2, but all workers of a run need the same number; set the smallest number for all, "
         "or leave hosts out (-e workers=N takes the first N)"
     )
 
 
 def test_a_host_that_trains_has_no_other_role():
-    host_choice.check_roles([{"name": "a"}])
-    assert refusal(host_choice.check_roles, [{"name": "a"}, {"name": "b", "role": "master"}]) == (
+    host_choice.check_roles([Host(name="a")])
+    assert refusal(host_choice.check_roles, [Host(name="a"), Host(name="b", role="master")]) == (
         "worker_role=master of b: expected ps, and only for a host in the groups workers and parameter_servers. Fix: put b into "
         "parameter_servers, too; an evaluator into evaluators, without worker_role; or take worker_role out of the inventory"
     )
 
 
 def test_host_that_trains_nothing_can_not_be_named(ask):
-    request = dataclasses.replace(ask(workers="pi1,pi3"), hosts=HOSTS[:2], apart=[HOSTS[2] | {"role": "evaluator"}])
-    assert refusal(host_choice.choose_hosts, request, None) == (
+    inventory = Inventory(hosts=HOSTS[:2], apart=[dataclasses.replace(HOSTS[2], role="evaluator")])
+    request = dataclasses.replace(ask(workers="pi1,pi3"), inventory=inventory)
+    assert refusal(choose, request) == (
         "workers=pi1,pi3: pi3 is evaluator in the inventory (group evaluators), and takes no steps. Fix: name others; it is added by "
         "itself to asynchronous runs"
     )
@@ -315,36 +330,37 @@ def test_host_that_trains_nothing_can_not_be_named(ask):
 
 @pytest.mark.parametrize("workers", ["0", "-1", "1.5"])
 def test_a_number_of_hosts_that_is_none(workers, ask):
-    assert refusal(host_choice.choose_hosts, ask(workers=workers), None) == f"workers={workers}: expected a whole number from 1"
+    assert refusal(OperatorRequest.of, {"workers": workers}) == f"workers={workers}: expected a whole number from 1"
 
 
 def test_spares_train_only_if_they_are_named(ask):
-    request = dataclasses.replace(ask(workers="2"), hosts=HOSTS[:2], spares=HOSTS[2:])
-    elastic, alone = (configurations.build({"recovery": {"elastic": value}}) for value in (True, False))
-    assert [host["name"] for host in host_choice.choose_hosts(request, None)] == ["pi1", "pi2"]
-    assert [host["name"] for host in host_choice.choose_spares(request, elastic, HOSTS[:2])] == ["pi3"]
-    assert host_choice.choose_spares(request, alone, HOSTS[:2]) == []
-    named = dataclasses.replace(request, options={"workers": "pi3,pi1"})
-    assert [host["name"] for host in host_choice.choose_hosts(named, None)] == ["pi3", "pi1"]
-    assert host_choice.choose_spares(named, elastic, [HOSTS[2], HOSTS[0]]) == []
-    many = dataclasses.replace(request, options={"workers": "3"})
-    assert refusal(host_choice.choose_hosts, many, None) == (
+    inventory = Inventory(hosts=HOSTS[:2], spares=HOSTS[2:])
+    assert chosen(dataclasses.replace(ask(workers="2"), inventory=inventory)) == ["pi1", "pi2"]
+    assert host_choice.choose_spares(HOSTS[2:], HOSTS[:2]) == HOSTS[2:]
+    assert chosen(dataclasses.replace(ask(workers="pi3,pi1"), inventory=inventory)) == ["pi3", "pi1"]
+    assert host_choice.choose_spares(HOSTS[2:], [HOSTS[2], HOSTS[0]]) == []
+    assert refusal(choose, dataclasses.replace(ask(workers="3"), inventory=inventory)) == (
         "workers=3: the inventory has 2 (pi1, pi2), and as spares pi3; add hosts or ask for fewer"
     )
-    unlike = dataclasses.replace(request, spares=[{**HOSTS[2], "gpus": 1}])
-    assert refusal(host_choice.choose_spares, unlike, elastic, HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
+    assert refusal(host_choice.choose_spares, [dataclasses.replace(HOSTS[2], gpus=1)], HOSTS[:2]).startswith("gpus=1 of pi3: pi1 has 0")
+
+
+@pytest.mark.parametrize(("elastic", "options", "spares"), [(True, {}, HOSTS[2:]), (False, {}, []), (True, {"selftest": True}, [])])
+def test_only_elastic_runs_have_spares(elastic, options, spares, ask):
+    request = dataclasses.replace(ask(**options), inventory=Inventory(hosts=HOSTS[:2], spares=HOSTS[2:]))
+    assert plan._spares(request, configurations.build({"recovery": {"elastic": elastic}}), HOSTS[:2]) == spares
 
 
 def test_resumed_run_keeps_its_number_of_hosts(existing, ask):
     """A resumed run keeps its number of hosts unless asked."""
-    assert len(host_choice.choose_hosts(ask(default_workers=3), existing)) == 2
-    assert len(host_choice.choose_hosts(ask(default_workers=3, workers="1"), existing)) == 1
+    assert len(choose(ask(default_workers=3), existing)) == 2
+    assert len(choose(ask(default_workers=3, workers="1"), existing)) == 1
     (existing / "cluster.json").unlink()
-    assert len(host_choice.choose_hosts(ask(default_workers=3), existing)) == 3
+    assert len(choose(ask(default_workers=3), existing)) == 3
 
 
 def chosen(request, existing=None):
-    return [host["name"] for host in host_choice.choose_hosts(request, existing)]
+    return [host.name for host in choose(request, existing)]
 
 
 def test_hosts_by_name_are_ranked_as_named(ask):
@@ -367,21 +383,21 @@ def test_hosts_by_name_are_ranked_as_named(ask):
     ],
 )
 def test_names_that_are_no_hosts(workers, problem, ask):
-    assert refusal(host_choice.choose_hosts, ask(workers=workers), None).startswith(problem)
+    assert refusal(choose, ask(workers=workers)).startswith(problem)
 
 
 def test_a_run_on_named_hosts_stays_there(existing, ask):
-    write_json(existing / "cluster.json", {"hosts": [HOSTS[2], HOSTS[1]]})
+    write_json(existing / "cluster.json", {"hosts": host_facts([HOSTS[2], HOSTS[1]])})
     assert chosen(ask(), existing) == ["pi3", "pi2"]
     assert chosen(ask(workers="1"), existing) == ["pi3"]
     assert chosen(ask(workers="3"), existing) == ["pi3", "pi2", "pi1"]
-    write_json(existing / "cluster.json", {"hosts": [HOSTS[2], HOSTS[1]], "slurm": {"job": "7"}})
+    write_json(existing / "cluster.json", {"hosts": host_facts([HOSTS[2], HOSTS[1]]), "slurm": {"job": "7"}})
     assert chosen(ask(), existing) == ["pi1", "pi2"]
 
 
 def test_run_of_unseen_end_does_not_move(existing, ask):
     """A run whose end nobody saw does not start elsewhere."""
-    assert refusal(host_choice.choose_hosts, ask(workers="pi3"), existing) == (
+    assert refusal(choose, ask(workers="pi3"), existing) == (
         "workers=pi3: run=old was started on pi1, pi2, and its end has not been seen; stop it there first: "
         "ansible-playbook stop.yml -e run=old"
     )
@@ -395,7 +411,7 @@ def test_run_of_unseen_end_does_not_move(existing, ask):
 
 
 def with_sizes(config, *sizes):
-    return host_choice.with_batch_sizes(config, [{"name": f"pi{number}", "batch_size": size} for number, size in enumerate(sizes, 1)])
+    return host_choice.with_batch_sizes(config, [Host(name=f"pi{number}", batch_size=size) for number, size in enumerate(sizes, 1)])
 
 
 def test_inventory_host_may_have_its_own_batch_size():
@@ -605,7 +621,7 @@ def test_new_batch_sizes_of_the_inventory_change_nothing(ask, existing, make_idx
     config = configurations.override(configurations.load(existing / "config.yml"), {"data.source": "idx", "data.path": str(digits)})
     (existing / "config.yml").write_text(configurations.dump(configurations.build(config)))
     request = ask(run="old")
-    sized = plan_request.Request(**{**vars(request), "hosts": [{**host, "batch_size": 5} for host in HOSTS]})
+    sized = dataclasses.replace(request, inventory=Inventory(hosts=[dataclasses.replace(host, batch_size=5) for host in HOSTS]))
     assert plan.make(sized).changes == []
 
 
@@ -696,13 +712,13 @@ def test_class_counts_are_of_training_and_stay(ask, make_folder, existing):
         configurations.load(existing / "config.yml"), {"train.class_weight": "balanced", "train.class_counts": [3, 4]}
     )
     (existing / "config.yml").write_text(configurations.dump(configurations.build(begun)))
-    assert resolve.resolve(ask(run="old", set="train.class_weight=balanced"), existing)[0].train.class_counts == (3, 4)
+    assert resolve.resolve(ask(run="old", set="train.class_weight=balanced").asked, existing)[0].train.class_counts == (3, 4)
     unset = plan_dataset.with_class_counts(configurations.build({"train": {"class_counts": [1, 2]}}), listing, record, sizes, Path())
     assert unset.train.class_counts is None, "of another run, whose configuration was taken"
 
 
 def test_evaluate_and_detach_together_are_refused(ask):
-    assert refusal(plan.make, ask(evaluate=True, detach="yes")) == (
+    assert refusal(OperatorRequest.of, {"evaluate": True, "detach": "yes"}) == (
         "evaluate=true, detach=true: a command that returns at once can't wait for the end; leave one of them out"
     )
 
@@ -740,7 +756,7 @@ def test_model_that_cannot_be_built_shows_reason(ask, monkeypatch):
 
 def test_refusals_of_what_was_typed_are_configuration_errors(ask):
     with pytest.raises(ConfigError, match="workers=9"):
-        host_choice.choose_hosts(ask(workers="9"), None)
+        choose(ask(workers="9"))
 
 
 # --- no configuration named
@@ -876,7 +892,7 @@ def test_shares_of_own_splits_have_no_effect(planned, tmp_path):
 
 
 def test_run_is_not_continued_with_other_test(ask, existing):
-    message = refusal(resolve.resolve, ask(run="old", set="data.test_split=0.1"), existing)
+    message = refusal(resolve.resolve, ask(run="old", set="data.test_split=0.1").asked, existing)
     assert message.startswith("run=old: this run exists with another data.test_split. Leave out what sets it to continue it, ")
 
 

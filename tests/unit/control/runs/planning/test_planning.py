@@ -4,14 +4,15 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from control.runs.planning import plan_command
+from trainer.rundir.launch_record import Host
 
 
 def hosts(*addresses):
-    return [{"name": f"node{rank}", "address": address, "port": 12345 + rank} for rank, address in enumerate(addresses, 1)]
+    return [Host(name=f"node{rank}", address=address, port=12345 + rank) for rank, address in enumerate(addresses, 1)]
 
 
 def shared(chosen, **variables):
-    known = {host["name"]: variables for host in chosen}
+    known = {host.name: variables for host in chosen}
     return [line for line in plan_command._shared_addresses(chosen, known) if "one address" in line]
 
 
@@ -42,9 +43,9 @@ def inventory(workers, spares):
 
 
 def test_spares_are_workers_apart():
-    given = inventory(["a", "b", "c"], ["b"])
-    assert [host["name"] for host in plan_command.hosts(given)] == ["a", "c"]
-    assert [host["name"] for host in plan_command.spares(given)] == ["b"]
+    found = plan_command.inventory(inventory(["a", "b", "c"], ["b"]))
+    assert [host.name for host in found.hosts] == ["a", "c"]
+    assert [host.name for host in found.spares] == ["b"]
 
 
 def test_a_spare_that_is_no_worker_is_refused():

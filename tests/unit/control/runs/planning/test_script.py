@@ -12,13 +12,15 @@ import pytest
 import yaml
 
 from control.remote import admission
-from control.runs.planning import plan_request, script_plan
+from control.runs.planning import script_plan
+from control.runs.planning.plan_request import Inventory, OperatorRequest, Request
 from control.runs.results.outcome import Verdict, Verdicts, of_exit_code
 from trainer.common.errors import ConfigError
 from trainer.common.files import write_json
 from trainer.launch.user_script import Script
+from trainer.rundir.launch_record import Host, host_facts
 
-HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345, "direct_port": 13345} for number in (1, 2, 3)]
+HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345, direct_port=13345) for number in (1, 2, 3)]
 EVIL = ["$(touch x)", "`touch x`", "{{ lookup('pipe', 'touch x') }}", "it's", 'a "b"', "two\nlines", "../..", "; rm -rf /", "--", "-e", ""]
 
 
@@ -41,9 +43,9 @@ def ask(tmp_path):
     """The plan of operator variables."""
 
     def planned(**options):
-        return script_plan.make(
-            plan_request.Request(options, HOSTS, 2, tmp_path / "runs", tmp_path / "packs", tmp_path / "parameters", True)
-        )
+        asked, inventory = OperatorRequest.of(options), Inventory(hosts=HOSTS)
+        places = {"runs": tmp_path / "runs", "packs": tmp_path / "packs", "parameter_cache": tmp_path / "parameters"}
+        return script_plan.make(Request(asked=asked, inventory=inventory, default_workers=2, write=True, **places))
 
     return planned
 
@@ -57,7 +59,7 @@ def launched(ask, folder, tmp_path):
         run = tmp_path / "runs" / "mine"
         run.mkdir(parents=True, exist_ok=True)
         (run / "config.yml").write_text(planned.config_yaml)
-        write_json(run / "cluster.json", {"hosts": HOSTS[:2], "script": planned.script})
+        write_json(run / "cluster.json", {"hosts": host_facts(HOSTS[:2]), "script": planned.script})
         write_json(run / "summary.json", {"state": state})
         return run
 
@@ -122,17 +124,24 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["args", "outputs"])
     def test_options_of_scripts_need_one(self, name, tmp_path):
-        assert refusal(script_plan.asked, {name: "x"}, tmp_path) == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
+        assert (
+            refusal(script_plan.is_asked, OperatorRequest.of({name: "x"}), tmp_path)
+            == f"{name}=x: it belongs to a script; name one, as in -e script=FILE.py"
+        )
 
     def test_a_models_run_is_not_for_a_script(self, tmp_path):
         (tmp_path / "old").mkdir()
         (tmp_path / "old" / "config.yml").write_text("seed: 1\n")
-        assert "run=old trains a model and is no script's run" in refusal(script_plan.asked, {"script": "x.py", "run": "old"}, tmp_path)
-        assert not script_plan.asked({"run": "old"}, tmp_path)
+        assert "run=old trains a model and is no script's run" in refusal(
+            script_plan.is_asked, OperatorRequest.of({"script": "x.py", "run": "old"}), tmp_path
+        )
+        assert not script_plan.is_asked(OperatorRequest.of({"run": "old"}), tmp_path)
 
     @pytest.mark.parametrize("name", ["../x", "a/b", "", "a\0b", "$(touch x)", "{{ 7 * 7 }}", "a\nb", "it's"])
     def test_a_name_that_could_leave_the_folder_is_refused_before_it_is_looked_up(self, name, tmp_path):
-        assert "a run name is 1 to 64 of A-Z" in refusal(script_plan.asked, {"script": "x.py", "run": name}, tmp_path)
+        assert "a run name is 1 to 64 of A-Z" in refusal(
+            script_plan.is_asked, OperatorRequest.of({"script": "x.py", "run": name}), tmp_path
+        )
 
     def test_arguments_are_split_and_nothing_is_expanded(self):
         assert script_plan.arguments("--lr 0.1 '$(touch x)' $HOME *") == ["--lr", "0.1", "$(touch x)", "$HOME", "*"]

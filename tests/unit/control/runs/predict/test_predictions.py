@@ -11,7 +11,7 @@ import pytest
 
 from control.common.task import Task
 from control.runs.predict import predictions
-from control.runs.predict.predictions import Prediction
+from control.runs.predict.predictions import Prediction, PredictionRequest
 from control.runs.tasks import prediction
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.data.spec import Leaf
@@ -35,63 +35,64 @@ TABLE = Prediction(
 JUDGED = dataclasses.replace(TABLE, outputs=[Leaf("kind", "float32", (2,))], classes=["no", "yes"], goals=[Classes(2)])
 
 
-def refusal(work, *arguments):
+def refusal(work, *arguments, **options):
     with pytest.raises(ConfigError) as caught:
-        work(*arguments)
+        work(*arguments, **options)
     return str(caught.value)
 
 
 # --- options
 
 
-def test_the_output_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Parse variables typed in an empty folder, for a run of three hosts with two snapshots."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for epoch in (1, 2):
+        (tmp_path / f"run/checkpoints/epoch-000{epoch}.keras").touch()
+    return lambda **options: PredictionRequest.of({"input": "fashion_mnist", "epoch": "last", **options}, tmp_path / "run", 3)
+
+
+def test_the_output_is_refused_before_anything_is_read(tmp_path, asked, monkeypatch):
     (tmp_path / "old.csv").write_text("kept")
     (tmp_path / "folder.csv").mkdir()
-    assert predictions.destination("new.csv", False) == tmp_path / "new.csv"
-    assert predictions.destination("old.csv", "true") == tmp_path / "old.csv"
-    assert predictions.destination(None, False) is None
-    for asked, message in (
+    assert asked(output="new.csv").output == tmp_path / "new.csv"
+    assert asked(output="old.csv", overwrite="true").output == tmp_path / "old.csv"
+    assert asked().output is None
+    for output, message in (
         ("old.csv", "output=old.csv: it already exists. Fix: another name, or -e overwrite=true"),
         ("folder.csv", "output=folder.csv: it is a folder; give another name"),
         ("new.cvs", "output=new.cvs: expected a file NAME.csv or NAME.parquet (did you mean .csv?)"),
         ("new", "output=new: expected a file NAME.csv or NAME.parquet"),
         ("no/new.csv", f"output=no/new.csv: there is no folder {tmp_path}/no; create it: mkdir -p {tmp_path}/no"),
     ):
-        assert refusal(predictions.destination, asked, False) == message
-    assert refusal(predictions.destination, "a.csv", "perhaps") == "overwrite=perhaps: expected true or false"
+        assert refusal(asked, output=output) == message
+    assert refusal(asked, output="a.csv", overwrite="perhaps") == "overwrite=perhaps: expected true or false"
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    assert "writing Parquet needs pyarrow. Fix: .venv/bin/python -m pip install pyarrow" in refusal(
-        predictions.destination, "a.parquet", False
-    )
+    assert "writing Parquet needs pyarrow. Fix: .venv/bin/python -m pip install pyarrow" in refusal(asked, output="a.parquet")
 
 
-def test_the_input_is_not_written_over(tmp_path):
+def test_the_input_is_not_written_over(tmp_path, asked):
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").touch()
     for given, output in (("in/a.csv", "in/a.csv"), ("in", "in/b.csv")):
-        assert "it is part of the input" in refusal(predictions.refuse_own_input, str(tmp_path / given), tmp_path / output)
-    predictions.refuse_own_input(str(tmp_path / "in"), tmp_path / "b.csv")
+        assert "it is part of the input" in refusal(asked, input=given, output=output, overwrite="true")
+    assert asked(input="in", output="b.csv").output == tmp_path / "b.csv"
 
 
-def test_paths_are_of_the_typing_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_paths_are_of_the_typing_folder(tmp_path, asked):
     (tmp_path / "pics").mkdir()
-    assert predictions.source("pics") == str(tmp_path / "pics")
-    assert predictions.source("mine.py:new") == f"{tmp_path}/mine.py:new"
-    assert predictions.source("fashion_mnist") == "fashion_mnist"
+    assert asked(input="pics").given == str(tmp_path / "pics")
+    assert asked(input="mine.py:new").given == f"{tmp_path}/mine.py:new"
+    assert asked().given == "fashion_mnist"
 
 
-def test_one_epoch_and_only_existing_hosts(tmp_path):
-    for epoch in (1, 2):
-        (tmp_path / "checkpoints").mkdir(exist_ok=True)
-        (tmp_path / f"checkpoints/epoch-000{epoch}.keras").touch()
-    assert predictions.chosen_epoch("last", tmp_path) == 2
-    assert refusal(predictions.chosen_epoch, "all", tmp_path) == (
-        "epoch=all: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch=2"
-    )
-    assert (predictions.chosen_hosts(None, 3), predictions.chosen_hosts("2", 3)) == (3, 2)
-    assert refusal(predictions.chosen_hosts, "4", 3) == "workers=4: the run has 3 hosts; give at most 3"
+def test_one_epoch_and_only_existing_hosts(asked):
+    assert asked().epoch == 2
+    assert refusal(asked, epoch="all") == ("epoch=all: predictions are those of one snapshot; give one epoch, as in epoch=best or epoch=2")
+    assert (asked().hosts, asked(workers="2").hosts) == (3, 2)
+    assert refusal(asked, workers="4") == "workers=4: the run has 3 hosts; give at most 3"
 
 
 # --- columns

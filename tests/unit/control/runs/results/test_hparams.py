@@ -37,7 +37,10 @@ def make_run(folder: Path, summary=SUMMARY, workers: int = 2, **config) -> Path:
     (folder / "logs" / "train").mkdir(parents=True)
     plain = configurations.to_dict(configurations.build(configurations.override(configurations.to_dict(Config()), config)))
     write_text(folder / "config.yml", json.dumps(plain))
-    write_json(folder / "cluster.json", {"created_at": "2026-11-21T05:26:20+00:00", "hosts": [{"rank": rank} for rank in range(workers)]})
+    write_json(
+        folder / "cluster.json",
+        {"created_at": "2026-11-21T05:26:20+00:00", "hosts": [{"rank": rank, "name": f"node{rank}"} for rank in range(workers)]},
+    )
     if summary is not None:
         write_json(folder / "summary.json", summary)
     return folder
@@ -272,7 +275,7 @@ def test_rows_only_for_what_has_begun(tmp_path):
         ("config.yml", "seed: [", "{folder}/config.yml: not YAML: while parsing a flow node"),
         ("config.yml", "", "{folder}/config.yml: a configuration is a mapping of sections, this is NoneType"),
         ("summary.json", "{", "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("cluster.json", "{}", "KeyError: 'created_at'"),
+        ("cluster.json", "{}", "ValueError: Invalid isoformat string: ''"),
         ("evaluations.csv", "epoch,split,accuracy\n1,test,high\n", "ValueError: could not convert string to float: 'high'"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from control.common.plan import Plan
 from control.runs.results import expected_speed
 from control.runs.results.step_model import Prediction
+from trainer.rundir.launch_record import Host, LaunchRecord
 
 
 def test_table():
@@ -40,7 +41,7 @@ def test_sentence(predicted, measured, sentence):
 HOSTS = ["a", "b", "c"]
 CONFIG = {"model": {"name": "task_cnn"}, "data": {"image_size": [32, 32, 3]}, "reduction": {"name": "auto"}}
 COUNTS = {"global_batch": 192, "workers": 3}
-PLACES = [{"name": name, "address": f"10.0.0.{number}"} for number, name in enumerate(HOSTS)]
+PLACES = [Host(name=name, address=f"10.0.0.{number}") for number, name in enumerate(HOSTS)]
 
 
 @pytest.fixture
@@ -55,8 +56,9 @@ def saved(tmp_path, monkeypatch):
 
 def record(workers=3, **changed):
     """cluster.json of a run on the first hosts, with facts of the last one changed."""
-    hosts = [{**place, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
-    return {"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": {"global_batch": 64 * workers, "workers": workers}}
+    hosts = [{**place.fact, "threads": 1, "cpus": 0.38} for place in PLACES[:workers]]
+    counts = {"global_batch": 64 * workers, "workers": workers}
+    return LaunchRecord.of({"hosts": [*hosts[:-1], {**hosts[-1], **changed}], "counts": counts})
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

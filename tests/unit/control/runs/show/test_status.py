@@ -8,6 +8,7 @@ import pytest
 from control.runs.results.run_folder import RunFolder
 from control.runs.show import status
 from control.runs.show.status import WorkerSeen
+from trainer.rundir.launch_record import Host
 from trainer.rundir.phases import Phase
 
 
@@ -53,7 +54,7 @@ def member(host: str, number: int, hosts: list[str], alive: bool = True) -> Work
 
 def test_lost_host_and_new_chief_are_named():
     """A lost host is named and the new chief says how far the run is."""
-    hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
+    hosts = [Host(rank=rank, name=name) for rank, name in enumerate("abc")]
     seen = [member("a", 1, ["a", "b", "c"], alive=False), member("b", 2, ["b", "c"]), member("c", 2, ["b", "c"])]
     shown = status.table(RunFolder(Path("run")), hosts, seen, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     assert "step 12/30" in shown
@@ -69,7 +70,7 @@ def test_restarts_of_all_and_of_one_worker_alone(numbers, restarts):
 
 
 def test_a_spare_stands_by():
-    hosts = [{"rank": rank, "name": name} for rank, name in enumerate("abc")]
+    hosts = [Host(rank=rank, name=name) for rank, name in enumerate("abc")]
     actual = [member(host, 1, ["a", "b"]) for host in "ab"] + [dataclasses.replace(seen("c"), phase=Phase.STANDING_BY)]
     shown = status.table(RunFolder(Path("run")), hosts, actual, {"epochs": 3, "total_steps": 30, "steps_per_epoch": 10, "global_batch": 4})
     (line,) = [line for line in shown.splitlines() if line.endswith("spare: takes the place of a lost host")]

@@ -18,6 +18,7 @@ from control.runs.show.status import WorkerSeen
 from tests.unit.samples import HISTORY
 from trainer.common.errors import DIVERGED
 from trainer.common.files import write_json, write_rows
+from trainer.rundir.launch_record import Host
 
 COUNTS = {"epochs": 3, "steps_per_epoch": 70, "total_steps": 210, "global_batch": 128, "workers": 2, "train_images": 48000}
 STEPS = {
@@ -74,7 +75,7 @@ def made_plan(**more):
     dataset = {"name": "digits", "digest": "0123456789abcdef0123", "classes": ["a"] * 10, "test": 10000, "ignored": 0, "left_out": 0}
     known = {
         "config": {"model": {"name": "lecture_cnn"}, "data": {"image_size": [28, 28, 1]}},
-        "hosts": [{"name": "node01", "address": "10.0.0.1", "port": 12345}, {"name": "node02", "address": "10.0.0.2", "port": 23456}],
+        "hosts": [Host(name="node01", address="10.0.0.1", port=12345), Host(name="node02", address="10.0.0.2", port=23456)],
         "counts": {**COUNTS, "validation_images": 12000},
         "parameters": {"total": 2770634},
         "dataset": dataset,
@@ -668,7 +669,7 @@ def test_a_worker_without_steps_has_no_share():
     assert (seen.steps, seen.epoch, seen.input_wait, seen.exit_code) == (None, None, None, None)
 
 
-HOSTS = [{"rank": rank, "name": f"pi{rank}"} for rank in range(4)]
+HOSTS = [Host(rank=rank, name=f"pi{rank}") for rank in range(4)]
 RUN = RunFolder(Path("my-run"))
 
 

@@ -23,8 +23,9 @@ from control.sweep.tasks.conclude import conclude
 from control.sweep.tasks.run_trials import _run_all, _under_way
 from trainer.common.errors import ConfigError
 from trainer.common.files import read_json, write_json, write_rows
+from trainer.rundir.launch_record import Host
 
-HOSTS = [{"name": f"node{number}", "address": f"10.0.0.{number}", "port": 12345} for number in range(1, 6)]
+HOSTS = [Host(name=f"node{number}", address=f"10.0.0.{number}", port=12345) for number in range(1, 6)]
 VARY = {"vary": "optimizer.learning_rate=0.1,0.01;train.batch_size=32,64", "workers": "2", "sweep": "pi", "config": "task_cnn"}
 COUNTS = {"train_images": 800, "validation_images": 200, "total_steps": 39, "epochs": 3, "workers": 2, "global_batch": 64}
 HISTORY = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "seconds", "images_per_s")
@@ -48,21 +49,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "sweeps" / "pi"
 
 
-def made(options, hosts, kind, default_workers, packs, write):
-    config = configurations.build(
-        configurations.override(configurations.load(configurations.find(options["config"])), plan_sweep.overrides(options))
-    )
+def made(asked, inventory, kind, default_workers, packs, write):
+    config = configurations.build(configurations.override(configurations.load(configurations.find(asked.config)), asked.overrides))
     return Plan(
         run=kind,
         folder=Path(kind),
         asked_yaml=configurations.dump(config),
         config=configurations.to_dict(config),
-        config_name=options["config"],
+        config_name=asked.config,
         counts=COUNTS,
         parameters={"total": 1000, "trainable": 1000},
-        dataset={"digest": options.get("dataset", "d1"), "name": "pictures"},
+        dataset={"digest": asked.dataset or "d1", "name": "pictures"},
         code="c1",
-        hosts=hosts[: int(options["workers"])],
+        hosts=inventory.hosts[: asked.workers],
     )
 
 

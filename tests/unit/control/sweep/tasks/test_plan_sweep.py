@@ -1,5 +1,6 @@
 """What `sweep.yml` is asked for: resolved, or refused with what is wrong."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from control.sweep.tasks import plan as plan_sweep
 from control.sweep.tasks import run_trials
 from trainer.common.errors import ConfigError, LockstepError
 from trainer.common.files import read_json, write_json, write_text
+from trainer.rundir.launch_record import Host
 
 NOWHERE = Path("/nowhere")
-HOSTS = [{"name": f"pi{number}", "address": f"10.0.0.{number}", "port": 12345} for number in (1, 2, 3)]
+HOSTS = [Host(name=f"pi{number}", address=f"10.0.0.{number}", port=12345) for number in (1, 2, 3)]
 
 
 def refusal(function, *arguments):
@@ -180,7 +182,7 @@ def test_another_configuration_is_another_sweep(existing, options, key):
 
 
 def test_other_hosts_are_another_sweep(existing):
-    moved = [HOSTS[0], {**HOSTS[1], "address": "10.0.0.9"}]
+    moved = [HOSTS[0], dataclasses.replace(HOSTS[1], address="10.0.0.9")]
     assert "another list of hosts, and the two" in refusal(same, existing, {}, moved)
     assert same(existing, {}, HOSTS[:1])["hosts"] == ["pi1 10.0.0.1", "pi2 10.0.0.2"]
 

@@ -1,0 +1,166 @@
+"""The hosts of a launch and its record, `cluster.json` in the run directory: written by the control node, read by supervisors, too."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from trainer.common.files import read_json
+from trainer.network import member
+
+RECORD = "cluster.json"
+PORTS = ("port", "direct_port", "server_port")
+"""TensorFlow's port, the port to which other workers connect to send gradients, and that of a parameter server, if the host has one."""
+
+
+def _entries(one: Any, always: Sequence[str]) -> dict[str, Any]:
+    """The fields of a dataclass by name, without those that have their default, except where they are `always` written."""
+    entries = {}
+    for each in fields(one):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        if each.name in always or getattr(one, each.name) != default:
+            entries[each.name] = getattr(one, each.name)
+    return entries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host of a run: as the inventory names it; once planned, with its ports; once launched, with what it reported."""
+
+    rank: int | None = None
+    name: str
+    address: str = ""
+    port: int = 0
+    """0, until one is chosen."""
+    direct_port: int | None = None
+    server_port: int | None = None
+    port_chosen: bool = False
+    """The ports are chosen for each launch."""
+    role: str = ""
+    """Only of a host of an asynchronous run that neither hands out steps nor computes any."""
+    batch_size: Any = None
+    gpus: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables of its worker's environment."""
+    threads: int | None = None
+    tf_config: dict[str, Any] | None = None
+    root: str = ""
+    """Its `worker_root`."""
+    silence: float | None = None
+    """Seconds without a heartbeat after which its worker counts as silent."""
+    reported: dict[str, Any] = field(default_factory=dict)
+    """The host's answer at the launch: `python`, `packages`, `machine`, `cpu`, `cpus`, `cores`, `executable`."""
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any]) -> "Host":
+        """A host in a fact, or in JSON."""
+        known = {each.name for each in fields(cls)}
+        settings = {key: value for key, value in fact.items() if key in known}
+        return cls(**settings, reported={key: value for key, value in fact.items() if key not in known})
+
+    @property
+    def fact(self) -> dict[str, Any]:
+        """The host as a fact, or for JSON."""
+        entries = _entries(self, ("name",))
+        return {key: value for key, value in entries.items() if key != "reported"} | self.reported
+
+    @property
+    def label(self) -> str:
+        """Its name and address, for records that outlive an inventory: two inventories may both have a node01."""
+        return f"{self.name} {self.address}"
+
+    @property
+    def ports(self) -> list[int]:
+        """The TCP ports of its worker."""
+        return [int(port) for port in (self.port, self.direct_port, self.server_port) if port is not None]
+
+    def endpoint(self, kind: str = "port") -> str:
+        """`address:port` for one of its ports; IPv6 addresses in brackets."""
+        return member.endpoint(str(self.address), getattr(self, kind))
+
+
+def peers(hosts: Sequence[Host]) -> list[tuple[str, int]]:
+    """Where the hosts' workers, and their supervisors, listen for each other, by rank."""
+    return [(str(host.address), int(host.direct_port or 0)) for host in hosts]
+
+
+def server_endpoints(hosts: Sequence[Host]) -> dict[int, str]:
+    """Where the parameter servers of an asynchronous run listen, by the rank of their host."""
+    return {rank: host.endpoint("server_port") for rank, host in enumerate(hosts) if host.server_port is not None}
+
+
+def apart(hosts: Sequence[Host]) -> dict[int, str]:
+    """The roles of hosts of an asynchronous run that neither hand out steps nor compute any, by rank."""
+    return {rank: host.role for rank, host in enumerate(hosts) if host.role}
+
+
+def host_facts(hosts: Sequence[Host]) -> list[dict[str, Any]]:
+    """The hosts as facts, or for JSON."""
+    return [host.fact for host in hosts]
+
+
+def training(hosts: Sequence[Host]) -> list[Host]:
+    """The hosts that train: all but those of an asynchronous run that only keep weights, or only evaluate."""
+    return [host for host in hosts if not host.role]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRecord:
+    """The content of `cluster.json`. Of a run that was never launched, or in an older file, what is not there has its default."""
+
+    run: str = ""
+    id: str = ""
+    """Constant through all launches of a run; a later run of the same name has another."""
+    entered_at: float | None = None
+    """The command's start; the plan, the look at the hosts and the copies come before `launched_at`."""
+    launched_at: float = 0.0
+    created_at: str = ""
+    revision: str | None = None
+    dataset: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
+    code_sha256: str = ""
+    counts: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)
+    compiled: dict[str, Any] | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+    recovery: dict[str, Any] = field(default_factory=dict)
+    """The configuration's section; empty for a script."""
+    script: dict[str, Any] = field(default_factory=dict)
+    ticket: str = ""
+    hosts: Sequence[Host] = field(default_factory=list)
+    """Workers, by rank."""
+    spares: Sequence[Host] = field(default_factory=list)
+    failed_before: dict[str, Any] | None = None
+    """How the previous launch failed: a worker's own summary.json replaces the one that says so."""
+    launch: str = ""
+    """Identifier of the launch, 32 hex digits; empty for a job of Slurm."""
+    slurm: dict[str, Any] = field(default_factory=dict)
+    """The folder of the run's Slurm jobs; `job`, the last one's number, and `told`, once its end was reported."""
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "LaunchRecord":
+        """The record in a fact, or in JSON."""
+        known = {each.name for each in fields(cls)}
+        given = {key: value for key, value in entries.items() if key in known}
+        return cls(**given | {name: [Host.of(one) for one in given.get(name, ())] for name in ("hosts", "spares")})
+
+    @classmethod
+    def read(cls, run: Path | None) -> "LaunchRecord":
+        """The record in a run directory; an empty one of a run that was never launched."""
+        return cls.of(read_json(run / RECORD)) if run is not None and (run / RECORD).is_file() else cls()
+
+    @property
+    def fact(self) -> dict[str, Any]:
+        """The record as a fact, or for JSON."""
+        optional = ("recovery", "script", "ticket", "spares", "failed_before", "launch", "slurm")
+        entries = _entries(self, [each.name for each in fields(self) if each.name not in optional])
+        return entries | {name: host_facts(entries[name]) for name in ("hosts", "spares") if name in entries}
+
+    def __bool__(self) -> bool:
+        """Return whether the run was launched."""
+        return self != LaunchRecord()
+
+    @property
+    def posts(self) -> list[Host]:
+        """Its workers, by rank, then its spares."""
+        return [*self.hosts, *self.spares]
