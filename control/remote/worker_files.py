@@ -16,7 +16,7 @@ from trainer.common.safe_text import printable
 from trainer.rundir.launch_record import LaunchRecord
 from trainer.rundir.layout import part_of
 from trainer.rundir.metrics_log import METRICS
-from trainer.rundir.schemas import EPOCH, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
+from trainer.rundir.schemas import EPOCH_COLUMNS, LARGEST, LARGEST_SIDE, MOST_MISTAKES, PHASES, STRAGGLER
 from trainer.rundir.straggler import CAUSES
 
 STATES = ("RUNNING", "SUCCEEDED", "FAILED", "FAILED_PREFLIGHT", "CANCELLED", "PREEMPTED")
@@ -95,7 +95,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "phase": {"phase": text, "note": text},
     "heartbeat": {"phase": text, "step": count},
     "steps": {"epoch": count, "step": count, **_STEPS},
-    "epoch": {**dict.fromkeys(EPOCH, number), "epoch": count},
+    "epoch": {**dict.fromkeys(EPOCH_COLUMNS, number), "epoch": count},
     "reduction": {"name": text, "why": text},
     "shares": {"told": text},
     "warning": {"text": text},

@@ -4,7 +4,6 @@ A worker's step takes a fixed time (compression, update, a part of the forward a
 Both are measured before training, unless the sizes are given.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from trainer.common.errors import ConfigError
 from trainer.config.schema import Train, sizes_misfit
+from trainer.data.partition import part_bounds
 
 if TYPE_CHECKING:
     from trainer.network.cluster import Cluster
@@ -93,6 +93,6 @@ def _balanced(global_batch: int, costs: Sequence[tuple[float, float]]) -> list[i
 
 def described(names: Sequence[str], global_batch: int, parts: Sequence[int], noun: str) -> str:
     """`worker1 107, worker2 53 images per step`; `noun`: what an example is called."""
-    total = sum(parts)
-    sizes = [math.floor(global_batch * part / total + 0.5) for part in parts]
+    bounds = [part_bounds(global_batch, parts, rank) for rank in range(len(parts))]
+    sizes = [stop - start for start, stop in bounds]
     return ", ".join(f"{name} {size}" for name, size in zip(names, sizes, strict=True)) + f" {noun}s per step"

@@ -50,7 +50,7 @@ class SGD:
 
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
-        short = _shortening(gradients, self._clip) if self._clip else None
+        short = _clip_factor(gradients, self._clip) if self._clip else None
         step = rate if short is None else rate * short
         for number, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
             if number in self._on_host:
@@ -92,7 +92,7 @@ class Adam:
     def apply(self, gradients: Sequence[tf.Tensor | LowRank], rate: tf.Tensor) -> None:
         """Update in replica context."""
         config = self._config
-        short = _shortening(gradients, config.clip_norm) if config.clip_norm else None
+        short = _clip_factor(gradients, config.clip_norm) if config.clip_norm else None
         age = self._age + 1.0
         tf.raw_ops.AssignAddVariableOp(resource=self._age.handle, value=tf.constant(1.0))
         powers = tf.pow(config.beta_1, age), tf.pow(config.beta_2, age)
@@ -192,7 +192,7 @@ def rate_of(optimizer: Any) -> float:
     return float((rate.value if isinstance(rate, keras.Variable) else rate).numpy())
 
 
-def _shortening(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
+def _clip_factor(gradients: Sequence[tf.Tensor | LowRank], longest: float) -> tf.Tensor:
     """The factor that scales gradients down to a norm of at most `longest`, over all of them."""
     # The left factor's rows are orthonormal, so the product has the norm of the right factor.
     tensors = [gradient.right if isinstance(gradient, LowRank) else gradient for gradient in gradients]

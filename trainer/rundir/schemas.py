@@ -11,7 +11,7 @@ from trainer.common.errors import LockstepError
 from trainer.common.safe_text import printable
 from trainer.rundir.best_epoch import RESTORED
 
-EPOCH = ("epoch", "learning_rate", "seconds", "images_per_s")
+EPOCH_COLUMNS = ("epoch", "learning_rate", "seconds", "images_per_s")
 """Columns of every history.csv; the others are the model's metrics, and with a prefix those on the validation examples."""
 VALIDATION = "val_"
 PHASES = ("input", "forward_backward", "compression", "all_reduce", "apply")
@@ -38,7 +38,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def metric_values(row: Mapping[str, float]) -> dict[str, float]:
     """The metrics in a row of history.csv."""
-    return {name: value for name, value in row.items() if name not in (*EPOCH, RESTORED, "t", "kind")}
+    return {name: value for name, value in row.items() if name not in (*EPOCH_COLUMNS, RESTORED, "t", "kind")}
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
@@ -64,7 +64,7 @@ def _shortest(value: float) -> float:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     values = {key: int(value) if key == "epoch" else float(value) for key, value in row.items() if value != ""}
-    missing = [key for key in EPOCH if key not in values]
+    missing = [key for key in EPOCH_COLUMNS if key not in values]
     if missing or not all(math.isfinite(value) and abs(value) <= LARGEST for value in values.values()):
         raise ValueError(f"a row without {missing[0]}" if missing else f"row of epoch {values['epoch']}: a value is no number")
     return values

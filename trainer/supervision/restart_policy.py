@@ -105,9 +105,10 @@ class Decision:
 
 
 def may_go_on(there: Collection[int], workers: int, least: int) -> bool:
-    """Return whether some of a launch's hosts, by rank, may train without the rest: of two groups without a common host, one.
+    """Return whether some of a launch's hosts, by rank, may train without the rest: more than half of them, or half of them with rank 0.
 
-    Only the launch's `workers` count for that, not its spares, whose ranks follow: either group could have the spares.
+    So never do two groups without a common host both train. Only the launch's `workers` count, not its spares, whose ranks follow: either
+    group could have the spares.
     """
     twice = 2 * sum(rank < workers for rank in there)
     return len(there) >= least and (twice > workers or (twice == workers and 0 in there))

@@ -14,7 +14,7 @@ from trainer.engine.job import Job
 from trainer.host import host_load
 from trainer.rundir.best_epoch import monitor
 from trainer.rundir.full_disk import Saver
-from trainer.rundir.schemas import EPOCH, STRAGGLER, VALIDATION, numbers, rounded
+from trainer.rundir.schemas import EPOCH_COLUMNS, STRAGGLER, VALIDATION, numbers, rounded
 from trainer.rundir.straggler import UNKNOWN, Straggler, diagnose
 from trainer.worker.telemetry import Events, History, ProgressLines, Splits, StepLines
 
@@ -71,7 +71,7 @@ class Recorder:
     def row(self, epoch: int, logs: dict[str, Any], rate: float) -> dict[str, Any]:
         """The row of history.csv of the epoch that just ended: its logs, the learning rate, times."""
         progress = self._progress
-        every = {name: value for name, value in numbers(logs).items() if name not in EPOCH}
+        every = {name: value for name, value in numbers(logs).items() if name not in EPOCH_COLUMNS}
         places = {name: place for place, name in enumerate(every)}
         # Keras sorts those of the validation by name.
         order = sorted(every, key=lambda name: (name.startswith(VALIDATION), places.get(name.removeprefix(VALIDATION), len(places))))

@@ -16,7 +16,10 @@ VALIDATION_BATCH = 128
 
 
 class Validation:
-    """The held-out examples in whole batches, the same on any number of workers: a masked loss is a mean over what counts in its batch."""
+    """The held-out examples in whole batches, divided among the workers.
+
+    No batch is cut: a masked loss is a mean over what counts in its batch, and would depend on the number of workers.
+    """
 
     def __init__(self, job: Job, engine: "Engine", cluster: "Cluster"):
         """Divide the examples; an engine that validates elsewhere has no batches."""

@@ -10,7 +10,9 @@ from control.doctor.checks.host import CLOCK_WARN_S, set_clock, span
 from control.doctor.checks.model import FAIL, OK, WARN, Check, Facts, Hosts, odd, on
 
 SLOW_LINK_SHARE = 0.5
+"""A link is slow below this share of the cluster's good links."""
 SLOW_LINK_MBIT_S = 50.0
+"""A link is slow below this rate, however slow the others are."""
 LONG_RTT_MS = 5.0
 LOOK = "on {there}: sudo ss -ltnp 'sport = :{port}' shows the program; end it, or set another {variable}"
 UNREACHABLE = {

@@ -17,8 +17,10 @@ from trainer.rundir.launch_record import PORTS, Host, apart, server_endpoints
 
 NAME = re.compile(ANY_HOST)
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,252}")
-PORT, AUTO = 12345, "auto"
-"""`worker_port` of a host whose inventory does not name one, and its word for a free port."""
+PORT = 12345
+"""Default of `worker_port`."""
+AUTO = "auto"
+"""Value of `worker_port` for a free port, chosen at each launch."""
 LAST = 65535
 """The highest port."""
 DIRECT = 1000

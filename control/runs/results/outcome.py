@@ -80,10 +80,10 @@ class Verdict:
         tried = (self.environment or {}).get(ONEDNN) == "0"
         return f"set=train.environment.{ONEDNN}=0" if signal_of(self.exit_code) in NATIVE and not tried else ""
 
-    def ended(self, otherwise: str) -> str:
-        """How a worker ended, or the state in which it was left, after `otherwise`."""
+    def ended(self, separator: str) -> str:
+        """How a worker ended, or, after the separator, the state in which it was left."""
         words = self.failure.words
-        return f"{self.host} (rank {self.rank})" + (f" {words}" if words else f"{otherwise}{self.state}")
+        return f"{self.host} (rank {self.rank})" + (f" {words}" if words else f"{separator}{self.state}")
 
     @property
     def hints(self) -> list[str]:

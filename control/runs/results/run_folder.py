@@ -21,7 +21,7 @@ from trainer.rundir.best_epoch import best_row
 from trainer.rundir.launch_record import Host, LaunchRecord
 from trainer.rundir.schemas import read_history
 
-NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+EPOCH_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 WORDS = ("first", "best", "last", "all")
 
 
@@ -202,7 +202,7 @@ class RunFolder:
             if not rows:
                 raise LockstepError(f"epoch=best: {self.name} has no history.csv that says which epoch is best; name a number")
             return [int(best_row(rows, self.monitor)["epoch"])]
-        numbers = NUMBERS.fullmatch(word)
+        numbers = EPOCH_RANGE.fullmatch(word)
         if not numbers or (numbers[2] and int(numbers[2]) < int(numbers[1])):
             words = ", ".join(WORDS)
             raise LockstepError(f"epoch={word}: expected numbers as in 12, 1,12,30 or 2-5, or one of {words}{nearest(word, WORDS)}")
